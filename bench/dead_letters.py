@@ -1,5 +1,6 @@
 """Many tasks in ERROR on Redis alone: the time of each look and change, and the longest time for
-which one command holds the server; prints a line of JSON for each run.
+which one command holds the server; prints a line of JSON for each run. While all are retried, an
+interruption comes after a quarter, and another process submits tasks.
 
 python bench/dead_letters.py [--letters 1000000] [--bytes 500]
 
@@ -18,7 +19,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -27,13 +28,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from redis import Redis  # noqa: E402
 
 from fairlead import App  # noqa: E402
-from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps, Revival  # noqa: E402
 from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
 from fairlead.backends.redis.sharded.message import ClaimEnd  # noqa: E402
 from fairlead.backends.redis.sharded.steps import Steps  # noqa: E402
 from fairlead.backends.redis.task_messages import reasons  # noqa: E402
 from fairlead.model import State  # noqa: E402
 from fairlead.operate.changes import Retry  # noqa: E402
+from fairlead.operate.tasks import BulkResult  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 
@@ -55,6 +56,32 @@ def ping(url: str, longest: Any, ended: Any) -> None:
             began = time.perf_counter()
             redis.ping()
             longest.value = max(longest.value, time.perf_counter() - began)
+
+
+def submit(url: str, count: Any, ended: Any) -> None:
+    """Submit tasks until the end, and count them."""
+    app = App(url)
+
+    @app.task
+    async def other(body: str) -> None: ...
+
+    while not ended.wait(0.01):
+        other.submit_many([{"body": ""}] * 10)
+        count.value += 10
+    app.close()
+
+
+@contextmanager
+def submitting(url: str) -> Iterator[Any]:
+    """Submit tasks in another process, and yield their number, which is final after the block."""
+    count, ended = multiprocessing.Value("q", 0), multiprocessing.Event()
+    process = multiprocessing.Process(target=submit, args=(url, count, ended), daemon=True)
+    process.start()
+    try:
+        yield count
+    finally:
+        ended.set()
+        process.join()
 
 
 class Bench:
@@ -125,12 +152,16 @@ class Bench:
             rounds += 1
         return rounds
 
-    def retry_all(self) -> int:
-        """Write all dead letters into their queue again; return their number."""
-        steps, moved = DeadLetterSteps(self.lane), 0
-        while heads := self.do(steps.page("")):
-            moved += sum(self.do(steps.revive([Revival(head) for head in heads])))
-        return moved
+    def memory(self) -> None:
+        """Print the memory of the server, and the bytes of each kind of key for one dead letter."""
+        names = ["5:dead", "5:dead:heads", "dead:names", "dead:keys"]
+        found = {}
+        for name in names:
+            (key,) = self.server.keys(f"*default}}:{name}")
+            count = (self.server.zcard if name[0] == "d" else self.server.xlen)(key)
+            found[name] = round(self.server.memory_usage(key, samples=100_000) / count)
+        used = self.server.info("memory")["used_memory"]
+        say(run="memory", gigabytes=round(used / 1e9, 2), bytes_a_letter=found)
 
 
 def run(bench: Bench, letters: int, size: int) -> None:
@@ -143,11 +174,11 @@ def run(bench: Bench, letters: int, size: int) -> None:
         ids = bench.fill(letters, size)
     rare = bench.task.options(fairness_key="rare").submit("").id
     (found,) = bench.do(bench.lane.read_many(GROUP, "c", 1, 0.0))
-    bench.do(bench.lane.finish(GROUP, "c", [ClaimEnd(found.id, "dead", reasons("E", "no"))]))
-    used = bench.server.info("memory")["used_memory"]
-    say(run="memory", gigabytes=round(used / 1e9, 2))
-    with bench.measured("first sweep: an incident for each"):
-        sweep(0)
+    end = ClaimEnd(found.id, "dead", reasons("E", "a rare text"))
+    bench.do(bench.lane.finish(GROUP, "c", [end]))
+    bench.memory()
+    with bench.measured("first sweeps: an incident for each"):
+        bench.sweep_all(sweep)
     with bench.measured("next sweep: a round of 1,000"):
         sweep(0)
     with bench.measured("claim 100 incidents"):
@@ -157,18 +188,35 @@ def run(bench: Bench, letters: int, size: int) -> None:
     with bench.measured("find by a rare key among all"):
         (only,) = management.find(state=State.ERROR, fairness_key="rare")
         assert only.id == rare
+    with bench.measured("find by a rare text of the error among all"):
+        (only,) = management.find(state=State.ERROR, error="RARE")
+        assert only.id == rare
+    with bench.measured("find by a name that no task has"):
+        assert management.find(state=State.ERROR, name="none") == []
     with bench.measured("show the last, with its payload"):
         assert management.show(ids[-1]).state == State.ERROR
         assert management.payload(ids[-1]) is not None
     with bench.measured("retry the last"):
         management.retry(ids[-1])
-    bulk = letters // 4
-    with bench.measured(f"retry {bulk} as a bulk change"):
-        result = management.bulk(Retry(), state=State.ERROR, limit=bulk)
-        assert result.changed == bulk
-    with bench.measured("retry all others"):
-        assert bench.retry_all() == letters + 1 - 1 - bulk
-    assert management.queues()[0].submitted == letters + 1
+    changed = 0
+
+    def on_batch(sums: BulkResult) -> None:
+        nonlocal changed
+        changed = sums.changed
+        if not is_again and changed >= letters // 4:
+            raise KeyboardInterrupt
+
+    is_again = False
+    with submitting(bench.url) as written:
+        with bench.measured("retry all, interrupted after a quarter"), suppress(KeyboardInterrupt):
+            management.bulk(Retry(), state=State.ERROR, on_batch=on_batch)
+        first, is_again = changed, True
+        with bench.measured("retry all, again"):
+            management.bulk(Retry(), state=State.ERROR, on_batch=on_batch)
+    assert first + changed == letters, (first, changed)
+    (status,) = management.queues()
+    assert (status.submitted, status.error) == (letters + 1 + written.value, 0)
+    say(run="all retried", interrupted_after=first, then=changed, written_meanwhile=written.value)
     with bench.measured("sweeps after the end of all"):
         bench.sweep_all(sweep)
     assert asyncio.run(incidents.counts()) == {}

@@ -19,6 +19,7 @@ from fairlead.model import State  # noqa: E402
 from fairlead.operate.changes import Fail, Retry  # noqa: E402
 from fairlead.ports.task_records import TaskFilter  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
+from tests import tiers  # noqa: E402
 
 MANY = 10_300
 NOW = 2_000_000_000_000_000  # microseconds since the epoch
@@ -158,3 +159,73 @@ def test_tasks_in_error_are_listed_by_id_over_all_priorities_and_after_an_id(
     (ids[0],) = failing.fail({"n": 1}, priority=9)
     assert management.find(state=State.ERROR, older_than=timedelta(hours=1)) == []
     assert management.find(state=State.ERROR, queue="other") == []
+
+
+@pytest.mark.parametrize("many", [30, pytest.param(3000, marks=tiers.FULL("a long run"))])
+def test_rare_letters_are_found_by_key_name_and_error_over_all_priorities(
+    failing: Failing, many: int
+) -> None:
+    @failing.app.task(name="pay")
+    async def pay(n: int) -> None: ...
+
+    keys = ["a", "a:", "1:a", "é b/c", ""]
+    found: dict[str, list[str]] = {key: [] for key in keys}
+    named = []
+    for n in range(9):
+        failing.fail(*({"n": n} for n in range(many)), priority=n % 3)
+        key = keys[n % len(keys)]
+        found[key] += failing.fail({"n": n}, text="No: Ünder", fairness_key=key, priority=n % 4)
+        failing.task, others = pay, failing.task
+        named += failing.fail({"n": n}, priority=n % 2, fairness_key="x")
+        failing.task = others
+    find = failing.app.management.find
+    for key in keys[:-1]:
+        assert [task.id for task in find(state=State.ERROR, fairness_key=key)] == found[key]
+        first = find(state=State.ERROR, fairness_key=key, limit=1)
+        assert [task.id for task in first] == found[key][:1]
+    assert [task.id for task in find(state=State.ERROR, name="pay")] == named
+    rare = sorted(task_id for ids in found.values() for task_id in ids)
+    assert [task.id for task in find(state=State.ERROR, error="no: Ünd")] == rare
+    assert find(state=State.ERROR, error="no: ünd") == [], "the case of ASCII letters only"
+    both = find(state=State.ERROR, error="VALUEERROR\nNO: Ü", fairness_key="a")
+    assert [task.id for task in both] == found["a"]
+    assert find(state=State.ERROR, name="pay", fairness_key="a") == []
+    result = failing.app.management.bulk(Retry(), state=State.ERROR, fairness_key="a")
+    assert result.changed == len(found["a"])
+    assert find(state=State.ERROR, fairness_key="a") == []
+
+
+def test_an_error_of_a_lost_worker_is_found_by_its_text(failing: Failing) -> None:
+    lane = failing.app.store.endpoint.lanes("default", 1).at(5)  # type: ignore[attr-defined]
+    (lost,) = failing.task.submit_many([{"n": 1}])
+    failing.fail({"n": 2})
+    failing._redis._do(lane.read_many(GROUP, "dead", 1, 0.0))
+    other = failing.fail({"n": 3})
+    assert failing._redis._do(lane.reclaim(GROUP, "c", 0.0, 10)) == []
+    find = failing.app.management.find
+    wanted = [task.id for task in find(state=State.ERROR, error="lost with its worker")]
+    assert len(wanted) == 1 and wanted[0] not in other
+    assert lost.id in {task.id for task in find(state=State.ERROR)}
+
+
+def test_a_retry_of_all_that_is_interrupted_goes_on_and_leaves_tasks_submitted_meanwhile(
+    failing: Failing,
+) -> None:
+    failing.fail(*({"n": n} for n in range(1700)))
+    management = failing.app.management
+    sums: list[int] = []
+
+    def on_batch(result: Any) -> None:
+        sums.append(result.changed)
+        failing.task.submit(n=0)
+        if len(sums) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        management.bulk(Retry(), state=State.ERROR, on_batch=on_batch)
+    assert sums == [500, 1000]
+    assert management.queues()[0].error == 700
+    result = management.bulk(Retry(), state=State.ERROR, on_batch=on_batch)
+    assert (result.changed, sums[2:]) == (700, [500, 700])
+    (status,) = management.queues()
+    assert (status.error, status.submitted) == (0, 1700 + 4)

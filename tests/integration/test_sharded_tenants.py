@@ -331,7 +331,7 @@ def test_each_group_has_an_index_and_no_index_outlives_its_queue(opened, client)
     pass_time(client, "q", 100_000)
     for id in written:
         queue.delete(id)
-    assert client.zcard("{q}:waiting:other") == 9, "places of deleted messages"
+    assert not client.exists("{q}:waiting:other"), "places of deleted messages"
     assert drain(queue) == []
     assert [key for key in client.keys("{q}:*") if client.ttl(key) < 0] == []
 

@@ -210,19 +210,27 @@ BROKEN = {
         "if has_index or by_tenants then read_index() end",
         "if by_tenants then read_index() end",
     ),
-    "a reclaim takes messages that wait": ("RECLAIM", "    return others\n", "    return {''}\n"),
+    "a reclaim takes messages that wait": (
+        "RECLAIM",
+        "has_index and holder == WAITING\nend",
+        "false\nend",
+    ),
     "a message that waits can be acknowledged": ("ACK", "if not is_unread then", "if true then"),
     "messages that wait are counted as claimed": (
         "STATS",
-        "ours.pending - in_index",
-        "ours.pending",
+        "pending - in_index, waiting",
+        "pending, waiting",
     ),
     "a due message is not written into its stream": (
         "READ",
         "        put(streams, fields)\n",
         "",
     ),
-    "a due message also stays for later": ("READ", "redis.call('ZREM', later, ticket)", ""),
+    "a due message also stays for later": (
+        "READ",
+        "kind_of(ticket), redis.call('ZREM', later, ticket)",
+        "kind_of(ticket), 0",
+    ),
     "the second message of a batch is claimed and not returned": (
         "READ",
         "    taken[#taken + 1] = {",
@@ -230,8 +238,8 @@ BROKEN = {
     ),
     "a reclaim takes messages that are not idle": (
         "RECLAIM",
-        "its_group, 'IDLE', min_idle,",
-        "its_group, 'IDLE', 0,",
+        "if each[3] >= min_idle and not is_nobody",
+        "if not is_nobody",
     ),
     "a dead letter is not kept": (
         "RECLAIM",
@@ -241,8 +249,8 @@ BROKEN = {
     "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
     "the default stream is not reclaimed": (
         "RECLAIM",
-        "its_group = key_of(stream), group_of(stream, group)",
-        "its_group = key_of(stream), group",
+        "local key, its_group = key_of(stream), group_of(stream, group)\n    local lists",
+        "local key, its_group = key_of(stream), group\n    local lists",
     ),
     "an acknowledged message is not removed": (
         "ACK",

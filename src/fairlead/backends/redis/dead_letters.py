@@ -13,7 +13,12 @@ import msgspec
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.claims import PriorityLane
-from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps, Place, Revival
+from fairlead.backends.redis.sharded.dead_letters import (
+    Condition,
+    DeadLetterSteps,
+    Place,
+    Revival,
+)
 from fairlead.backends.redis.sharded.message import DeadLetterHead
 from fairlead.backends.redis.task_messages import (
     PAYLOAD,
@@ -73,19 +78,19 @@ class DeadLetters:
 
     def _matching(self, queue: str, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         steps = self._steps(PriorityLane(queue, PRIORITIES[0]))
+        conditions = _conditions(where)
         found: list[TaskRecord] = []
-        after = where.after or ""
+        begin_at = b"" if where.after is None else f"{where.after}!".encode()
         while len(found) < limit:
-            page = yield from steps.by_name(after)
-            if not page:
+            left = limit - len(found)
+            begin_at, page = yield from steps.search(where.fairness_key, conditions, begin_at, left)
+            for place, head in page:
+                lane = PriorityLane(queue, int(place.section))
+                letters = yield from self._of_tasks(lane, [head])
+                found += [letter.task for letter in letters if _matches(letter.task, where)]
+            if not begin_at:
                 break
-            after = page[-1][0]
-            letters = yield from self._at(queue, [place for _, place in page])
-            found += sorted(
-                (letter.task for letter in letters if _matches(letter.task, where)),
-                key=lambda task: task.id,
-            )
-        return found[:limit]
+        return found
 
     def of(self, task_id: str) -> RedisSteps[DeadLetter | None]:
         """Return the dead letter of a task; None if the task is not in ERROR."""
@@ -208,6 +213,21 @@ def _ids(letters: Sequence[DeadLetter], were_there: Sequence[bool]) -> set[str]:
     }
 
 
+def _conditions(where: TaskFilter) -> list[Condition]:
+    """Return conditions that the heads of all tasks meet which match; others may meet them too."""
+    found = []
+    if where.name is not None:
+        found.append(Condition(where.name.encode(), True, (TASK,)))
+    if where.error is not None:
+        found.append(Condition(_lower(where.error), False, REASONS))
+    return found
+
+
+def _lower(text: str) -> bytes:
+    """Return a text with its ASCII letters in lower case."""
+    return text.encode(errors="replace").lower()
+
+
 def _matches(record: TaskRecord, where: TaskFilter) -> bool:
     return (
         where.queue in (None, record.queue)
@@ -217,6 +237,6 @@ def _matches(record: TaskRecord, where: TaskFilter) -> bool:
         and (where.older_than is None or record.submitted_at < where.older_than)
         and (
             where.error is None
-            or where.error.lower() in f"{record.error_type}\n{record.error_text}".lower()
+            or _lower(where.error) in _lower(f"{record.error_type}\n{record.error_text}")
         )
     )

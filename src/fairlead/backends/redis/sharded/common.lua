@@ -10,6 +10,7 @@
 --   {queue}:dead            stream: dead letters, messages delivered too often
 --   {queue}:dead:heads      stream: small heads of the dead letters, under the ids of the letters
 --   {queue}:dead:names      zset of all sections, in the order of texts: <name of a dead letter> <section>/<id in {queue}:dead>
+--   {queue}:dead:keys       the same by shard key: <length of the key>:<shard key>:<name> <section>/<id in {queue}:dead>
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:waiting:<group>  zset, in the order of texts: the messages that the group has not read, by tenant and then by age
@@ -19,17 +20,21 @@
 --   {queue}:returned:<group>  zset: <stream>/<id> of messages that consumers gave back, by the time (ms) of the next delivery
 --   {queue}:lasting         set: streams that have been written to since the queue was empty, which have no time to live
 --   {queue}:groups          set: groups that have read any stream
+--   {queue}:consumers:<group>  zset: consumers by the time (ms) of their last read, so that silent ones are dropped
 --   queue                   the default stream, for producers of a plain stream (in the same slot)
 -- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys, the names
--- of dead letters and the default stream. A queue with sections has two more kinds of keys:
+-- and shard keys of dead letters and the default stream. A queue with sections has two more kinds of keys:
 --   {queue}:sections             set: sections that were written to
 --   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
 -- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, rests
--- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping (see
--- tidy_letters),
+-- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping and
+-- uncordoning (the id up to which old ones are dropped), later:<kind> (messages for later whose tickets begin with this kind, as retry/),
 -- and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
--- time), indexed:<group> (the notification up to which all messages are in the index), reclaim:<group> (number of the stream at
--- which the next reclaim begins) and tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
+-- time), lowered:<group> (see lower_tags), indexed:<group> (the notification up to which all messages are in the index),
+-- reclaim:<group> (where the next reclaim begins) and round:<group> (time at which the last long round of reclaims began). Times
+-- are in milliseconds.
+-- No run of a script looks at more than a stated number of things, whatever the queue holds; the number of its streams and
+-- that of its groups are the only ones that lengthen a run. The caller runs a script again for the rest.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
@@ -38,9 +43,13 @@ local sections = '{' .. queue .. '}:sections'
 local deadlines, once, lasting = prefix .. 'deadlines', prefix .. 'once', prefix .. 'lasting'
 local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
 local dead_letters, dead_heads = prefix .. 'dead', prefix .. 'dead:heads'
-local dead_names = '{' .. queue .. '}:dead:names'
+local dead_names, dead_keys = '{' .. queue .. '}:dead:names', '{' .. queue .. '}:dead:keys'
 local RETURNED = 'fairlead:returned'  -- the consumer that holds messages which were given back
 local WAITING = 'fairlead:waiting'  -- the consumer that holds messages which wait in the index of a group
+
+-- Limits of one run of a script, so that it does not hold the server for long: messages, and bytes of messages.
+local MOST, MOST_BYTES = 500, 1000000
+local MOST_BURIED = 50  -- messages that become dead letters or cordoned ones, which need more commands than others
 
 local function integer(number)
     return string.format('%.0f', number)  -- tostring rounds numbers of more than 14 digits
@@ -105,7 +114,7 @@ local function groups_of(key)
     for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
         found[#found + 1] = {
             name = named(flat, 'name'), last = named(flat, 'last-delivered-id'), pending = named(flat, 'pending'),
-            lag = named(flat, 'lag')
+            lag = named(flat, 'lag'), consumers = named(flat, 'consumers')
         }
     end
     return found
@@ -113,11 +122,12 @@ end
 
 -- Return whether one entry id is less than or equal to another.
 local function at_most(id, other)
+    -- Compare digits: the numbers of a plain stream's producer may be greater than 2^53.
+    local function key(number) return string.format('%02d', #number) .. number end
     local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
     local other_millis, other_sequence = string.match(other, '^(%d+)-(%d+)$')
-    millis, other_millis = tonumber(millis), tonumber(other_millis)
-    if millis ~= other_millis then return millis < other_millis end
-    return tonumber(sequence) <= tonumber(other_sequence)
+    if millis ~= other_millis then return key(millis) < key(other_millis) end
+    return key(sequence) <= key(other_sequence)
 end
 
 local function newest(key)
@@ -135,7 +145,11 @@ end
 -- clock says: no key that they need has a time to live. A reader that finds the queue empty sets the time to live (rest), and
 -- the next write removes it again (wake).
 local function needed()
-    return {meta, prefix .. 'groups', prefix .. 'weights', dead_letters, dead_heads}
+    local found = {meta, prefix .. 'groups', prefix .. 'weights', dead_letters, dead_heads}
+    for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'groups')) do
+        found[#found + 1] = prefix .. 'consumers:' .. group
+    end
+    return found
 end
 
 -- Return whether each other section of the queue is empty too.
@@ -163,12 +177,10 @@ local function rest(ttl)
     for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
     redis.call('DEL', lasting)
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life) end
-    if section == '' then
-        redis.call('PEXPIRE', dead_names, life)
-    elseif all_sections_rest() then
-        redis.call('PEXPIRE', sections, life)
-        redis.call('PEXPIRE', dead_names, life)
-    end
+    if section ~= '' and not all_sections_rest() then return end
+    redis.call('PEXPIRE', dead_names, life)
+    redis.call('PEXPIRE', dead_keys, life)
+    if section ~= '' then redis.call('PEXPIRE', sections, life) end
 end
 
 -- Remove the time to live of the keys that a message needs, if the queue rests or is new. `rests`: this field of meta.
@@ -180,6 +192,7 @@ local function wake(rests)
     redis.call('HSET', meta, 'rests', 0)  -- first, so that a full server refuses the message
     for _, key in ipairs(needed()) do redis.call('PERSIST', key) end
     redis.call('PERSIST', dead_names)
+    redis.call('PERSIST', dead_keys)
     if section ~= '' then redis.call('PERSIST', sections) end
 end
 
@@ -207,13 +220,37 @@ end
 
 -- Return the least id above this one.
 local function id_after(id)
+    -- Add to the digits: the numbers of another writer may be greater than 2^53.
+    local function one_more(number)
+        local nines = #string.match(number, '9*$')
+        local first = string.sub(number, 1, #number - nines)
+        if first == '' then return '1' .. string.rep('0', nines) end
+        return string.sub(first, 1, -2) .. string.char(string.byte(first, -1) + 1) .. string.rep('0', nines)
+    end
     local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
-    return millis .. '-' .. integer(tonumber(sequence) + 1)
+    if sequence == '18446744073709551615' then return one_more(millis) .. '-0' end
+    return millis .. '-' .. one_more(sequence)
 end
 
+-- Remove the entries of a stream up to an id, about a thousand in one run. Return whether none of them is left.
+local function trim(key, through)
+    local id = id_after(through)
+    if redis.call('XTRIM', key, 'MINID', '~', id, 'LIMIT', 1000) > 0 then return false end
+    redis.call('XTRIM', key, 'MINID', id)  -- only a part of the first node, of about a hundred entries, is left
+    return true
+end
+
+-- Drop cordoned messages that are older than `ttl` of use. Return whether none of them is left.
 local function tidy_cordoned()
-    local through = old_copies('cordoned')
-    if through then redis.call('XTRIM', prefix .. 'cordoned', 'MINID', id_after(through)) end
+    local through = redis.call('HGET', meta, 'uncordoning')
+    if not through then
+        through = old_copies('cordoned')
+        if not through then return true end
+        redis.call('HSET', meta, 'uncordoning', through)
+    end
+    if not trim(prefix .. 'cordoned', through) then return false end
+    redis.call('HDEL', meta, 'uncordoning')
+    return true
 end
 
 -- Return the name by which a dead letter is found, from its head: the one that its writer gave, or else the id of the message.
@@ -221,6 +258,17 @@ local function name_of(head)
     local name = named(head, 'fairlead:name')
     if name and #name <= 200 then return name end
     return named(head, 'fairlead:id')
+end
+
+-- Return the beginning of a tenant's members of an index. With its length first, none is the beginning of another's.
+local function of_tenant(tenant)
+    return #tenant .. ':' .. tenant .. ':'
+end
+
+-- Return the members of a dead letter in the indexes by name and by shard key.
+local function members_of(head, position)
+    local by_name = name_of(head) .. ' ' .. section .. '/' .. position
+    return by_name, of_tenant(named(head, 'fairlead:key') or '') .. by_name
 end
 
 -- Remove a dead letter with its head and name; letters leave by this function only. `head`: the fields of its head, if known.
@@ -231,7 +279,9 @@ local function drop_letter(position, head)
         head = found and found[2]
     end
     if head then
-        redis.call('ZREM', dead_names, name_of(head) .. ' ' .. section .. '/' .. position)
+        local by_name, by_key = members_of(head, position)
+        redis.call('ZREM', dead_names, by_name)
+        redis.call('ZREM', dead_keys, by_key)
         redis.call('XDEL', dead_heads, position)
     end
     return redis.call('XDEL', dead_letters, position) == 1
@@ -248,7 +298,7 @@ local function tidy_letters()
     local old = redis.call('XRANGE', dead_heads, '-', through, 'COUNT', 100)
     for _, each in ipairs(old) do drop_letter(each[1], each[2]) end
     if #old == 100 then return false end
-    redis.call('XTRIM', dead_letters, 'MINID', id_after(through))  -- letters that another writer added have no heads
+    if not trim(dead_letters, through) then return false end  -- letters that another writer added have no heads
     redis.call('HDEL', meta, 'dropping')
     return true
 end
@@ -259,8 +309,7 @@ end
 local function keep_alive(ttl, count, refreshed)
     if now >= refreshed and now - refreshed < ttl / 8 then return end
     -- While old letters are left, the next calls go on with them. A queue with letters has no keys that expire too early.
-    if not tidy_letters() then return end
-    tidy_cordoned()
+    if not tidy_letters() or not tidy_cordoned() then return end
     local life = integer(ttl * 9 / 8)
     for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life, 'XX') end
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life, 'XX') end
@@ -268,6 +317,7 @@ local function keep_alive(ttl, count, refreshed)
     redis.call('PEXPIRE', notifications, life)
     redis.call('PEXPIRE', sections, life, 'XX')
     redis.call('PEXPIRE', dead_names, life, 'XX')
+    redis.call('PEXPIRE', dead_keys, life, 'XX')
     if section == '' then redis.call('PEXPIRE', queue, life, 'GT') end
     redis.call('HSET', meta, 'refreshed', integer(now))
 end
@@ -292,21 +342,40 @@ local function drop_marks(stream, id, flat)
     if mark then redis.call('SREM', once, mark) end
 end
 
+-- Return the member of a message in the index of a group (see index.lua). The number of digits before each number makes the
+-- order of texts that of the numbers.
+local function member_of(tenant, stream, id)
+    local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
+    return of_tenant(tenant) .. string.format('%02d%s%02d%s/%s', #millis, millis, #sequence, sequence, stream)
+end
+
+local function member_for(stream, id, flat)
+    return member_of(named(flat, 'fairlead:key') or '', stream, id)
+end
+
 -- Remove an entry from its stream, even if a consumer has claimed it.
 local function remove(stream, id, flat)
     local key = key_of(stream)
-    for _, each in ipairs(groups_once(key)) do redis.call('XACK', key, each.name, id) end
+    for _, each in ipairs(groups_once(key)) do
+        -- A caller that does not know the groups has not declared the key, which a cluster may be moving.
+        redis.pcall('ZREM', prefix .. 'waiting:' .. each.name, member_for(stream, id, flat))
+        redis.call('XACK', key, each.name, id)
+    end
     redis.call('XDEL', key, id)
     drop_marks(stream, id, flat)
 end
 
 -- Return whether every group has acknowledged an entry. A group that has read other streams, but
 -- not yet this one, still needs every entry here.
-local function is_settled(stream, id)
+-- `leaving`: a group that does not count any more.
+local function is_settled(stream, id, leaving)
     local key, here = key_of(stream), {}
     for _, each in ipairs(groups_once(key)) do
         here[each.name] = true
-        if not at_most(id, each.last) or #redis.call('XPENDING', key, each.name, id, id, 1) > 0 then return false end
+        if each.name ~= leaving
+            and (not at_most(id, each.last) or #redis.call('XPENDING', key, each.name, id, id, 1) > 0) then
+            return false
+        end
     end
     for _, group in ipairs(all_readers()) do
         if not here[group_of(stream, group)] then return false end
@@ -339,13 +408,11 @@ local function is_held(stream, group, consumer, id)
     return not found.err and #found > 0
 end
 
--- Return how many messages of a stream wait in the index of a group, and the ids of these consumers that hold others.
-local function held_in(key, its_group)
-    local found, in_index, others = redis.pcall('XPENDING', key, its_group), 0, {}
-    for _, each in ipairs(found[4] or {}) do
-        if each[1] == WAITING then in_index = tonumber(each[2]) else others[#others + 1] = each[1] end
-    end
-    return in_index, others
+-- Return the bytes of an entry's fields.
+local function bytes_of(flat)
+    local bytes = 0
+    for i = 1, #flat do bytes = bytes + #flat[i] end
+    return bytes
 end
 
 -- Keep a copy of a message that is no longer delivered, for `ttl` of use (see old_copies).
@@ -383,8 +450,10 @@ local function bury(stream, id, flat, deliveries, reasons)
     -- Check the keys first, so that a damaged key leaves no half of a letter.
     length(dead_letters)
     length(dead_heads)
-    local names = redis.pcall('ZCARD', dead_names)
-    if type(names) == 'table' then fail(dead_names, names) end
+    for _, key in ipairs({dead_names, dead_keys}) do
+        local names = redis.pcall('ZCARD', key)
+        if type(names) == 'table' then fail(key, names) end
+    end
     while #flat + #reasons > 7000 do flat[#flat] = nil end
     for i = 1, #reasons do flat[#flat + 1] = reasons[i] end
     local position, letter = unpack(keep_copy('dead', stream, id, flat, deliveries))
@@ -396,7 +465,9 @@ local function bury(stream, id, flat, deliveries, reasons)
         redis.call('XADD', dead_letters, position, unpack(letter))
         redis.call('XADD', dead_heads, position, unpack(head))
     end
-    redis.call('ZADD', dead_names, 0, name_of(head) .. ' ' .. section .. '/' .. position)
+    local by_name, by_key = members_of(head, position)
+    redis.call('ZADD', dead_names, 0, by_name)
+    redis.call('ZADD', dead_keys, 0, by_key)
 end
 
 local function cordon(stream, id, flat, deliveries)
@@ -464,12 +535,28 @@ local function grow(count, wanted)
     return wanted
 end
 
+-- Return the field of meta that counts the messages for later of a ticket's kind; nil if the ticket names no kind.
+local function kind_of(ticket)
+    local kind = string.match(ticket, '^%a+/')
+    return kind and 'later:' .. kind
+end
+
 local function put_later(at, ticket, wanted, streams, fields)
     local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
     if section ~= '' and (not first or tonumber(at) < tonumber(first)) then poke(prefix .. 'notifier') end
     wake()
-    redis.call('ZADD', later, at, ticket)
+    local kind = kind_of(ticket)
+    if not first and kind then redis.call('HDEL', meta, kind) end  -- in case that the key was lost
+    if redis.call('ZADD', later, at, ticket) == 1 and kind then redis.call('HINCRBY', meta, kind, 1) end
     redis.call('HSET', later_messages, ticket, cmsgpack.pack({wanted, streams, fields}))
+end
+
+-- Remove a message for later. Return 1, or 0 if there was none.
+local function drop_later(ticket)
+    local kind, was_there = kind_of(ticket), redis.call('ZREM', later, ticket)
+    if kind and was_there == 1 then redis.call('HINCRBY', meta, kind, -1) end
+    redis.call('HDEL', later_messages, ticket)
+    return was_there
 end
 
 -- Wake the waiting readers, and name the streams that were written to, unless there are many. Do not

@@ -19,6 +19,9 @@ from fairlead.backends.redis.sharded.steps import MOST_BYTES, QueueSteps, Steps
 PAGE = 100
 """Heads that one run of a script lists, at most."""
 
+MOST_SEARCHED = 200
+"""Heads that one run of a script looks at, at most, to find those that meet conditions."""
+
 MOST_MOVED = 50
 """Dead letters that one run of a script writes again or removes, at most."""
 
@@ -39,6 +42,16 @@ class Revival(NamedTuple):
     """Fields and values that replace those of the letter."""
     omitted: Sequence[str] = ()
     """Names of fields that the message does not get."""
+
+
+class Condition(NamedTuple):
+    """A text that one of these fields of a head must have, unless the head has none of them."""
+
+    text: bytes
+    """In lower case, if the case of letters does not count."""
+    is_exact: bool
+    """Whether the case of ASCII letters counts."""
+    fields: Sequence[str]
 
 
 class DeadLetterSteps:
@@ -67,17 +80,31 @@ class DeadLetterSteps:
     def places(self, names: Sequence[str]) -> Steps[list[list[Place]]]:
         """Return for each name the places of the dead letters with it, in all sections."""
         found: list[list[Place]] = []
-        for start in range(0, len(names), PAGE):
-            replies = yield self._queue.run(script.NAMES, *names[start : start + PAGE])
+        while len(found) < len(names):
+            piece = names[len(found) : len(found) + PAGE]
+            replies = yield self._queue.run(script.NAMES, *piece)
             found += [[_place(each) for each in reply] for reply in replies]
         return found
 
-    def by_name(self, after: str) -> Steps[list[tuple[str, Place]]]:
-        """Return the next names after one ("" for the first), and the places of their dead letters
-        in all sections, ascending by name."""
-        found = yield self._queue.run(script.BY_NAME, after, PAGE)
-        pairs = (each.decode(errors="replace").rpartition(" ") for each in found)
-        return [(name, _place(place.encode())) for name, _, place in pairs]
+    def search(
+        self, shard_key: str | None, conditions: Sequence[Condition], begin_at: bytes, count: int
+    ) -> Steps[tuple[bytes, list[tuple[Place, DeadLetterHead]]]]:
+        """Look at some hundreds of dead letters of all sections, in the order of their names, and
+        return at most `count` heads that may meet all conditions, and where the next search
+        begins; b"" at the end.
+
+        `shard_key`: look only at the letters of this shard key. `begin_at`: what the search before
+        returned, or a name and "!" to look at the letters after it."""
+        arguments: list[Field] = []
+        for text, is_exact, fields in conditions:
+            arguments += (text, int(is_exact), len(fields), *fields)
+        most = MOST_SEARCHED if conditions else min(MOST_SEARCHED, count)
+        key = (0, "") if shard_key is None else (1, shard_key)
+        next_one, *found = yield self._queue.run(
+            script.FIND, *key, begin_at, most, min(count, MOST_SEARCHED), *arguments
+        )
+        pairs = zip(map(_place, found[::2]), map(letter_head, found[1::2]), strict=True)
+        return next_one, list(pairs)
 
     def heads_at(self, positions: Sequence[str]) -> Steps[list[DeadLetterHead | None]]:
         """Return for each position its head, or None."""

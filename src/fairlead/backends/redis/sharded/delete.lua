@@ -4,8 +4,7 @@ local stream, id = ARGV[1], ARGV[2]
 if stream == 'later' then
     local packed = redis.call('HGET', later_messages, id)
     if packed then drop_marks(stream, id, cmsgpack.unpack(packed)[3]) end
-    redis.call('HDEL', later_messages, id)
-    return redis.call('ZREM', later, id)
+    return drop_later(id)
 end
 local found = redis.call('XRANGE', key_of(stream), id, id)
 if #found == 0 then return 0 end

@@ -5,7 +5,8 @@
 --          again, with its mark if it has one
 --   later  time (ms), ticket, and then as for again: write the message again at that time
 --   dead   number of fields and values, these fields: write a dead letter with these fields
--- Return for each claim 1 if it belonged to this consumer, else 0.
+-- Return for each claim 1 if it belonged to this consumer, else 0. If the messages are large or many, return only the first results, and
+-- leave the other claims as they are.
 local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
 ttl = tonumber(known[2] or ttl)
@@ -22,11 +23,13 @@ local function next_list()
     return found
 end
 
+local bytes, buried = 0, 0
 local function dead(stream, id, fields)
     local key = key_of(stream)
     local entry = redis.call('XRANGE', key, id, id)[1]
     if not entry then return end  -- its producer has trimmed it away
     local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
+    bytes, buried = bytes + bytes_of(entry[2]), buried + 1
     bury(stream, id, entry[2], counted, fields)
 end
 
@@ -52,6 +55,7 @@ for i = 1, tonumber(ARGV[5]) do
         end
     end
     results[i] = is_ours and 1 or 0
+    if bytes >= MOST_BYTES or buried >= MOST_BURIED then break end
 end
 if has_news then notify(ttl) end
 keep_alive(ttl, tonumber(known[1] or 0), tonumber(known[3] or 0))

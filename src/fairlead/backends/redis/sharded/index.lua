@@ -10,24 +10,7 @@ local waiting_names, tenants, passes = prefix .. 'waiting:' .. group, prefix .. 
 local STRIDE = 1000000  -- virtual time of one message of weight 1
 local FIRST = 50  -- tenants that may have one start tag if many come at once; those of the others are spread
 
--- Limits of one run of the script, so that it does not hold the server for long.
-local MOST_INDEXED, MOST_BYTES, MOST_DROPPED = 500, 1000000, 1000
-local cordons_left = 1000
-
--- Return the beginning of a tenant's members of `waiting`. With its length first, none is the beginning of another's.
-local function of_tenant(tenant)
-    return #tenant .. ':' .. tenant .. ':'
-end
-
--- Return the member of a message. The number of digits before each number makes the order of texts that of the numbers.
-local function member_of(tenant, stream, id)
-    local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
-    return of_tenant(tenant) .. string.format('%02d%s%02d%s/%s', #millis, millis, #sequence, sequence, stream)
-end
-
-local function member_for(stream, id, flat)
-    return member_of(named(flat, 'fairlead:key') or '', stream, id)
-end
+local cordons_left = 2 * MOST_BURIED  -- cordoned messages, and members of the index that are out of date
 
 -- Return the stream and the id of a member, without the beginning; nil if another writer has put something else there.
 local function place_of(rest)
@@ -48,9 +31,15 @@ end
 -- finish tag of its last one, but not less than virtual time, which is the tag of the message in service.
 local virtual_time, weights, has_weights = 0, {}, nil
 
+-- Numbers lose precision above 2^53. When virtual time has passed this, it restarts from 0, and the tags from then on are
+-- small. The next reads lower the great ones (lower_tags); until then, this is the virtual time to subtract from them.
+local GREAT = 2 ^ 50
+local lowered_by = nil
+
 -- Return a start tag that was stored, or virtual time for one that is below it or that no reader has stored.
 local function valid_tag(tag)
     tag = tonumber(tag or nil)
+    if tag and lowered_by and tag >= GREAT then tag = tag - lowered_by end
     return tag and tag >= virtual_time and tag <= 2 ^ 52 and tag or virtual_time
 end
 
@@ -94,18 +83,22 @@ local function check_index()
         if type(size) == 'table' then fail(key, size) end
     end
     -- A reader without an index may have found the streams empty, and dropped virtual time.
+    lowered_by = tonumber(redis.call('HGET', meta, 'lowered:' .. group) or nil)
     virtual_time = valid_tag(redis.call('HGET', meta, 'virtual:' .. group)
         or redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')[2])
 end
 
-local function lower(key)
-    local tags = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for from = 1, #tags, 1000 do
-        local some = {}
-        for i = from, math.min(from + 999, #tags), 2 do
-            some[i - from + 1], some[i - from + 2] = integer(valid_tag(tags[i + 1]) - virtual_time), tags[i]
-        end
-        redis.call('ZADD', key, unpack(some))
+-- Lower some of the great tags that are left.
+local function lower_tags()
+    local left = MOST
+    for _, key in ipairs({passes, tenants}) do
+        local tags = redis.call('ZRANGEBYSCORE', key, integer(GREAT), '+inf', 'WITHSCORES', 'LIMIT', 0, left)
+        for i = 1, #tags, 2 do redis.call('ZADD', key, integer(valid_tag(tags[i + 1])), tags[i]) end
+        left = left - #tags / 2
+    end
+    if left > 0 then
+        redis.call('HDEL', meta, 'lowered:' .. group)
+        lowered_by = nil
     end
 end
 
@@ -113,11 +106,11 @@ local function keep_virtual_time(ttl)
     -- Drop passes that are not above virtual time: their tenants start at virtual time, as new ones do.
     -- The next reads drop the others, so that this one does not hold the server for long.
     local old = redis.call('ZCOUNT', passes, '-inf', integer(virtual_time))
-    if old > 0 then redis.call('ZREMRANGEBYRANK', passes, 0, math.min(old, MOST_DROPPED) - 1) end
-    if virtual_time > 2 ^ 50 then
-        -- Restart from 0 long before numbers lose precision.
-        lower(passes)
-        lower(tenants)
+    if old > 0 then redis.call('ZREMRANGEBYRANK', passes, 0, math.min(old, MOST) - 1) end
+    if lowered_by then
+        lower_tags()
+    elseif virtual_time > GREAT then
+        redis.call('HSET', meta, 'lowered:' .. group, integer(virtual_time))
         virtual_time = 0
     end
     touch(passes, ttl)
@@ -170,7 +163,7 @@ end
 
 -- Move the unread messages of these streams to the index. Return whether some are left.
 local function index_streams(streams)
-    local room, bytes, each = MOST_INDEXED, 0, 1
+    local room, bytes, each = MOST, 0, 1
     local members, names, fields_of = {}, {}, {}
     while #streams > 0 and room > 0 and bytes < MOST_BYTES do
         local left = {}
@@ -191,7 +184,7 @@ local function index_streams(streams)
                 if #part[2] == each then left[#left + 1] = stream end
             end
         end
-        local mean = math.max(1, bytes / math.max(1, MOST_INDEXED - room))
+        local mean = math.max(1, bytes / math.max(1, MOST - room))
         each = math.max(1, math.floor(math.min(room, (MOST_BYTES - bytes) / mean) / math.max(1, #left)))
         streams = left
     end
@@ -222,6 +215,10 @@ end
 -- Return the tenant that is least ahead, and its start tag.
 local function least_ahead()
     local found = redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')
+    if lowered_by then
+        local great = redis.call('ZRANGEBYSCORE', tenants, integer(GREAT), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        if great[1] and valid_tag(great[2]) < valid_tag(found[2]) then found = great end
+    end
     return found[1], valid_tag(found[2])
 end
 

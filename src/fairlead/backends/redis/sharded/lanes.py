@@ -11,6 +11,7 @@ from fairlead.backends.redis.sharded import script
 from fairlead.backends.redis.sharded.message import Message, message
 from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.steps import (
+    DELIVERING,
     WAIT_SECONDS,
     QueueSteps,
     ReadGroup,
@@ -90,10 +91,10 @@ class Lanes:
                 response = yield steps.read_once(group, consumer, space, times_again=times_again)
                 times_again += 1
             self._learn(response[2])
-            if response[0] == b"messages":
+            if response[0] in DELIVERING:
                 now = response[1]
                 found += [Delivery(priority, taken(now, each)) for each in response[3:]]
-                if len(response) - 3 == space:
+                if len(response) - 3 == space or response[0] == b"large":
                     break  # there may be more of this priority, and lower ones must wait for it
             else:
                 waits.append(steps.waiting(response, WAIT_SECONDS))

@@ -104,9 +104,9 @@ class ShardedQueue(Connected):
     async def read_many(
         self, group: str, consumer: str, *, count: int, block: float = 0.0
     ) -> list[Message]:
-        """Claim up to `count` messages (at most 500), at least one, in the order in which single
-        reads would claim them. Wait up to `block` seconds for the first message, not for more.
-        Raise Empty if none came."""
+        """Claim up to `count` messages (at most 500, and about a megabyte), at least one, in the
+        order in which single reads would claim them. Wait up to `block` seconds for the first
+        message, not for more. Raise Empty if none came."""
         return await self._do(self._steps.read_many(group, consumer, count, block))
 
     async def extend(self, group: str, consumer: str, *ids: str) -> list[str]:
@@ -127,7 +127,7 @@ class ShardedQueue(Connected):
 
         The messages keep their ids and counts of deliveries. A message delivered `max_deliveries`
         times goes to the dead letters instead; a message past its deadline is cordoned. Raise
-        InvalidMessage if an id is malformed or the delay is negative."""
+        InvalidMessage if an id is malformed, or the delay is negative or longer than 31 years."""
         return await self._do(self._steps.nack(group, consumer, ids, delay))
 
     def heartbeat(self, group: str, consumer: str, *ids: str, every: float) -> Heartbeat:
@@ -163,7 +163,9 @@ class ShardedQueue(Connected):
         `min_idle` seconds or longer.
 
         A message already delivered `max_deliveries` times goes to the dead letters instead; a
-        message past its deadline is cordoned.
+        message past its deadline is cordoned. With very many claims, a call may look at a part of
+        them, and the next call goes on there. Raise InvalidMessage if `min_idle` is negative or
+        longer than 31 years.
         """
         return await self._do(self._steps.reclaim(group, consumer, min_idle, count))
 
@@ -172,7 +174,8 @@ class ShardedQueue(Connected):
     ) -> list[RemovedMessage]:
         """Move unclaimed messages past their deadline to the cordoned ones, and return them.
         `window`: the greatest time past the deadline in seconds; None means any. Calling this is
-        optional, since a read cordons each expired message that it meets."""
+        optional, since a read cordons each expired message that it meets. Raise InvalidMessage if
+        the window is negative or longer than 31 years."""
         return await self._do(self._steps.cordon(window, count))
 
     async def cordoned(self, *, count: int = 1000) -> list[RemovedMessage]:
@@ -218,7 +221,8 @@ class ShardedQueue(Connected):
 
         A group takes part from its first read on: messages that it has not acknowledged stay,
         however long it is unavailable. If no other group exists, waiting messages stay waiting. The
-        cost is one look at every message."""
+        call looks at every message that the group has not acknowledged, some hundreds at a time; if
+        it is interrupted, call it again."""
         return await self._do(self._steps.drop_group(group))
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@
 -- returned 'again' so far.
 -- Return one of
 --   {'messages', now, sections, {stream, id, fields}...}, each with its deliveries too if it was given back
+--   {'large', ...}  the same, if these messages are so large that others must wait for the next call
 --   {'again'}  if the caller must continue the scan by a second call
 --   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
@@ -11,7 +12,7 @@ local by_tenants, preferred, ttl = ARGV[3] == 'tenants', ARGV[4], tonumber(ARGV[
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local times_again = tonumber(ARGV[8] or 0)  -- an older reader does not count them
 local MOST_AGAIN = 20  -- then read from the part of the index that there is, or faster writers would keep us from reading
-local returned = prefix .. 'returned:' .. group
+local returned, consumers = prefix .. 'returned:' .. group, prefix .. 'consumers:' .. group
 local known = redis.call(
     'HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests', 'indexed:' .. group
 )
@@ -51,22 +52,24 @@ end
 -- One notification wakes all waiting readers. The first reader takes the message. The second finds no
 -- message and records this, so that the other readers return at once.
 local seen = latest .. ' ' .. latest_default
-local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
+local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, MOST / 2)
 local given_back = redis.call('ZRANGEBYSCORE', returned, '-inf', integer(now), 'LIMIT', 0, wanted)
 if woken_after ~= '' and known[3] == seen and #due == 0 and #given_back == 0 and not has_index then return empty() end
 
 -- Write messages for later that are due now into their streams. A full server lets a script write if
 -- the first write of the script is a command that is always allowed, such as PEXPIRE.
 if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
+local due_bytes = 0
 for _, ticket in ipairs(due) do
     local packed = redis.call('HGET', later_messages, ticket)
+    due_bytes = due_bytes + (packed and #packed or 0)
     if packed then
         local of_streams, streams, fields = unpack(cmsgpack.unpack(packed))
         count = grow(count, of_streams)
         put(streams, fields)
     end
-    redis.call('HDEL', later_messages, ticket)
-    redis.call('ZREM', later, ticket)
+    drop_later(ticket)
+    if due_bytes >= MOST_BYTES then break end
 end
 if #due > 0 then
     notify(ttl)
@@ -151,8 +154,13 @@ local function head(stream)
     return nil
 end
 
-local taken = {}
+local taken, taken_bytes = {}, 0
+local function has_room()
+    return #taken < wanted and taken_bytes < MOST_BYTES and cordons_left > 0
+end
+
 local function give(stream, entry, deliveries)
+    taken_bytes = taken_bytes + bytes_of(entry[2])
     taken[#taken + 1] = {stream, entry[1], entry[2], deliveries}
     -- Remove the deadline of a claimed message, so that cordon.lua does not check it each time.
     if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
@@ -160,7 +168,7 @@ end
 
 local function read_streams()
     local slot, without, is_through = first, 0, {}
-    while #taken < wanted and without < slots and cordons_left > 0 do
+    while without < slots and has_room() do
         local stream = stream_at(slot)
         local entry = not is_through[slot] and take(stream)
         slot = (slot + 1) % slots
@@ -189,7 +197,7 @@ end
 local function read_index()
     local function first_plain() return by_tenants and default == 'stream' and head('default') end
     local plain = first_plain()
-    while #taken < wanted and cordons_left > 0 do
+    while has_room() do
         local tenant, tag = least_ahead()
         local other = plain and (named(plain[2], 'fairlead:key') or '')
         local its_tag = plain and tag_of(other)
@@ -236,13 +244,14 @@ if not is_whole and times_again < MOST_AGAIN then
 end
 
 for _, place in ipairs(given_back) do
+    if not has_room() then break end
     take_back(string.match(place, '^(.+)/(.+)$'))
     redis.call('ZREM', returned, place)
 end
 
 if preferred ~= '' and (preferred ~= 'default' or default == 'stream') then
     hand_over()
-    while #taken < wanted do
+    while has_room() do
         local entry = (has_index or by_tenants) and take_of_stream(preferred) or take(preferred)
         if not entry then break end
         if by_tenants then charge_extra(entry[2]) end
@@ -261,7 +270,7 @@ if by_tenants then
         hand_over()
         return {'again'}
     end
-elseif slots > 0 and #taken < wanted then
+elseif slots > 0 and has_room() then
     local before = #taken
     read_streams()
     if #taken > before then
@@ -271,16 +280,22 @@ elseif slots > 0 and #taken < wanted then
         redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
     end
 end
+local function note_consumer()
+    if redis.call('ZADD', consumers, integer(now), consumer) == 1 then touch_at_rest(consumers, ttl) end
+end
+
 if #taken > 0 then
+    note_consumer()
     if has_index or by_tenants then keep_virtual_time(ttl) end
     hand_over()
     keep_alive(ttl, count, tonumber(known[5] or 0))
-    return {'messages', integer(now), all_sections(), unpack(taken)}
+    return {taken_bytes < MOST_BYTES and 'messages' or 'large', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left <= 0 then return {'again'} end
 -- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
 -- that takes no writes then raises its error.
-redis.call('HDEL', meta, 'virtual:' .. group)
+redis.call('HDEL', meta, 'virtual:' .. group, 'lowered:' .. group)
+note_consumer()
 -- No tenant waits: every one starts again at zero. The server frees the memory of long keys beside its commands.
 redis.call('UNLINK', passes, waiting_names)
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end

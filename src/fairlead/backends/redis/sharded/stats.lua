@@ -32,11 +32,10 @@ for _, stream in ipairs(all_streams(count)) do
             waiting = waiting + entries
             see(key, '0-0')
         else
-            local in_index = has_index and held_in(key, ours.name) or 0
-            pending = pending + ours.pending - in_index
-            waiting = waiting + in_index
+            pending = pending + ours.pending
             see(key, ours.last)
-            if in_index > 0 then see_id(redis.call('XPENDING', key, ours.name, '-', '+', 1, WAITING)[1][1]) end
+            local first = has_index and redis.call('XPENDING', key, ours.name, '-', '+', 1, WAITING)[1]
+            if first then see_id(first[1]) end
             -- With one group, a stream has no acknowledged messages. With several groups it may, so use
             -- the lag that Redis reports, if known.
             local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'
@@ -44,4 +43,7 @@ for _, stream in ipairs(all_streams(count)) do
         end
     end
 end
+-- Consumers hold the messages that wait in the index, by the name of nobody.
+local in_index = has_index and math.min(pending, redis.call('ZCARD', prefix .. 'waiting:' .. group)) or 0
+pending, waiting = pending - in_index, waiting + in_index
 return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned'), redis.call('ZCARD', later), oldest or ''}

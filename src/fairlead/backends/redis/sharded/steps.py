@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -43,8 +44,13 @@ MOST_AT_ONCE = 500
 long."""
 
 MOST_BYTES = 1_000_000
-"""Bytes of the messages that one run of a script writes, lists or moves, about, so that it neither
-holds the server for long nor takes much of its memory."""
+"""Bytes of the messages that one run of a script reads, writes, lists or moves, about."""
+
+_MOST_SECONDS = 1e9
+"""Greatest length of a time, in seconds: about 31 years."""
+
+DELIVERING = (b"messages", b"large")
+"""Responses of read.lua that have messages."""
 
 KEYS = (
     "deadlines",
@@ -57,6 +63,7 @@ KEYS = (
     "cordoned",
     "weights",
     "groups",
+    "notifier",
 )
 """Keys of a queue beside its streams and `meta`, without their prefix. See common.lua."""
 
@@ -154,9 +161,10 @@ class QueueSteps:
         if streams is not None and streams > self._declared:
             self._declare(streams)
         replies: list[tuple[bytes | None, bytes]] = []
-        for piece in _pieces(zip(entries, shards, strict=True), lambda pair: pair[0]):
+        for piece in pieces([size_of(each.fields) for each in entries]):
             arguments: list[Field] = []
-            for each, (_, candidates) in piece:
+            for i in piece:
+                each, (_, candidates) = entries[i], shards[i]
                 arguments += (
                     each.at,
                     each.ticket,
@@ -170,10 +178,11 @@ class QueueSteps:
                 arguments.append(len(each.fields))
                 arguments += each.fields
             shrink_after = round(self.settings.shrink_after * 1000)
-            count = piece[0][1][0]
-            replies += yield self.run(
-                script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments
-            )
+            count = shards[piece[0]][0]
+            write = self.run(script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments)
+            unique = {entries[i].unique for i in piece} - {""}
+            keys = (f"{{{self.settings.name}}}:unique:{key}" for key in sorted(unique))
+            replies += yield write._replace(others=(*write.others, *keys))
         return replies
 
     def read(
@@ -205,7 +214,7 @@ class QueueSteps:
                 group, consumer, count, preferred, woken_after, times_again
             )
             times_again = times_again + 1 if found[0] == b"again" else 0
-            if found[0] == b"messages":
+            if found[0] in DELIVERING:
                 return [taken(found[1], each) for each in found[3:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
@@ -266,8 +275,12 @@ class QueueSteps:
 
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
         """See `ShardedQueue.ack`."""
-        positions = [part for id in ids for part in position(id)]
-        return int((yield self._run_for(group, script.ACK, *positions)))
+        positions = [position(id) for id in ids]
+        acknowledged = 0
+        for start in range(0, len(positions), MOST_AT_ONCE):
+            piece = chain.from_iterable(positions[start : start + MOST_AT_ONCE])
+            acknowledged += int((yield self._run_for(group, script.ACK, *piece)))
+        return acknowledged
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
         """See `ShardedQueue.extend`."""
@@ -283,18 +296,27 @@ class QueueSteps:
     def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
         """Return the messages that the consumer holds without knowing, because the responses to its
         reads were lost. `known`: the ids that it knows."""
-        positions = [part for id in known for part in position(id)]
-        now, found = yield self.run(script.HELD, group, consumer, *positions)
-        return [
-            message((stream, at, deliveries, now, fields))
-            for stream, at, deliveries, fields in found
-        ]
+        knows = {position(id) for id in known}
+        stream, after = b"0", b""
+        found: list[Message] = []
+        while stream:
+            stream, after, *ids = yield self.run(script.HELD, group, consumer, stream, after)
+            held = zip(map(_text, ids[::2]), map(_text, ids[1::2]), strict=True)
+            lost = [each for each in held if each not in knows]
+            while lost:
+                positions = chain.from_iterable(lost)
+                now, count, claimed = yield self.run(script.CLAIMED, group, consumer, *positions)
+                found += [_claimed(now, each) for each in claimed]
+                lost = lost[count:]
+        return found
 
     def finish(self, group: str, consumer: str, finishes: Sequence[ClaimEnd]) -> Steps[list[bool]]:
         """End claims, and return for each whether it still belonged to this consumer; other claims
         stay as they are."""
         replies: list[bool] = []
-        for piece in _pieces(finishes, lambda end: end.entry):
+        while len(replies) < len(finishes):
+            rest = finishes[len(replies) : len(replies) + MOST_AT_ONCE]
+            piece = rest[: len(next(pieces([size_of(end.entry.fields) for end in rest])))]
             arguments: list[Field] = []
             for id, how, each in piece:
                 arguments += (*position(id), how)
@@ -315,11 +337,11 @@ class QueueSteps:
     def nack(self, group: str, consumer: str, ids: Sequence[str], delay: float) -> Steps[list[str]]:
         """See `ShardedQueue.nack`."""
         _check_names(group, consumer)
-        if not 0 <= delay < math.inf:
-            raise InvalidMessage(f"delay={delay}: 0 s or more")
+        _check_seconds("delay", delay)
         held: list[str] = []
-        for start in range(0, len(ids), MOST_AT_ONCE):
-            piece = ids[start : start + MOST_AT_ONCE]
+        done = 0
+        while done < len(ids):
+            piece = ids[done : done + MOST_AT_ONCE]
             positions = [part for id in piece for part in position(id)]
             replies = yield self._run_for(
                 group,
@@ -330,7 +352,8 @@ class QueueSteps:
                 self.settings.max_deliveries,
                 *positions,
             )
-            held += [id for id, was_held in zip(piece, replies, strict=True) if was_held]
+            held += [id for id, was_held in zip(piece, replies, strict=False) if was_held]
+            done += len(replies)
         return held
 
     def delete(self, id: str) -> Steps[None]:
@@ -360,23 +383,36 @@ class QueueSteps:
     ) -> Steps[list[Message]]:
         """See `ShardedQueue.reclaim`."""
         _check_names(group, consumer)
-        now, claimed = yield self._run_for(
-            group,
-            script.RECLAIM,
-            consumer,
-            round(min_idle * 1000),
-            count,
-            self.settings.max_deliveries,
-        )
-        return [
-            message((stream, at, deliveries, now, fields))
-            for stream, at, deliveries, fields in claimed
-        ]
+        _check_seconds("min_idle", min_idle)
+        found: list[Message] = []
+        left: int | str = ""
+        began = b""
+        while len(found) < count and left != 0:
+            now, claimed, left = yield self._run_for(
+                group,
+                script.RECLAIM,
+                consumer,
+                round(min_idle * 1000),
+                count - len(found),
+                self.settings.max_deliveries,
+                left,
+                began,
+            )
+            began = began or now
+            found += [_claimed(now, each) for each in claimed]
+        return found
 
     def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordon`."""
+        if window is not None:
+            _check_seconds("window", window)
         since = "" if window is None else round(window * 1000)
-        return [removed_message(copy) for copy in (yield self.run(script.CORDON, since, count))]
+        found: list[RemovedMessage] = []
+        more = 1
+        while more and len(found) < count:
+            more, *copies = yield self.run(script.CORDON, since, count - len(found))
+            found += map(removed_message, copies)
+        return found
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordoned`."""
@@ -389,16 +425,13 @@ class QueueSteps:
     def _removed(self, what: str, after: str, count: int) -> Steps[list[RemovedMessage]]:
         """Return removed messages in pages of about `MOST_BYTES`."""
         found: list[RemovedMessage] = []
-        page = 10
         while len(found) < count:
-            wanted = min(page, count - len(found))
+            wanted = min(MOST_AT_ONCE, count - len(found))
             entries = yield self.run(script.REMOVED, what, after, wanted)
-            found += map(removed_message, entries)
-            if len(entries) < wanted:
+            if not entries:
                 break
+            found += map(removed_message, entries)
             after = found[-1].position
-            size = sum(len(field) for _, flat in entries for field in flat)
-            page = max(1, min(MOST_AT_ONCE, MOST_BYTES * wanted // size))
         return found
 
     def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
@@ -413,14 +446,17 @@ class QueueSteps:
         return messages + retries, dead
 
     def has_unfinished(self, beginning: str) -> Steps[bool]:
-        """Return whether `unfinished` would count a message. Reads no retries but the first, and
-        messages for later that come before it."""
-        messages, retries, _ = yield self.run(script.UNFINISHED, beginning, 1)
+        """Return whether `unfinished` would count a message."""
+        messages, retries, _ = yield self.run(script.UNFINISHED, beginning)
         return bool(messages + retries)
 
     def drop_group(self, group: str) -> Steps[int]:
         """See `ShardedQueue.drop_group`."""
-        return int((yield self._run_for(group, script.DROP_GROUP)))
+        dropped, stream = 0, 0
+        while stream >= 0:
+            count, stream = yield self._run_for(group, script.DROP_GROUP, stream)
+            dropped += count
+        return dropped
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
         """See `ShardedQueue.set_weight`."""
@@ -430,14 +466,25 @@ class QueueSteps:
 
     def weights(self) -> Steps[dict[str, float]]:
         """Return the weights that were set, by shard key."""
-        found = yield RedisCall(("HGETALL", f"{self.settings.prefix}weights"))
-        return {key.decode(): float(weight) for key, weight in found.items()}
+        found: dict[str, float] = {}
+        cursor: Field = 0
+        while True:
+            key = f"{self.settings.prefix}weights"
+            cursor, page = yield RedisCall(("HSCAN", key, cursor, "COUNT", MOST_AT_ONCE))
+            found |= {name.decode(): float(weight) for name, weight in page.items()}
+            if int(cursor) == 0:
+                return found
 
     def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
-        """Replace all weights that were set by these, by shard key."""
-        yield self.run(
-            script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each)
-        )
+        """Replace all weights that were set by these, by shard key, some hundreds at a time."""
+        before = yield from self.weights()
+        changes: list[tuple[Field, Field]] = [
+            (key, weight) for key, weight in sorted(weights.items()) if before.get(key) != weight
+        ]
+        changes += [(key, "") for key in sorted(before.keys() - weights.keys())]
+        for start in range(0, len(changes), MOST_AT_ONCE):
+            piece = chain.from_iterable(changes[start : start + MOST_AT_ONCE])
+            yield self.run(script.REWEIGH, self._ttl, *piece)
 
     def run(self, wanted: Script, *arguments: Field) -> RunScript:
         """Return the command that runs a script on this queue."""
@@ -455,6 +502,8 @@ class QueueSteps:
             self.settings.name,
             self._notifications,
             f"{{{self.settings.name}}}:dead:names",
+            f"{{{self.settings.name}}}:dead:keys",
+            f"{{{self.settings.name}}}:sections",
             *(f"{self.settings.prefix}{last}" for last in own),
         )
         self._others_for: dict[str, tuple[str, ...]] = {}
@@ -463,7 +512,7 @@ class QueueSteps:
         """Return the keys that a read for the group may use."""
         found = self._others_for.get(group)
         if found is None:
-            kinds = ("waiting", "tenants", "passes", "returned")
+            kinds = ("waiting", "tenants", "passes", "returned", "consumers")
             own = (f"{self.settings.prefix}{kind}:{group}" for kind in kinds)
             found = self._others_for[group] = (*self._others, *own)
         return found
@@ -475,25 +524,31 @@ def taken(now: bytes, found: Sequence[Any]) -> Message:
     return message((stream, at, *(deliveries or [1]), now, fields))
 
 
+def _claimed(now: bytes, found: Sequence[Any]) -> Message:
+    stream, at, deliveries, fields = found
+    return message((stream, at, deliveries, now, fields))
+
+
+def size_of(fields: Sequence[Field]) -> int:
+    """Return the bytes of fields and values, about."""
+    return sum(len(each) if isinstance(each, bytes | str) else 8 for each in fields)
+
+
+def pieces(sizes: Sequence[int]) -> Iterator[range]:
+    """Divide things of these sizes (bytes) into pieces that one run of a script takes."""
+    start = size = 0
+    for i, each in enumerate(sizes):
+        if i > start and (i - start == MOST_AT_ONCE or size + each > MOST_BYTES):
+            yield range(start, i)
+            start, size = i, 0
+        size += each
+    if start < len(sizes):
+        yield range(start, len(sizes))
+
+
 def waiting(wait: WaitForEntry) -> Steps[bool]:
     """Run one wait, and return whether an entry came."""
     return bool((yield wait))
-
-
-def _pieces(values: Iterable[T], entry_of: Callable[[T], Entry]) -> Iterator[list[T]]:
-    """Yield all values in lists, each for one run of a script: of at most MOST_AT_ONCE values, and
-    of entries of at most MOST_BYTES unless there is only one."""
-    piece: list[T] = []
-    size = 0
-    for value in values:
-        bytes_of_it = entry_of(value).size
-        if piece and (len(piece) == MOST_AT_ONCE or size + bytes_of_it > MOST_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(value)
-        size += bytes_of_it
-    if piece:
-        yield piece
 
 
 def _check_names(group: str, consumer: str) -> None:
@@ -501,6 +556,11 @@ def _check_names(group: str, consumer: str) -> None:
         raise ConfigurationError(
             "a reader needs a group and a consumer: the name of its group, and its own name"
         )
+
+
+def _check_seconds(what: str, seconds: float) -> None:
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise InvalidMessage(f"{what}={seconds}: 0 s or more, and at most {_MOST_SECONDS:.0e} s")
 
 
 def _text(value: bytes | int) -> str:
