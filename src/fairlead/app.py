@@ -14,6 +14,7 @@ from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core.payload import MOST_BYTES
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
@@ -80,7 +81,7 @@ class App:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
-        self.payload_limit = values.whole("payload_limit", payload_limit, 1)
+        self.payload_limit = values.whole("payload_limit", payload_limit, 1, MOST_BYTES)
         self._result_limit = values.whole("result_limit", result_limit, 1)
         self.interceptors: Sequence[RunInterceptor] = tuple(interceptors)
         self.on_incident = on_incident
