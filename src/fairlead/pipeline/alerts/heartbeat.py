@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.model.fields import Time
+from fairlead.model.fields import Micros, Time
 from fairlead.model.reading import json_reader
 
 Tasks = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -47,7 +47,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Lost runs by node."""
     silent: list[str] = []
     """Nodes of the queue whose own heartbeat is overdue."""
-    up: int = 0
+    up: Micros = 0
     """Microseconds since the relay started, by a clock that is never set: the order of a relay's
     heartbeats and the time between them. 0: the relay has an earlier version."""
 
