@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis bench-redis-failover
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis bench-redis-failover
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -44,6 +44,9 @@ test-fleets: $(STAMP)  ## simulate forty thousand random fleets on virtual time;
 
 fuzz: $(STAMP) postgresql java redis  ## give each reader of other processes' records 100,000 damaged ones; ten minutes
 	@FAIRLEAD_FUZZ=100000 $(TESTS) $(SEEDS) -m fuzz
+
+fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; 20 minutes
+	@FAIRLEAD_FUZZ=1000000 $(BIN)/python -m pytest -q -s $(SEEDS) -m fuzz tests/unit
 
 coverage: $(STAMP) postgresql pgbouncer java redis  ## measure the lines and branches that `make test` runs; also write coverage.json
 	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator, Sequence
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+
+from tests import tiers
+
+DEEP = b"[" * 5000
+FEW = 500
+MOST_MEGABYTES = 128
+"""Megabytes by which the memory of a process may grow, however many records it reads."""
 
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 9, 10, 255, 1 << 15, 1 << 31, (1 << 63) - 1, 1 << 63, 1 << 64,
@@ -20,6 +30,60 @@ ODD: list[Any] = [
 
 _NESTED = (b"[", b'{"a":', b"\x91", b"\x81\xa1a", b"[[{")
 _BAD_TEXT = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00", b"\xf8\x88\x80\x80\x80", b"\\ud800")
+
+
+class Reader(NamedTuple):
+    """A reader, and good records for it."""
+
+    read: Callable[[bytes], object]
+    good: list[bytes]
+    refusals: tuple[type[Exception], ...]
+    """The documented errors; without any, the reader returns something for every record."""
+
+
+def try_damaged(reader: Reader, name: str) -> None:
+    """Give damaged records to a reader, whose name is part of the seed. Raise AssertionError for
+    another error than the documented ones."""
+    refused, memory, began = 0, peak_memory(), time.monotonic()
+    logging.disable()  # pytest keeps each line of the log
+    try:
+        refused = _refused(reader, name)
+    finally:
+        logging.disable(logging.NOTSET)
+    for record in reader.good[:1]:
+        reader.read(record)
+    assert refused or not reader.refusals
+    grown, seconds = peak_memory() - memory, time.monotonic() - began
+    print(
+        f"{name}: {fuzz_count(FEW):,} damaged records, {refused:,} refused, {seconds:.0f} s,"
+        f" {grown} MB more"
+    )
+    assert grown < MOST_MEGABYTES
+
+
+def _refused(reader: Reader, name: str) -> int:
+    refused = 0
+    for record in _records(reader, name):
+        try:
+            reader.read(record)
+        except reader.refusals:
+            refused += 1
+        except Exception as error:
+            shown = record if len(record) < 500 else record[:200] + b"..." + record[-200:]
+            raise AssertionError(f"{type(error).__name__} for {shown!r}") from error
+    return refused
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has had, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _records(reader: Reader, name: str) -> Iterator[bytes]:
+    yield from reader.good
+    yield from (b"", DEEP, b'{"x":' + DEEP, b'["t1",' + DEEP, b'"\xff"', b"\xc1", b"\x91" * 5000)
+    seed = f"{tiers.seed()} {name}"
+    yield from damaged(reader.good, fuzz_count(FEW), Random(seed).getrandbits(32))
 
 
 def fuzz_count(few: int) -> int:

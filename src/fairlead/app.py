@@ -14,6 +14,7 @@ from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core.payload import MOST_BYTES
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
@@ -41,6 +42,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
+MOST_URL_BYTES = 16_384
+OBSERVED = ("submitted", "claimed", "finished", "gauges", "counted")
+"""Methods of an observer that every node calls."""
 DEFAULT_PROCESSING = Processing()
 
 
@@ -79,17 +83,21 @@ class App:
         incident_timeout: float = INCIDENT_TIMEOUT,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.name = name
-        self.payload_limit = values.whole("payload_limit", payload_limit, 1)
+        self.name = values.text("name", name)
+        self.payload_limit = values.whole("payload_limit", payload_limit, 1, MOST_BYTES)
         self._result_limit = values.whole("result_limit", result_limit, 1)
-        self.interceptors: Sequence[RunInterceptor] = tuple(interceptors)
+        self.interceptors: Sequence[RunInterceptor] = _checked(interceptors)
+        if on_incident is not None and not callable(on_incident):
+            raise ConfigurationError(f"on_incident {values.brief(on_incident)}: use a function")
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
-        self.clock = clock
+        self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
         self.handlers = self._declared.handlers
         self.periodics = self._declared.periodics
+        if lake is not None:
+            values.text("lake", lake, MOST_URL_BYTES, may_be_empty=True)
         self._lake = lake_of(lake)
         if self._lake is not None:
             from fairlead.engine.poller_registry import check_lake
@@ -103,6 +111,11 @@ class App:
             "log": log,
             "schedule": schedule,
         }
+        for what, given in urls.items():
+            if given is not None:
+                values.text(what, given, MOST_URL_BYTES, may_be_empty=True)
+        if observer is not None:
+            values.methods("observer", observer, *OBSERVED)
         self.observer: Observer = observer or Silent()
         self._safe_observer = SafeObserver(lambda: self.observer)
         self.connector = Connector(
@@ -358,11 +371,11 @@ class App:
         from fairlead.engine.poller_registry import PollerContext, registered
         from fairlead.engine.settings import NodeSettings
 
-        names = list(self.queues if queues is None else queues)
+        names = list(self.queues if queues is None else values.many("queues", queues))
         for name in names:
-            if name not in self.queues:
+            if values.name("queue", name) not in self.queues:
                 raise UnknownQueue(
-                    f"no queue named {name!r}; this application has"
+                    f"no queue named {values.brief(name)}; this application has"
                     f" {', '.join(sorted(self.queues))}"
                 )
         if identity is not None:
@@ -424,3 +437,13 @@ class App:
             schedule=schedule,
         )
         return Node(node_settings, served, ports, self.clock, self._safe_observer)
+
+
+def _checked(interceptors: object) -> tuple[RunInterceptor, ...]:
+    """Return the interceptors of an application. Raises ConfigurationError for other objects."""
+    found = tuple(values.many("interceptors", interceptors))
+    for each in found:
+        methods = (getattr(each, name, None) for name in ("submitting", "submission", "run"))
+        if isinstance(each, type) or not any(map(callable, methods)):
+            raise ConfigurationError(f"interceptor {values.brief(each)}: use an Interceptor")
+    return found

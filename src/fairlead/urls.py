@@ -18,6 +18,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?")
 _SHOWN_PATH = re.compile(r"[\w./~+, -]*")
 """Path that has no sign by which a part of a password could be in it."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+_LONGEST_SHOWN = 300
+"""Maximum characters of a URL in an error."""
 _SHOWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}")
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 """Parameters whose value, if it has an unescaped &, goes on in the next parameter."""
@@ -56,7 +58,8 @@ def shown_url(url: str) -> str:
         and (not hosts or all(map(_HOST.fullmatch, hosts.split(","))))
         and _SHOWN_PATH.fullmatch(unquote(parts.path))
     )
-    return f"{scheme}{hosts}{parts.path}" if is_plain else f"{scheme}..."
+    shown = f"{scheme}{hosts}{parts.path}" if is_plain else f"{scheme}..."
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
 
 
 def hide_urls(text: str) -> str:

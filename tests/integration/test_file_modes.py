@@ -64,8 +64,9 @@ async def test_files_have_the_mode_of_the_umask_and_those_beside_them_are_for_wr
         database, folder = tmp_path / "tasks.db", tmp_path / "tasks.db-notifiers"
         assert mode(database) == mode(tmp_path / "tasks.db-wal") == of_database
         assert mode(tmp_path / "tasks.db-writer") == of_pipes
-        assert mode(folder) == of_pipes | (of_pipes & 0o444) >> 2
-        assert {mode(pipe) for pipe in folder.iterdir()} == {of_pipes}
+        for folder in (folder, tmp_path / "tasks.db-nodes"):
+            assert mode(folder) == of_pipes | (of_pipes & 0o444) >> 2
+            assert {mode(file) for file in folder.iterdir()} == {of_pipes}
     app.close()
 
 
@@ -86,10 +87,10 @@ def test_users_of_a_group_share_a_file_and_others_may_not_write_it(tmp_path: Pat
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.chown(folder, -1, GROUP)
-        folder.chmod(0o2777)
+        folder.chmod(0o2775)
         for user in (FIRST, SECOND):
             assert submit_as(user, GROUP, folder, tmp_path / str(user)) == ""
-        assert "Permission denied" in submit_as(OTHER, OTHER, folder, tmp_path / "other")
+        assert "readonly database" in submit_as(OTHER, OTHER, folder, tmp_path / "other")
         app = App(f"sqlite:///{folder / 'tasks.db'}")
         assert len(app.management.find()) == 2
         app.close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead import App
 from fairlead.testing import drain
+from tests.public_surface import Shop, call, surface
 from tests.unit.test_values import NASTY, OPTIONS, anything, ask_all, many, taken
 
 PAIR = 2
@@ -20,8 +21,13 @@ COPIED = 60
 
 
 @pytest.fixture(params=["postgres", "redis"])
-def shop(request: pytest.FixtureRequest) -> Iterator[App]:
-    app = App(request.getfixturevalue(f"{request.param}_url"))
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[App]:
+    app = App(url)
     app.migrate()
     app.queue("free", partitions=1)
     yield app
@@ -47,6 +53,26 @@ def test_an_option_of_one_or_many_submits_is_taken_or_refused(
 @given(value=anything)
 def test_questions_of_people_get_a_result_or_an_error(shop: App, value: Any) -> None:
     ask_all(shop.management, value)
+
+
+STORED = ("Task.", "TaskHandle.", "App.handle", "App.submit", "Management.", "PeriodicManagement.")
+"""Beginnings of the public functions that give their values to a store."""
+
+
+def test_every_parameter_that_reaches_a_store_takes_or_refuses_each_odd_value(
+    url: str,
+) -> None:
+    opened = Shop.open(url)
+    try:
+        count = 0
+        for name, parameter in surface():
+            if name.startswith(STORED):
+                for value in NASTY:
+                    taken(lambda value=value: call(opened, name, parameter, value))
+                    count += 1
+        assert count > 2000
+    finally:
+        opened.close()
 
 
 async def test_every_task_whose_values_were_taken_runs(shop: App) -> None:

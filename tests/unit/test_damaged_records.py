@@ -4,9 +4,10 @@ of the reader, and no other."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,26 +41,14 @@ from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicDeclaration, PeriodicRecord
-from tests import tiers
-from tests.damage import damaged, fuzz_count
+from tests.damage import Reader, damaged, try_damaged
 
 ID = "01977420-e271-7173-b85e-7c76d9bd202d"
 TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 TASK = NewTask(
     ID, "mail", 2, "send", b"{}", "json", 5, "acme", 1.0, "k", "u", 5, 5, True, '{"a":"b"}'
 )  # fmt: skip
-DEEP = b"[" * 5000
-FEW = 500
 DIGITS = ("0", "_1", " ", "\u0664", "9999999999", "9" * 5000, "a")
-
-
-class Reader(NamedTuple):
-    """A reader, and good records for it."""
-
-    read: Callable[[bytes], object]
-    good: list[bytes]
-    refusals: tuple[type[Exception], ...]
-    """The documented errors; without any, the reader returns something for every record."""
 
 
 def kafka_triggers() -> Reader:
@@ -359,7 +348,55 @@ def arguments() -> Reader:
     return Reader(read, good, (InvalidTask,))
 
 
+def schedules() -> Reader:
+    """Return a reader of the tasks and records of ordered queues in a store."""
+    from fairlead.backends.sql import schedule_rows
+    from fairlead.backends.sql.schedule import attempt_row
+    from fairlead.model import RunEnd, ScheduleRecord
+
+    partition, key = PartitionKey("mail", 2), TaskKey(5, "k", "u")
+    good = [msgspec.json.encode(TASK), msgspec.json.encode(ScheduleRecord())]
+
+    def read(record: bytes) -> object:
+        text = record.decode(errors="surrogateescape")
+        found = schedule_rows.decode_task(partition, key, text[:36], text, lambda: (1, 1, 5))
+        assert found.key == key
+        for value in attempt_row(RunEnd(found, 1, 1, "DONE", "DONE", 5)):
+            assert not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+        return msgspec.json.encode(schedule_rows.decode_record(partition, text))
+
+    return Reader(read, good, ())
+
+
+def cassandra_rows() -> Reader:
+    """Return a reader of the tasks, counts and runs of ordered queues in Cassandra."""
+    schedule = pytest.importorskip(
+        "fairlead.backends.cassandra.schedule", reason="needs the extra cassandra"
+    )
+    from fairlead.backends.sql.schedule import attempt_row
+    from fairlead.model import RunEnd, ScheduledTask
+
+    end = RunEnd(ScheduledTask.of(TASK), 1, 1, "DONE", "DONE", 5)
+    good = [
+        msgspec.json.encode(attempt_row(end)),
+        msgspec.json.encode((ID, 3, 2, 5)),
+        msgspec.json.encode(TASK),
+    ]
+
+    def read(record: bytes) -> object:
+        text = record.decode(errors="surrogateescape")
+        for row in ((5, "k", "u", ID, text, text, False), (5, "k", "u", ID, good[2], text, False)):
+            schedule._scheduled(PartitionKey("mail", 2), row)
+        assert schedule._has_run(ID, text) in (True, False)
+        return schedule._attempt.decode(text)
+
+    # As its caller expects them.
+    return Reader(read, good, (ValueError, RecursionError))
+
+
 READERS = [
+    schedules,
+    cassandra_rows,
     redis_records,
     arguments,
     kafka_triggers,
@@ -374,34 +411,26 @@ READERS = [
 ]
 
 
-def records(reader: Reader, name: str) -> Iterator[bytes]:
-    yield from reader.good
-    yield from (b"", DEEP, b'{"x":' + DEEP, b'["t1",' + DEEP, b'"\xff"', b"\xc1", b"\x91" * 5000)
-    seed = f"{tiers.seed()} {name}"
-    yield from damaged(reader.good, fuzz_count(FEW), Random(seed).getrandbits(32))
-
-
 @pytest.mark.fuzz
 @pytest.mark.parametrize("make", READERS)
 def test_a_damaged_record_raises_nothing_but_the_documented_error(
     make: Callable[[], Reader],
 ) -> None:
-    reader = make()
-    refused = 0
-    for record in records(reader, make.__name__):
-        try:
-            reader.read(record)
-        except reader.refusals:
-            refused += 1
-        except Exception as error:
-            shown = record if len(record) < 500 else record[:200] + b"..." + record[-200:]
-            raise AssertionError(f"{type(error).__name__} for {shown!r}") from error
-    for record in reader.good[:1]:
-        reader.read(record)
-    assert refused or not reader.refusals
+    try_damaged(make(), make.__name__)
 
 
 def test_json_of_the_generator_reaches_deep_values() -> None:
     good = [json.dumps({"a": [1, {"b": "c"}]}).encode()]
     found = set(damaged(good, 1000, 7))
     assert len(found) > 500 and b'{"a": [1, {"b": -1}]}' in found
+
+
+def test_a_small_payload_that_expands_without_end_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.core.payload.MOST_BYTES", 1 << 20)
+    whole, bomb = zlib.compress(bytes(1 << 20)), zlib.compress(bytes((1 << 20) + 1))
+    assert len(unpack(whole, "json+zlib")) == 1 << 20
+    with pytest.raises(InvalidTask, match="more than 1,048,576 bytes"):
+        unpack(bomb, "json+zlib")
+    for cut in (b"", whole[:5], whole[:-1]):
+        with pytest.raises(InvalidTask, match="cannot be decompressed"):
+            unpack(cut, "json+zlib")

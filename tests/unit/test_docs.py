@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +32,30 @@ def test_make_help_names_every_target_with_its_text() -> None:
     targets = [line for line in lines if re.match(r"[a-z][a-z-]*:", line)]
     undocumented = [line for line in targets if "  ## " not in line]
     assert undocumented == ["postgresql:", "pgbouncer:", "java:", "redis:"]
+
+
+def test_the_extra_all_has_every_extra_of_users() -> None:
+    extras = _project()["optional-dependencies"]
+    (everything,) = extras["all"]
+    named = set(everything.removeprefix("fairlead[").removesuffix("]").split(","))
+    assert named == set(extras) - {"all", "dev", "docs", "plot"}
+    assert set(extras["plot"]) <= set(extras["pipeline"])
+
+
+def test_the_steps_of_the_container_file_have_what_they_name() -> None:
+    """No image can be built in tests, so read the steps: files, extras, user and command exist."""
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    steps = [shlex.split(line) for line in text.splitlines() if line and line[0] != "#"]
+    copied = [name for step in steps if step[0] == "COPY" for name in step[1:-1]]
+    assert {"pyproject.toml", "constraints.txt", "src"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    (extras,) = re.findall(r"/build\[([a-z,]+)\]", text)
+    assert set(extras.split(",")) < set(_project()["optional-dependencies"])
+    (user,) = (step[1] for step in steps if step[0] == "USER")
+    assert user != "root" and re.search(rf"useradd .*{user}", text)
+    assert "fairlead" in _project()["scripts"]
+    assert ["ENTRYPOINT", "[fairlead]"] in steps
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

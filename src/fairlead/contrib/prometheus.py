@@ -1,7 +1,12 @@
-"""Prometheus metrics of a worker or a submitting process: an observer that counts whole batches."""
+"""Prometheus metrics of a worker or a submitting process: an observer that counts whole batches.
+
+Labels are names of queues and tasks, never keys of tasks, so tenants make no series. Names are
+shown as `fairlead.core.visible.label` does.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter as Tally
 from collections.abc import Sequence
 
@@ -10,9 +15,19 @@ from prometheus_client.exposition import choose_encoder
 
 from fairlead.app import App
 from fairlead.clock import MICROS
+from fairlead.core.visible import label
 from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.observer import OrderedGauges
+
+log = logging.getLogger("fairlead.metrics")
+
+MOST_NAMES = 2000
+"""Default maximum number of pairs of a queue and a task that have series of their own, and of
+queues."""
+
+OTHER = "(other)"
+"""Label of all names beyond that number."""
 
 _DELAYS = (
     0.001,
@@ -36,12 +51,41 @@ _DELAYS = (
 )
 
 
+class _Names:
+    """The labels of names, a bounded number of them."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what = what
+        self._most = most
+        self._labels: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._is_full = False
+
+    def labels(self, *names: str) -> tuple[str, ...]:
+        """Return the labels of these names, or OTHER for each of them once there are too many."""
+        found = self._labels.get(names)
+        if found is None and len(self._labels) < self._most:
+            found = self._labels[names] = tuple(map(label, names))
+        if found is None and not self._is_full:
+            self._is_full = True
+            log.warning(
+                "too many names for series of their own; further ones are counted together",
+                extra={"names": self._what, "most": self._most, "label": OTHER},
+            )
+        return found or (OTHER,) * len(names)
+
+
 class PrometheusObserver:
     """A `fairlead.ports.observer.Observer` for Prometheus: `App(observer=PrometheusObserver())`, or
     `worker --metrics-port`."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self, registry: CollectorRegistry | None = None, most_names: int = MOST_NAMES
+    ) -> None:
+        """most_names: maximum number of pairs of a queue and a task, and of queues, that have
+        series of their own; the others share series with the label OTHER."""
         self.registry = registry or CollectorRegistry()
+        self._pairs = _Names("queues with tasks", most_names)
+        self._queues = _Names("queues", most_names)
         labels = ["queue", "name"]
         r = self.registry
         self._submitted = Counter(
@@ -113,25 +157,25 @@ class PrometheusObserver:
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
-            self._submitted.labels(queue, name).inc(count)
+            self._submitted.labels(*self._pairs.labels(queue, name)).inc(count)
 
     def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
         for (queue, name), count in Tally(
             (trigger.queue, trigger.name) for trigger, _ in tasks
         ).items():
-            self._started.labels(queue, name).inc(count)
+            self._started.labels(*self._pairs.labels(queue, name)).inc(count)
 
     def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
         outcomes = Tally(
             (trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs
         )
         for (queue, name, outcome), count in outcomes.items():
-            self._finished.labels(queue, name, outcome).inc(count)
-        histograms: dict[tuple[str, str], tuple[Histogram, Histogram]] = {}
+            self._finished.labels(*self._pairs.labels(queue, name), outcome).inc(count)
+        histograms: dict[tuple[str, ...], tuple[Histogram, Histogram]] = {}
         for trigger, claimed, finish in runs:
             if finish.started_at is None:
                 continue
-            key = (trigger.queue, trigger.name)
+            key = self._pairs.labels(trigger.queue, trigger.name)
             pair = histograms.get(key)
             if pair is None:
                 pair = histograms[key] = (self._pickup.labels(*key), self._run.labels(*key))
@@ -148,19 +192,24 @@ class PrometheusObserver:
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         for queue, gauges in queues.items():
-            for gauge, value in zip(self._ordered.values(), gauges, strict=True):
-                gauge.labels(queue).set(value)
+            if (labels := self._queues.labels(queue)) != (OTHER,):  # no sum of all has a meaning
+                for gauge, value in zip(self._ordered.values(), gauges, strict=True):
+                    gauge.labels(*labels).set(value)
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
         self._oldest.clear()
+        oldest: dict[tuple[str, ...], float] = {}
         for queue, age in ages.items():
-            self._oldest.labels(queue).set(age)
+            labels = self._queues.labels(queue)
+            oldest[labels] = max(age, oldest.get(labels, 0.0))
+        for labels, age in oldest.items():
+            self._oldest.labels(*labels).set(age)
 
     def incidents(self, counts: IncidentCounts) -> None:
         # A series appears with its first incident and disappears with the last.
         self._incidents.clear()
         for (kind, queue, name), count in counts.items():
-            self._incidents.labels(kind, queue, name).set(count)
+            self._incidents.labels(kind, *self._pairs.labels(queue, name)).inc(count)
 
     def counted(self, what: str, count: int = 1) -> None:
         self._events.labels(what).inc(count)

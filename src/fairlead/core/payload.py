@@ -10,6 +10,10 @@ from fairlead.model import PayloadFormat
 COMPRESS_ABOVE = 1024
 """Size in bytes up to which compressing a payload is not worth the CPU time."""
 
+MOST_BYTES = 1 << 28
+"""Maximum number of bytes of JSON of one payload, whatever limit an application sets. A stored
+payload may expand to a thousand times its size."""
+
 
 def pack(encoded: bytes) -> tuple[bytes, str]:
     """Return the bytes to store and their format: compressed above COMPRESS_ABOVE bytes if that
@@ -22,17 +26,23 @@ def pack(encoded: bytes) -> tuple[bytes, str]:
 
 
 def unpack(stored: bytes, payload_format: str) -> bytes:
-    """Return the JSON bytes of a stored payload. Raises InvalidTask for an unknown format or
-    corrupt bytes."""
+    """Return the JSON bytes of a stored payload. Raises InvalidTask for an unknown format, corrupt
+    bytes, or more than MOST_BYTES."""
     if payload_format == PayloadFormat.JSON:
         return stored
     if payload_format == PayloadFormat.JSON_ZLIB:
+        stream = zlib.decompressobj()
         try:
-            return zlib.decompress(stored)
+            unpacked = stream.decompress(stored, MOST_BYTES + 1)
         except zlib.error as error:
             raise InvalidTask(
                 f"payload marked {payload_format} cannot be decompressed: {error}"
             ) from error
+        if len(unpacked) > MOST_BYTES:
+            raise InvalidTask(f"payload marked {payload_format} has more than {MOST_BYTES:,} bytes")
+        if not stream.eof:
+            raise InvalidTask(f"payload marked {payload_format} cannot be decompressed: it is cut")
+        return unpacked
     raise InvalidTask(
         f"payload format {payload_format!r} is unknown to this version; known: json, json+zlib"
     )

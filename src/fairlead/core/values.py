@@ -4,6 +4,7 @@ program gives to Fairlead is checked here, where it enters, on every path."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from fairlead.errors import LONGEST_DELAY, ConfigurationError, FairleadError
@@ -14,6 +15,7 @@ MOST_KEY_BYTES = 1024
 MOST_ROWS = 1_000_000
 """Greatest number of rows that one call returns."""
 MOST_COUNT = (1 << 31) - 1
+MOST_BYTES = (1 << 63) - 1
 MOST_SECONDS = LONGEST_DELAY
 
 Error = type[FairleadError]
@@ -89,6 +91,13 @@ def methods(what: str, value: _T, *names: str, error: Error = ConfigurationError
     if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in names):
         raise error(f"{what} {brief(value)}: use an object with the methods {', '.join(names)}")
     return value
+
+
+def many(what: str, value: object, error: Error = ConfigurationError) -> Iterable[Any]:
+    """Return `value` if it is an iterable of values, no text and no map."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | type):
+        return value
+    raise error(f"{what} {brief(value)}: use a list")
 
 
 def is_finite(value: Any) -> bool:

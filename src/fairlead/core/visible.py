@@ -7,7 +7,11 @@ text); Unicode Technical Report 36, section 3.
 
 from __future__ import annotations
 
+import hashlib
 import re
+
+LONGEST_LABEL = 200
+"""Maximum characters of a label."""
 
 _OBEYED = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, carriage returns, tones
@@ -19,11 +23,24 @@ _OBEYED = re.compile(
 LINES = "\n\t"
 """Characters to keep in text of several lines."""
 
+_DIGEST = re.compile("~[0-9a-f]{12}$")
+"""End of the label of a text that was changed."""
+
 
 def visible(text: str, keep: str = "") -> str:
     r"""Return text with its control characters written as escapes, such as `\x1b`, except those
     in `keep`."""
     return _OBEYED.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def label(text: str) -> str:
+    """Return text as one visible line of at most LONGEST_LABEL characters. Changed text ends with a
+    digest of the original, so that different texts have different labels."""
+    shown = visible(text)
+    if shown == text and len(text) <= LONGEST_LABEL and not _DIGEST.search(text):
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+    return f"{shown[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
 
 
 def _escape(character: str) -> str:

@@ -31,7 +31,12 @@ class Arguments:
         """`injected`: parameters that the engine supplies when it runs the handler. Raises
         ConfigurationError if a parameter cannot be encoded as JSON."""
         self.task_name = task_name
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"task {task_name!r}: use a Python function: {error}"
+            ) from error
         parameters = [p for p in signature.parameters.values() if p.name not in injected]
         for parameter in parameters:
             if parameter.kind in _KINDS_REFUSED:

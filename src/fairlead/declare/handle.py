@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.declare.handler import Handler
-from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
@@ -77,9 +77,11 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the task is finished and return its return value, decoded from JSON.
 
-        Raises ResultNotKept, TaskFailed if the task ended without success, ResultTimeout after
-        `timeout` seconds.
+        Raises InvalidTask for a wrong timeout, ResultNotKept, TaskFailed if the task ended without
+        success, ResultTimeout after `timeout` seconds.
         """
+        if timeout is not None:
+            values.number("timeout (seconds)", timeout, 0, values.MOST_SECONDS, InvalidTask)
         if not self._keeps_result:
             raise self._not_kept()
         deadline = None if timeout is None else time.monotonic() + timeout

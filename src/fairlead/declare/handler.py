@@ -125,6 +125,13 @@ class Handler:
 
 def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
     """Return the policy. Raises ConfigurationError for times out of range."""
+    if isinstance(processing, type) or not all(
+        hasattr(processing, field) for field in ("timeout", "max_stuck")
+    ):
+        raise ConfigurationError(
+            f"task {name!r}: processing {values.brief(processing)}: use a Processing, or an object"
+            " with its attributes"
+        )
     for field in ("timeout", "max_stuck"):
         seconds = getattr(processing, field)
         if seconds is not None and (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 
-from fairlead.errors import ConfigurationError
+from fairlead.core import values
 from fairlead.model import Incident
 
 OnIncident = Callable[[Incident], Awaitable[None] | None]
@@ -18,8 +17,4 @@ INCIDENT_TIMEOUT = 30.0
 
 def checked_timeout(seconds: float) -> float:
     """Return `seconds`. Raise ConfigurationError unless it is a finite number above 0."""
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ConfigurationError(
-            f"incident_timeout={seconds!r}: use a number of seconds above 0, such as 30"
-        )
-    return seconds
+    return values.seconds("incident_timeout", seconds)

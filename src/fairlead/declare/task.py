@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, 
 
 import msgspec
 
+from fairlead.core import values
 from fairlead.core.ids import IdSource, id_text
 from fairlead.core.payload import pack
 from fairlead.core.sharding.partitions import partition_of
@@ -131,7 +132,15 @@ class Task(Generic[P, R]):
 
     def _drafts(self, arguments: Iterable[Mapping[str, Any]]) -> list[Draft]:
         handler, options = self.handler, self._options
-        return [Draft(handler, (), dict(kwargs), options) for kwargs in arguments]
+        drafts = []
+        for kwargs in values.many("arguments", arguments, InvalidTask):
+            if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+                raise InvalidTask(
+                    f"arguments of {handler.name!r}: {values.brief(kwargs)}: use a map by name for"
+                    " each task"
+                )
+            drafts.append(Draft(handler, (), dict(kwargs), options))
+        return drafts
 
 
 def encode(
@@ -182,7 +191,10 @@ def encode(
 
 def joined_connection(drafts: Sequence[Draft]) -> Any:
     """Return the connection that all drafts share: their option, else that of the transactional
-    handler running here, else None. Raises InvalidTask if the drafts have different connections."""
+    handler running here, else None. Raises InvalidTask if the drafts have different
+    connections, or for other objects than drafts."""
+    if not isinstance(drafts, Sequence) or not all(isinstance(each, Draft) for each in drafts):
+        raise InvalidTask(f"drafts {values.brief(drafts)}: use a list of results of task.draft()")
     connection = drafts[0].options.connection
     if any(draft.options.connection is not connection for draft in drafts):
         raise InvalidTask("one bulk submit uses one connection: give all its drafts the same one")

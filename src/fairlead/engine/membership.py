@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from fairlead.clock import MICROS, ClockSteps
+from fairlead.core import values
 from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
@@ -35,7 +36,8 @@ _Nodes = tuple[list[tuple[str, list[str], list[str]]], frozenset[str]]
 def name_of(identity: str) -> str:
     """Return a name for one start of a process that keeps its identity over restarts. Raise
     ConfigurationError for an identity that cannot be used."""
-    if not identity.strip() or _MARK in identity:
+    values.name("worker name", identity)
+    if _MARK in identity:
         raise ConfigurationError(f"worker name {identity!r}: use a text without {_MARK}")
     return f"{identity}{_MARK}{uuid.uuid4().hex[:8]}"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from fairlead.core import values
+from fairlead.errors import ConfigurationError
 
 LEASE_SECONDS = 10.0
 """Seconds for which a node owns partitions without a renewal."""
@@ -43,6 +46,11 @@ class Intervals:
     """Interval of the rounds that compare a lake with the store, which may then clean its
     history."""
 
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError for bad values."""
+        for each in fields(self):
+            values.number(each.name, getattr(self, each.name), 0, values.MOST_SECONDS)
+
 
 @dataclass(frozen=True)
 class NodeSettings:
@@ -74,3 +82,21 @@ class NodeSettings:
     permit_seconds: float = PERMIT_SECONDS
     """Seconds for which permits of cluster-wide limits may be used without a renewal, and for which
     no other node gets them after a crash."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError for bad values."""
+        values.name("name of a node", self.name)
+        for what in ("concurrency", "threads", "processes", "look_ahead", "look_ahead_bytes"):
+            values.whole(what, getattr(self, what), 0, values.MOST_BYTES)
+        for what in (
+            "drain",
+            "restart_seconds",
+            "lease_seconds",
+            "stuck_seconds",
+            "permit_seconds",
+        ):
+            values.number(f"{what} (seconds)", getattr(self, what), 0, values.MOST_SECONDS)
+        if self.application is not None:
+            values.text("application", self.application)
+        if not isinstance(self.intervals, Intervals):
+            raise ConfigurationError(f"intervals {values.brief(self.intervals)}: use Intervals")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 PRIORITIES = range(10)
@@ -36,5 +36,23 @@ Time = Annotated[int, Meta(ge=-62_135_596_800_000_000, le=253_402_300_799_999_99
 """Microseconds since the epoch, of an instant in the years 1 to 9999."""
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 """Number that may be added to or counted up without leaving the 64 bits of the stores."""
+Small = Annotated[int, Meta(ge=-(1 << 7), le=(1 << 7) - 1)]
+Int = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+BigInt = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Integers of columns of 8, 32 and 64 bits."""
+PositionText = Annotated[str, Meta(pattern=r"\A[0-9]{1,19}\.[0-9]{1,19}\Z")]
+"""Position of a row in a history."""
 Key = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]
 """Text that PostgreSQL can store."""
+
+
+class StoredFields(Struct):
+    """Ranges of the fields of a task of an ordered queue that every store and the history can
+    take."""
+
+    id: TaskId
+    name: Key
+    payload_format: Key
+    fairness_key: Key
+    submitted_at: Time
+    context: Key | None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.clock import MICROS
+from fairlead.core import values
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.engine.lease_names import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
@@ -70,11 +71,12 @@ class OrderedManagement:
         """Return unfinished tasks in the schedule, earliest first, at most `limit`. Raise
         InvalidTask for a partition that does not exist, or that cannot hold the ordering key."""
         partitions: Sequence[int] = range(self._partitions(queue))
-        if partition is not None and partition not in partitions:
-            raise InvalidTask(
-                f"queue {queue!r} has partitions 0 to {len(partitions) - 1}, not {partition}"
-            )
+        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
+        if partition is not None:
+            what = f"partition of queue {queue!r}"
+            values.whole(what, partition, 0, len(partitions) - 1, InvalidTask)
         if ordering_key is not None:
+            values.text("ordering_key", ordering_key, error=InvalidTask)
             its_own = partition_of(ordering_key, 0, len(partitions))
             if partition not in (None, its_own):
                 raise InvalidTask(
@@ -97,6 +99,10 @@ class OrderedManagement:
         The task is then completed: it does not run again, and the next task of its ordering key
         runs. A running handler is stopped; one in a thread continues, and its result is
         dropped. Raise InvalidTask for a key that no task can have."""
+        if not isinstance(key, TaskKey):
+            raise InvalidTask(f"key {values.brief(key)}: use a TaskKey")
+        values.text("ordering_key", key.ordering_key, error=InvalidTask)
+        values.text("actor", actor, may_be_empty=True, error=InvalidTask)
         entry: Entry = Drop(
             queue,
             partition_of(key.ordering_key, 0, self._partitions(queue)),
@@ -111,7 +117,7 @@ class OrderedManagement:
     async def check_log(self, queue: str) -> Sequence[str]:
         """Check that the log of the queue belongs to this application and loses no entry; return
         what people should know about it. Raise ConfigurationError."""
-        return await self._log.check(queue)
+        return await self._log.check(values.name("queue", queue, error=InvalidTask))
 
     async def status(self, queue: str) -> list[OrderedPartitionView]:
         """Return every partition that has or had an owner, or has entries in the log."""
@@ -134,7 +140,7 @@ class OrderedManagement:
 
     def _partitions(self, queue: str) -> int:
         known = self._tasks.database.read_now(self._tasks.queue_settings())
-        if queue not in known:
+        if values.name("queue", queue, error=InvalidTask) not in known:
             raise UnknownQueue(
                 f"no queue named {queue!r} is known; known: {', '.join(sorted(known)) or 'none'}"
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.clock import MICROS, to_datetime, to_micros
+from fairlead.core import values
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.periodic import cron_times
-from fairlead.errors import ConfigurationError, NotAllowed, UnknownTask
+from fairlead.errors import ConfigurationError, InvalidTask, NotAllowed, UnknownTask
 from fairlead.operate.context import OperateContext
 from fairlead.ports.periodic_store import PeriodicRecord
 
@@ -46,6 +47,7 @@ class PeriodicManagement:
         """Submit the task of a periodic task once, now, also while it is paused. Its slots do not
         change. The argument `slot`, if the function has one, is the present instant. Raise
         UnknownTask for a periodic task that this application does not declare."""
+        _check_name(name)
         for periodic in self._context.periodics:
             if periodic.name == name:
                 slot = periodic.times.local(to_datetime(self._context.clock.now()))
@@ -67,6 +69,7 @@ class PeriodicManagement:
     def remove(self, name: str) -> None:
         """Remove a periodic task that no living worker declares. Raise UnknownTask, and NotAllowed
         if a worker declared it within UNDECLARED_SECONDS."""
+        _check_name(name)
         for status in self.list():
             if status.record.name == name:
                 break
@@ -82,6 +85,7 @@ class PeriodicManagement:
             )
 
     def _pause(self, name: str, paused: bool) -> None:
+        _check_name(name)
         if not self._database.run(self._store.pause(name, paused, self._now())):
             raise UnknownTask(self._unknown(name))
 
@@ -108,3 +112,7 @@ class PeriodicManagement:
             is_declared=is_declared,
             next_slot_at=None if following is None else to_micros(following),
         )
+
+
+def _check_name(name: str) -> None:
+    values.text("name of a periodic task", name, error=InvalidTask)

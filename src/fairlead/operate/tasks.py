@@ -181,6 +181,8 @@ class Management:
         """Change one task, as the methods `resume` to `fail` do. Raise StaleVersion, NotAllowed,
         UnknownTask."""
         _check(change)
+        if version is not None:
+            values.whole("version", version, 0, error=InvalidTask)
         record = self.show(task_id)
         if version is not None and record.version != version:
             raise StaleVersion(
@@ -343,7 +345,12 @@ class Management:
 
 
 def _check(change: Change) -> None:
-    """Raise InvalidTask for new values that no task can have."""
+    """Raise InvalidTask for a change that is none, or for new values that no task can have."""
+    if not isinstance(change, Retry | Resume | Reschedule | NewValues | Cancel | Fail):
+        raise InvalidTask(
+            f"change {values.brief(change)}: use a change such as Retry() or Cancel()"
+        )
+    values.text("actor", change.actor, may_be_empty=True, error=InvalidTask)
     if not isinstance(change, NewValues):
         return
     given = {"priority": change.priority, "fairness_key": change.fairness_key}
@@ -356,7 +363,7 @@ def _check(change: Change) -> None:
 def _id(task_id: object) -> str:
     if not isinstance(task_id, str):
         raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
-    return task_id
+    return values.text("id", task_id, may_be_empty=True, error=InvalidTask)
 
 
 def _name(queue: object) -> str:

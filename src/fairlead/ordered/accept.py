@@ -14,18 +14,8 @@ from fairlead.declare.options import Options
 from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask, PartitionKey, ScheduledTask
-from fairlead.model.fields import Key, TaskId, Time
+from fairlead.model.fields import StoredFields
 from fairlead.ports.task_log import Entry, Submit, partition_of
-
-
-class _StoredFields(msgspec.Struct):
-    """Ranges of the fields of a task that every store and the history can take."""
-
-    id: TaskId
-    name: Key
-    payload_format: Key
-    submitted_at: Time
-    context: Key | None
 
 
 def check(entry: Entry, partition: PartitionKey | None = None) -> None:
@@ -52,7 +42,7 @@ def check(entry: Entry, partition: PartitionKey | None = None) -> None:
         ) from None
     if isinstance(entry, Submit):
         try:
-            msgspec.convert(entry.task, _StoredFields, from_attributes=True)
+            msgspec.convert(entry.task, StoredFields, from_attributes=True)
         except msgspec.ValidationError as error:
             raise InvalidTask(f"task {entry.task.id!r}: {error}") from None
 

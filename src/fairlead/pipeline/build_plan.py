@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.model.reading import json_reader
 from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.lake.manifest import Manifest, check_part
 from fairlead.pipeline.lake.parts import PartState, changed, states_of
 
 EDITION = 2
@@ -32,6 +33,9 @@ class Built(msgspec.Struct, frozen=True):
     """Instant up to which the store's history was exported, in microseconds since the epoch."""
     again: list[str] = []
     """Hours to rebuild even if bronze did not change, because rows were erased from them."""
+
+
+_decode = json_reader(Built)
 
 
 class BuildPlan(msgspec.Struct, frozen=True):
@@ -79,9 +83,12 @@ def last_build(root: Path) -> Built:
     """Return the state at the last build of this lake; an empty state, which leads to a full build,
     if there is none or it cannot be read."""
     try:
-        return msgspec.json.decode((root / _FILE).read_bytes(), type=Built)
-    except (OSError, msgspec.DecodeError):
+        found = _decode((root / _FILE).read_bytes())
+        for hour in found.again:
+            check_part(hour)
+    except (OSError, ValueError):  # also that of msgspec
         return Built()
+    return found
 
 
 def built(root: Path, plan: BuildPlan, settings: str) -> None:

@@ -27,6 +27,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
+from fairlead.model.fields import StoredFields
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -78,6 +79,7 @@ def _check(partition: PartitionKey, scheduled: ScheduledTask) -> None:
         raise ValueError(f"the task is of partition {task.partition} of {task.queue!r}")
     if (own := ScheduledTask.of(task).key) != scheduled.key:
         raise ValueError(f"the task has another key: {tuple(own)}")
+    msgspec.convert(task, StoredFields, from_attributes=True)
     if task.priority not in PRIORITIES:
         raise ValueError(f"priority {task.priority} is not within 0 to {PRIORITIES[-1]}")
     if not MIN_WEIGHT <= task.weight <= MAX_WEIGHT:

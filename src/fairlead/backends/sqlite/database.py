@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
-from fairlead.backends.sqlite.file_modes import create_database
+from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -77,8 +77,10 @@ class SqliteDatabase:
     def connect(self) -> sqlite3.Connection:
         """Return a new connection with our settings, which the caller closes.
 
-        Raise StoreUnavailable if the file cannot be opened.
+        Raise StoreUnavailable if the file cannot be opened, ConfigurationError if other users may
+        replace it.
         """
+        check_place(self.path)
         create_database(self.path)
         try:
             connection = sqlite3.connect(

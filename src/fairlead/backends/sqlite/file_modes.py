@@ -8,6 +8,16 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.data_folder import check_folder
+
+_BESIDE = ("-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes", "-bulk")
+"""Endings of the files and folders beside a database."""
+
+
+def check_place(path: Path) -> None:
+    """Raise ConfigurationError if other users may replace the database or a file beside it."""
+    check_folder("SQLite file", path, [f"{path.name}{ending}" for ending in _BESIDE])
+
 
 def create_database(path: Path) -> None:
     """Create an empty file with the permissions of the umask, unless there is one. SQLite alone

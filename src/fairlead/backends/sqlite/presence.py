@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from fairlead.backends.sqlite.file_modes import make_folder, open_beside
+
 log = logging.getLogger("fairlead.presence")
 
 _KEPT_SECONDS = 3600
@@ -35,6 +37,7 @@ class FilePresence:
 
     def __init__(self, database: Path) -> None:
         path = database.resolve()  # the same folder for every process
+        self._database = path
         self._folder = path.with_name(path.name + "-nodes")
         self._held: dict[str, int] = {}
         """File descriptors by node."""
@@ -68,9 +71,9 @@ class FilePresence:
 
     def _lock(self, file: Path) -> int:
         while True:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._database, self._folder)
             try:
-                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+                descriptor = open_beside(self._database, str(file))
             except FileNotFoundError:
                 continue  # the last other node has just removed the folder
             fcntl.flock(descriptor, fcntl.LOCK_EX)

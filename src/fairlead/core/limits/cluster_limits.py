@@ -100,7 +100,7 @@ class ClusterLimit:
     def __init__(self, n: int, per: Per | None = None, *, name: str | None = None) -> None:
         self.n = positive("ClusterLimit", n)
         self.per = checked_per("ClusterLimit", per)
-        self.name = name
+        self.name = None if name is None else values.text("ClusterLimit name", name)
 
     def __repr__(self) -> str:
         options = [
@@ -133,7 +133,7 @@ class ClusterRateLimit:
         self.n = positive("ClusterRateLimit", n)
         self.per = self.linger = seconds("ClusterRateLimit per", per)
         self.key = checked_per("ClusterRateLimit", key)
-        self.name = name
+        self.name = None if name is None else values.text("ClusterRateLimit name", name)
 
     def __repr__(self) -> str:
         options = [

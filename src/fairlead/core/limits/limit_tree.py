@@ -34,6 +34,17 @@ class TreeLimit(NamedTuple):
     is_cluster_wide: bool
 
 
+def _levels(what: str, given: Mapping[str, int | ClusterLimit] | None) -> dict[str, TreeLevel]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"LimitTree: {values.brief(given)} of {what}s: use a map by {what}"
+        )
+    return {
+        values.text(f"{what} of a LimitTree", key, may_be_empty=True): _level(what, key, n)
+        for key, n in (given or {}).items()
+    }
+
+
 class LimitTree:
     """Nested limits; a task needs a slot of every level that applies to it.
 
@@ -59,14 +70,12 @@ class LimitTree:
         name: str | None = None,
     ) -> None:
         self._total = _level("total", "", total)
-        self._names = {key: _level("name", key, n) for key, n in (names or {}).items()}
-        self._keys = {
-            key: _level("fairness_key", key, n) for key, n in (fairness_keys or {}).items()
-        }
+        self._names = _levels("name", names)
+        self._keys = _levels("fairness_key", fairness_keys)
         self._per_key = (
             None if per_fairness_key is None else _level("fairness_key", "", per_fairness_key)
         )
-        self.name = name
+        self.name = None if name is None else values.text("LimitTree name", name)
         self._running: dict[LevelName, int] = {}
         self._permits = Permits("", 0.0)
         self._request_round: Callable[[], None] = lambda: None

@@ -44,7 +44,8 @@ class Processing:
                 values.seconds(f"Processing {name}", seconds)
         if self.when_stuck not in ("resume", "error", "ignore"):
             raise ConfigurationError(
-                f"Processing when_stuck={self.when_stuck!r}: use 'resume', 'error' or 'ignore'"
+                f"Processing when_stuck={values.brief(self.when_stuck)}: use 'resume', 'error' or"
+                " 'ignore'"
             )
         if (
             self.timeout is not None

@@ -3,7 +3,15 @@ previous heartbeat."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from fairlead.model.fields import Micros, Time
+from fairlead.model.reading import json_reader
+
+Tasks = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+"""Number of tasks or nodes, of which sums fit in 64 bits."""
 
 HEARTBEAT_SECONDS = 2.0
 """Seconds between two heartbeats of a queue."""
@@ -17,29 +25,29 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str
     relay: str
     """Name of the relay. If two relays send heartbeats of a queue, the watch uses those of one."""
-    at: int
+    at: Time
     """Instant by the clock of the store, or of the relay if the store has none. Alerts
     show this instant; the watch does not measure with it."""
-    waits_since: int | None = None
+    waits_since: Time | None = None
     """Instant at which the oldest unclaimed task became ready; None if no task waits."""
-    running: int | None = None
+    running: Tasks | None = None
     """Tasks held by living nodes; None if not counted."""
-    claimed_at: int = 0
+    claimed_at: Time = 0
     """Instant of the latest claim among the running tasks."""
-    stuck: int | None = None
+    stuck: Tasks | None = None
     """Running tasks past their `max_stuck`; None if not counted."""
     is_paused: bool = False
-    done: int = 0
-    failed: int = 0
+    done: Tasks = 0
+    failed: Tasks = 0
     """Failed runs, not counting lost ones."""
-    arrived: int = 0
-    keys: dict[str, int] = {}
+    arrived: Tasks = 0
+    keys: dict[str, Tasks] = {}
     """Arrived tasks by fairness key; of very many keys, only those with most tasks."""
-    lost: dict[str, int] = {}
+    lost: dict[str, Tasks] = {}
     """Lost runs by node."""
     silent: list[str] = []
     """Nodes of the queue whose own heartbeat is overdue."""
-    up: int = 0
+    up: Micros = 0
     """Microseconds since the relay started, by a clock that is never set: the order of a relay's
     heartbeats and the time between them. 0: the relay has an earlier version."""
 
@@ -49,9 +57,9 @@ def encode(heartbeat: Heartbeat) -> bytes:
     return msgspec.json.encode(heartbeat)
 
 
-_DECODER = msgspec.json.Decoder(Heartbeat)
+_decode = json_reader(Heartbeat)
 
 
 def decode(message: bytes | str) -> Heartbeat:
     """Return the heartbeat of a message. Raise msgspec.DecodeError."""
-    return _DECODER.decode(message)
+    return _decode(message)

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from fairlead.errors import ConfigurationError
+from fairlead.model.reading import json_reader
 from fairlead.pipeline.lake import durable
 from fairlead.urls import PERCENT_CODES, hosts_of, shown_url
 
@@ -52,7 +53,7 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-class _Deliveries(msgspec.Struct):
+class Deliveries(msgspec.Struct):
     """Waiting and delivered alerts, stored in a file."""
 
     waiting: list[Notice] = []
@@ -65,8 +66,25 @@ class _Deliveries(msgspec.Struct):
         return notice not in self.waiting and _key(notice) not in self.taken
 
     def mark_delivered(self, notice: Notice) -> None:
+        """Remember the alert as delivered."""
         self.taken.append(_key(notice))
         del self.taken[:-MOST_REMEMBERED]
+
+
+_decode = json_reader(Deliveries)
+
+
+def load(file: Path) -> Deliveries:
+    """Return the alerts of a file, none if it does not exist. Raise ConfigurationError for a file
+    that cannot be read."""
+    try:
+        return _decode(file.read_bytes())
+    except FileNotFoundError:
+        return Deliveries()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read: {error}; remove the file, the alerts in it are lost"
+        ) from error
 
 
 def _key(notice: Notice) -> tuple[str, str, str]:
@@ -111,7 +129,7 @@ class Webhook:
         self._secret = secret
         # A redirect would turn the request into a GET, without the alert, at another host.
         self._client = httpx.Client(timeout=RESPONSE_SECONDS, follow_redirects=False)
-        self._known = self._load()
+        self._known = load(file)
         self._is_down = False
 
     def send(self, notices: Sequence[Notice]) -> int:
@@ -163,16 +181,6 @@ class Webhook:
                 extra={"webhook": self._host, "error": error},
             )
         return False
-
-    def _load(self) -> _Deliveries:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Deliveries)
-        except FileNotFoundError:
-            return _Deliveries()
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(
-                f"{self._file} cannot be read: {error}; remove the file, the alerts in it are lost"
-            ) from error
 
     def _save(self) -> None:
         durable.folder(self._file.parent)

@@ -18,6 +18,7 @@ import msgspec
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.backends.sqlite.file_modes import make_folder
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
 from fairlead.model import NewTask
@@ -43,7 +44,8 @@ class SqliteStage:
     def __init__(self, store: SqlStore) -> None:
         assert isinstance(store.database, SqliteDatabase)
         self._store = store
-        self._folder = store.database.path.resolve().with_name(f"{store.database.path.name}-bulk")
+        self._database = store.database.path.resolve()
+        self._folder = self._database.with_name(f"{store.database.path.name}-bulk")
         self.sql = load("sqlite.sql", __package__)
 
     def write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
@@ -56,6 +58,7 @@ class SqliteStage:
                         batch, custom_metadata={_REJECTS: msgspec.json.encode(rejects)}
                     )
 
+        make_folder(self._database, self._folder)
         durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
         self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
 

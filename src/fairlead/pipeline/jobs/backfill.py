@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
+from fairlead.model.reading import json_reader
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import EDITION, BuildPlan, Built, last_build
 from fairlead.pipeline.dictionary import TABLES
@@ -64,6 +65,9 @@ class _BackfillProgress(msgspec.Struct, frozen=True):
     what: str = ""
     """Digest of bounds, settings and code, which identifies the backfill."""
     done: list[str] = []
+
+
+_decode = json_reader(_BackfillProgress)
 
 
 def backfill(
@@ -195,7 +199,7 @@ def _days(since: datetime, until: datetime) -> list[str]:
 
 def _progress(path: Path, what: str) -> _BackfillProgress:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_BackfillProgress)
+        found = _decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
         return _BackfillProgress(what)
     return found if found.what == what else _BackfillProgress(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.lake import durable
@@ -21,11 +22,12 @@ def report(
 ) -> JobRun:
     """Write the page to `out`, replacing an earlier one.
 
-    Raise ConfigurationError if `out` cannot be written or the period has no rows, BrokenLake for
-    damaged files.
+    Raise ConfigurationError if `out` cannot be written, if other users may replace it, or if the
+    period has no rows, BrokenLake for damaged files.
     """
     if not out.parent.is_dir():
         raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; create it first")
+    check_folder("--out", out)
     params = {
         "out": str(out.absolute()),
         "since": selection.since and selection.since.isoformat(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.extra import need
 from fairlead.pipeline.lake import durable
@@ -31,6 +32,7 @@ class Lake:
         self.root = Path(text.removeprefix("file://")).absolute()
         try:
             durable.folder(self.root)
+            check_folder("lake", self.root / _IDENTITY)
         except OSError as error:
             raise ConfigurationError(
                 f"lake {self.root}: {error.strerror}; give a folder that can be written"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.model.reading import json_reader
 from fairlead.pipeline.lake import durable
 
 _FOLDER = "_leases"
@@ -21,6 +22,9 @@ class ReaderLease(msgspec.Struct, frozen=True):
     who: str
     until: float
     """Expiry in seconds since the epoch, so that a crashed reader does not keep files for ever."""
+
+
+_decode = json_reader(ReaderLease)
 
 
 @contextmanager
@@ -41,7 +45,7 @@ def live(root: Path) -> list[ReaderLease]:
     found = []
     for path in (root / _FOLDER).glob("*.json"):
         try:
-            each = msgspec.json.decode(path.read_bytes(), type=ReaderLease)
+            each = _decode(path.read_bytes())
         except (OSError, msgspec.DecodeError):
             continue
         if each.until > time.time():

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from fairlead.errors import ConfigurationError
+from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.schema import SCHEMA_VERSION
@@ -26,6 +28,7 @@ KEPT_SECONDS = 600.0
 whole table, and one is written every minute."""
 
 _NAME = re.compile(r"^(\d{12})\.json$")
+_PART = re.compile(r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}(/([01][0-9]|2[0-3]))?\Z")
 
 
 class TablePart(msgspec.Struct, frozen=True):
@@ -64,6 +67,60 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(part.rows for part in self.parts.values())
 
 
+_decode = json_reader(Manifest)
+
+
+def decode(data: bytes, number: int, where: str) -> Manifest:
+    """Return the manifest `number` from its JSON. Raise BrokenLake for other data, and
+    ConfigurationError when a newer Fairlead wrote it.
+
+    where: location of the data, for errors.
+    """
+    try:
+        manifest = _decode(data)
+        _check(manifest, number)
+    except ValueError as error:  # also that of msgspec
+        raise _broken(where, error) from error
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"{where} was written under schema version {manifest.schema_version}; this Fairlead"
+            f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
+        )
+    return manifest
+
+
+def _check(manifest: Manifest, number: int) -> None:
+    """Raise ValueError for a manifest that no writer can continue, or that leads out of its
+    table."""
+    if manifest.number != number:
+        raise ValueError(f"it is the manifest {manifest.number}")
+    for name, part in manifest.parts.items():
+        check_part(name)
+        _check_files(part.files)
+    _check_files(manifest.dropped)
+    _check_files(manifest.ledger)
+
+
+def check_part(name: str) -> None:
+    """Raise ValueError for a name that no partition has."""
+    if not _PART.match(name):
+        raise ValueError(f"{name!r} is no partition")
+    date.fromisoformat(name[:10])
+
+
+def _check_files(files: Iterable[str]) -> None:
+    for file in files:
+        if file.startswith("/") or ".." in file.split("/") or "\0" in file:
+            raise ValueError(f"{file!r} is no path below the table")
+
+
+def _broken(where: str, error: Exception) -> BrokenLake:
+    return BrokenLake(
+        f"{where} cannot be read: {error}; restore it, or remove it to go back to the manifest"
+        " before"
+    )
+
+
 class Manifests:
     """The manifests of one table, in `<table>/_manifest`."""
 
@@ -95,20 +152,11 @@ class Manifests:
         newer Fairlead wrote it."""
         path = self._path(number)
         try:
-            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            return decode(path.read_bytes(), number, str(path))
         except FileNotFoundError:
             raise
-        except (OSError, msgspec.DecodeError) as error:
-            raise BrokenLake(
-                f"{path} cannot be read: {error}; restore it, or remove it to go back to the"
-                " manifest before"
-            ) from error
-        if manifest.schema_version > SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"{path} was written under schema version {manifest.schema_version}; this Fairlead"
-                f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
-            )
-        return manifest
+        except OSError as error:
+            raise _broken(str(path), error) from error
 
     def update(self, change: Callable[[Manifest], Manifest | None], now: int) -> Manifest | None:
         """Replace the newest manifest by the result of `change`, and return the new one. Start

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.pipeline.alerts.heartbeat import decode
@@ -13,6 +16,8 @@ from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
+
+log = logging.getLogger("fairlead.source")
 
 Page = Sequence[tuple[int, bytes]]
 """Messages with their offsets."""
@@ -53,11 +58,21 @@ def _heartbeats_topic(endpoint: KafkaEndpoint) -> Topic:
 
 
 def _heartbeats(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    heartbeats = [decode(value) for _, value in page]
-    return [offset for offset, _ in page], {
+    offsets, heartbeats, values = [], [], []
+    for offset, value in page:
+        try:
+            heartbeats.append(decode(value))
+        except msgspec.DecodeError as error:
+            # The next heartbeat comes within seconds, and an error would end all alerts.
+            where = f"{whence}, offset {offset}"
+            log.warning("no heartbeat", extra={"location": where, "error": str(error)})
+            continue
+        offsets.append(offset)
+        values.append(value)
+    return offsets, {
         "store_id": [heartbeat.store_id for heartbeat in heartbeats],
         "queue": [heartbeat.queue for heartbeat in heartbeats],
-        "heartbeat": [value for _, value in page],
+        "heartbeat": values,
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.backends.sqlite.file_modes import check_place
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
@@ -94,7 +95,8 @@ class SqliteScan:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """Open a connection for one statement. Raise StoreUnavailable, or SchemaMismatch for
-        missing tables."""
+        missing tables, or ConfigurationError if other users may replace the file."""
+        check_place(self._path)
         url = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with closing(

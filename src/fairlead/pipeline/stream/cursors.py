@@ -9,9 +9,13 @@ the position up to which the lake has all attempts of the store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
+from fairlead.model.fields import PositionText
+from fairlead.model.reading import json_reader
+from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.stream.messages import topic_partition
 from fairlead.ports.history import START, Position
@@ -20,11 +24,11 @@ from fairlead.ports.history import START, Position
 class Cursor(msgspec.Struct, frozen=True):
     """Cursor of one partition."""
 
-    next: int
+    next: Annotated[int, msgspec.Meta(ge=0)]
     """Next offset to read."""
-    partitions: int
+    partitions: Annotated[int, msgspec.Meta(ge=1)]
     """Number of partitions of the topic."""
-    stores: dict[str, str]
+    stores: dict[str, PositionText]
     """Position, by store, up to which the lake has the store's attempts of this partition."""
 
     def __str__(self) -> str:
@@ -34,6 +38,9 @@ class Cursor(msgspec.Struct, frozen=True):
         """Return the position of this store."""
         position = self.stores.get(store_id)
         return START if position is None else Position.of(position)
+
+
+_decode = json_reader(Cursor)
 
 
 def cursor_name(topic: str, partition: int) -> str:
@@ -48,8 +55,14 @@ def store_cursor(store_id: str) -> str:
 
 def store_position(manifest: Manifest, store_id: str) -> Position:
     """Return the position up to which the lake has all attempts of the store."""
-    position = manifest.cursors.get(store_cursor(store_id))
-    return START if position is None else Position.of(position)
+    name = store_cursor(store_id)
+    try:
+        position = Position.of(manifest.cursors.get(name, str(START)))
+    except ValueError as error:
+        raise _broken(name, error) from error
+    if not 0 <= min(position) <= max(position) < 1 << 63:
+        raise _broken(name, f"{position} is out of range")
+    return position
 
 
 def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
@@ -117,5 +130,15 @@ def _all(manifest: Manifest) -> dict[tuple[str, int], Cursor]:
     for name, text in manifest.cursors.items():
         if name.startswith("kafka/"):
             topic, _, partition = name.removeprefix("kafka/").rpartition("/")
-            found[topic, int(partition)] = msgspec.json.decode(text, type=Cursor)
+            try:
+                found[topic, int(partition)] = _decode(text)
+            except ValueError as error:  # also that of msgspec
+                raise _broken(name, error) from error
     return found
+
+
+def _broken(name: str, error: object) -> BrokenLake:
+    return BrokenLake(
+        f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore its manifest, or"
+        " remove it to go back to the manifest before"
+    )

@@ -9,6 +9,8 @@ import msgspec
 
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import ConfigurationError
+from fairlead.model.fields import BigInt, Int, PositionText, Small
+from fairlead.model.reading import Reader, json_reader
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION
@@ -21,41 +23,41 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     microseconds since the epoch. The key of the message is the id of the task."""
 
     store_id: str
-    after: str
+    after: PositionText
     """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
     """Number of partitions of the topic, which decides the partition of a task."""
     schema_version: int
-    xid: int
-    seq: int
+    xid: BigInt
+    seq: BigInt
     task_id: str
-    attempt: int
-    tries: int
+    attempt: Int
+    tries: Int
     queue: str
     name: str
-    partition: int
+    partition: Int
     """Partition of the queue."""
-    priority: int
+    priority: Small
     fairness_key: str
     weight: float
     ordering_key: str | None
-    submitted_at: int
-    run_at: int
-    ready_at: int | None
-    triggered_at: int | None
-    claimed_at: int | None
-    started_at: int | None
-    finished_at: int
+    submitted_at: BigInt
+    run_at: BigInt
+    ready_at: BigInt | None
+    triggered_at: BigInt | None
+    claimed_at: BigInt | None
+    started_at: BigInt | None
+    finished_at: BigInt
     outcome: str
     next_state: str
     error_type: str | None
     error_text: str | None
     node: str | None
-    version: int
-    payload_bytes: int
+    version: Int
+    payload_bytes: Int
     trigger_path: str
-    unique_key_hash: int | None
-    error_fp: int | None
+    unique_key_hash: BigInt | None
+    error_fp: BigInt | None
 
     @property
     def position(self) -> Position:
@@ -68,11 +70,11 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
     partition."""
 
     store_id: str
-    after: str
+    after: PositionText
     """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
     schema_version: int
-    through: str
+    through: PositionText
 
     @property
     def position(self) -> Position:
@@ -83,7 +85,7 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
 Message = Attempt | Mark
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Message)
+_decode: Reader[Message] = json_reader(Message)  # type: ignore[arg-type]
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -138,7 +140,7 @@ def read(value: bytes, where: str) -> Message:
     """Return the content of a message. Raise CheckFailed if no relay sent the message, and
     ConfigurationError if a newer Fairlead sent it. `where`: location of the message, for errors."""
     try:
-        message: Message = _decoder.decode(value)
+        message = _decode(value)
     except msgspec.DecodeError as error:
         raise CheckFailed(
             f"{where}: this is no message of `fairlead pipeline relay` ({error}): the topic is for"

@@ -1,0 +1,43 @@
+"""Every parameter of every public function, on SQLite, takes a value or refuses it with an error of
+Fairlead; servers are in tests/integration/test_given_values.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from tests.public_surface import CALLS, NOT_CALLED, Shop, call, surface, undrawn
+from tests.unit.test_values import NASTY, anything, taken
+
+SURFACE = [f"{name}({parameter})" for name, parameter in surface()]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    opened = Shop.open(f"sqlite:///{tmp_path_factory.mktemp('shop')}/shop.db?synchronous=OFF")
+    yield opened
+    opened.close()
+
+
+def test_every_public_function_is_drawn_or_has_a_reason() -> None:
+    assert undrawn() == []
+    assert not set(CALLS) & set(NOT_CALLED)
+    assert len(SURFACE) > 150
+
+
+@pytest.mark.parametrize("place", SURFACE)
+def test_each_odd_value_is_taken_or_refused(shop: Shop, place: str) -> None:
+    name, _, parameter = place.rstrip(")").partition("(")
+    for value in NASTY:
+        taken(lambda value=value: call(shop, name, parameter, value))
+
+
+@pytest.mark.parametrize("place", SURFACE)
+@settings(max_examples=5, deadline=None)
+@given(value=anything)
+def test_any_value_is_taken_or_refused(shop: Shop, place: str, value: Any) -> None:
+    name, _, parameter = place.rstrip(")").partition("(")
+    taken(lambda: call(shop, name, parameter, value))
