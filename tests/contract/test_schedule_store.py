@@ -20,6 +20,7 @@ from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import (
     BEFORE_ALL,
     AttemptRecord,
@@ -558,3 +559,109 @@ async def test_a_store_with_a_server_tells_the_time_of_its_own_clock(
         assert found is None
     else:  # on this machine; Cassandra's is in milliseconds
         assert before - 1000 <= found <= after
+
+
+class Layout:
+    """A queue of some partitions, owned by the test."""
+
+    def __init__(self, store: Adapter) -> None:
+        self.store = store
+        self.range_ids: dict[int, int] = {}
+
+    async def own(self, numbers: range) -> None:
+        for number in numbers:
+            owned = await self.store.take_over(PartitionKey("reminders", number))
+            self.range_ids[number] = owned.range_id
+
+    async def move(self, source: int, partitions: int) -> tuple[int, int]:
+        tasks = completed = 0
+        after = None
+        key = PartitionKey("reminders", source)
+        await self.store.move_attempts(key, self.range_ids[source])
+        while True:
+            moved = await self.store.move_tasks(key, self.range_ids, partitions, after)
+            tasks += moved.tasks
+            completed += moved.completed
+            if (after := moved.after) is None:
+                return tasks, completed
+
+    async def rows(self, partition: int) -> list[ScheduledTask]:
+        return await everything(self.store, PartitionKey("reminders", partition))
+
+
+def in_layout(partitions: int, ordering_key: str, run_at: int, unique_key: str = "u") -> NewTask:
+    number = partition_of(ordering_key, 0, partitions)
+    return task(run_at, ordering_key, unique_key, partition=number)
+
+
+async def test_moved_tasks_keep_their_runs_and_completed_keys_stay_completed(
+    store: Adapter,
+) -> None:
+    layout = Layout(store)
+    await layout.own(range(8))
+    keys = [f"k{n}" for n in range(60)] + [AWKWARD]
+    for number in range(4):
+        made = [
+            in_layout(4, key, NOW + hour * HOUR, unique_key)
+            for key in keys
+            for hour in (0, 1, 170)
+            for unique_key in ("u", AWKWARD)
+            if partition_of(key, 0, 4) == number
+        ]
+        partition = PartitionKey("reminders", number)
+        await store.persist(partition, layout.range_ids[number], made, ScheduleRecord())
+        rows = await layout.rows(number)
+        over = [ended(row) for row in rows if row.key.run_at == NOW]
+        retried = [again(row, NOW + 7) for row in rows if row.key.run_at == NOW + HOUR]
+        await store.finish(partition, layout.range_ids[number], [*over, *retried])
+    before = {row.key: row for number in range(4) for row in await layout.rows(number)}
+    assert len(before) == 4 * len(keys)
+
+    for partitions in (8, 3, 4):
+        sums = [await layout.move(number, partitions) for number in range(8)]
+        assert sum(tasks for tasks, _ in sums) > 0
+        assert sum(completed for _, completed in sums) > 0
+        assert sum(tasks for tasks, _ in [await layout.move(n, partitions) for n in range(8)]) == 0
+        found = [row for number in range(8) for row in await layout.rows(number)]
+        assert len(found) == len(before)
+        for row in found:
+            assert row.task.partition == partition_of(row.key.ordering_key, 0, partitions)
+            known = before[row.key]
+            moved = msgspec.structs.replace(known.task, partition=row.task.partition)
+            assert row == msgspec.structs.replace(known, task=moved)
+        for number in range(partitions):
+            one = [in_layout(partitions, key, NOW) for key in keys]
+            mine = [each for each in one if each.partition == number]
+            partition = PartitionKey("reminders", number)
+            completed = await store.persist(
+                partition, layout.range_ids[number], mine, ScheduleRecord()
+            )
+            assert completed == {ScheduledTask.of(each).key for each in mine}
+        for number in range(8):
+            key = keys[number]
+            rows = await store.read(
+                PartitionKey("reminders", partition_of(key, 0, partitions)),
+                BEFORE_ALL,
+                END,
+                100,
+                key,
+            )
+            assert [row.key for row in rows] == sorted(k for k in before if k.ordering_key == key)
+
+
+async def test_a_former_owner_moves_nothing(store: Adapter) -> None:
+    layout = Layout(store)
+    await layout.own(range(4))
+    old = dict(layout.range_ids)
+    made = [in_layout(2, f"k{n}", NOW) for n in range(20)]
+    mine = [each for each in made if each.partition == 1]
+    partition = PartitionKey("reminders", 1)
+    await store.persist(partition, layout.range_ids[1], mine, ScheduleRecord())
+    for fenced in (1, 3):
+        layout.range_ids = dict(old)
+        before = await layout.rows(1)
+        assert any(partition_of(row.key.ordering_key, 0, 4) == 3 for row in before)
+        await store.take_over(PartitionKey("reminders", fenced))
+        with pytest.raises(Fenced):
+            await layout.move(1, 4)
+        assert await layout.rows(1) == before

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.backends.memory.task_log import MemoryTaskLog
+from fairlead.backends.sql.drivers import drive, executor
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
@@ -283,3 +284,19 @@ async def test_an_append_in_the_callers_transaction_arrives_after_its_commit_eve
         database.join(connection, log.appending(never))
         raise ZeroDivisionError
     assert await received(log, [P0], 1) == {P0: late}
+
+
+async def test_the_wait_for_appends_ends_after_each_open_transaction_that_has_appended(
+    kind: str, log: Log, other: Log
+) -> None:
+    if kind != "postgres":
+        await log.ensure_partitions("reminders", 4)
+        return  # SQLite has one writer at a time; Kafka waits for a fixed time
+    with other._database.transaction() as connection:
+        drive(other.appending(entries(1)), executor(connection))
+        waiting = asyncio.ensure_future(log.await_appends("reminders"))
+        done, _ = await asyncio.wait([waiting], timeout=1.0)
+        assert not done
+        log.append(entries(1)).result()  # others may append meanwhile
+    await waiting
+    assert await log.lag("reminders") == {0: 2}

@@ -148,7 +148,12 @@ class Faulty:
         found = getattr(self._real, name)
         if name in ("poke", "joins_transactions", "location"):
             return found
-        return lambda *rest, **named: self._faults.wrap(lambda: found(*rest, **named))
+
+        async def call(*rest: Any, **named: Any) -> Any:
+            result = found(*rest, **named)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return lambda *rest, **named: self._faults.wrap(lambda: call(*rest, **named))
 
 
 class Node:
@@ -157,6 +162,9 @@ class Node:
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation = simulation
         self.faults = faults
+        self.name = "node"
+        self.number_of_partitions: int | None = None
+        """Number of partitions by which the node runs, if it is not that of the simulation."""
         self.clock = simulation.clock
         slot_ledger = SlotLedger(simulation.chance.choice((1, 3, 1000)))
         slot_ledger.register_queue(QUEUE, None)
@@ -176,7 +184,7 @@ class Node:
             on_incidents=lambda reports: None,
             observer=Silent(),
             clock=ClockGuard(self.clock, "node", lambda reports: None, simulation.store.now),
-        )  # type: ignore[arg-type]
+        )
         self.ordered = OrderedQueues([simulation.queue], context, drain=5.0)
         self.task = asyncio.create_task(self._run())
 

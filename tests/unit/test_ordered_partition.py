@@ -78,7 +78,7 @@ class Bench:
             observer=self.observer,
             clock=self.guard,
         )
-        self.partition = OrderedPartition(KEY, Window(), context)
+        self.partition = OrderedPartition(KEY, 1, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []
         self._intake = OrderedIntake({KEY: self.partition}, context)
 
@@ -169,7 +169,7 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = bench.partition._context
-    partitions = [OrderedPartition(PartitionKey("q", n), Window(), context) for n in range(10)]
+    partitions = [OrderedPartition(PartitionKey("q", n), 10, Window(), context) for n in range(10)]
 
     async def away(*rest: Any) -> Any:
         raise StoreUnavailable("the store is unavailable")

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import sys
 from collections.abc import Awaitable
 from datetime import datetime
 from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Console
 
 from fairlead.app import App
+from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions, Url
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
+from fairlead.cli.output import (
+    WRONG_USE,
+    as_json,
+    as_table,
+    one_line_errors,
+    readable,
+    say,
+    say_error,
+    time_of,
+)
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.clock import to_datetime, to_micros
+from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import ScheduledTask, TaskKey
+from fairlead.operate.ordered import OrderedManagement, RepartitionPlan
+from fairlead.ordered.repartition import Repartitioned
 
 ordered = typer.Typer(
     no_args_is_help=True,
@@ -48,6 +63,17 @@ class DropTaskOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
     unique_key: Annotated[str | None, typer.Option(help="Unique key of the task.")] = None
     url: Url = None
+    json: Json = False
+
+
+class RepartitionOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `ordered repartition`."""
+
+    to: Annotated[int, typer.Option(min=1, max=MOST_PARTITIONS, help="New number of partitions.")]
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be moved.")] = (
+        False
+    )
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the move.")] = False
     json: Json = False
 
 
@@ -205,6 +231,78 @@ def status(queue: str, options: OutputOptions) -> None:
                 if p.owner is not None or p.unfinished or p.lag
             ],
         )
+
+
+@ordered.command("repartition")
+@with_options
+def repartition(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App.")],
+    queue: str,
+    options: RepartitionOptions,
+) -> None:
+    """Move the tasks of an ordered queue to another number of partitions.
+
+    Stop the workers of the queue before. Submitters go on, and use the new number within seconds.
+    Then declare the queue with the new number, and start the workers. Run a command that was cut
+    off again, to the same number or to another one.
+
+    Example: fairlead ordered repartition shop:app reminders --to 240 --dry-run
+
+    Example: fairlead ordered repartition shop:app reminders --to 240 --yes --json
+    """
+    with one_line_errors():
+        app = load(application)
+        moved = _run(app, _repartition(app.management.ordered, queue, options))
+        if moved is None:
+            return
+        if options.json:
+            as_json(moved)
+        else:
+            say(
+                f"{queue} has {moved.partitions} partitions: moved {moved.tasks:,} tasks and"
+                f" {moved.completed:,} completed keys, wrote {moved.entries:,} entries of the log"
+                " to the schedule"
+            )
+            say(f"now declare it with partitions={moved.partitions}, and start its workers")
+        if moved.left_out:
+            say_error(f"left out {moved.left_out:,} entries of the log that no schedule can hold")
+
+
+async def _repartition(
+    management: OrderedManagement, queue: str, options: RepartitionOptions
+) -> Repartitioned | None:
+    """Print or ask what is to be moved, then move it; return None after a dry run."""
+    if options.dry_run or not options.yes:
+        plan = await management.repartition_plan(queue, options.to)
+        if options.dry_run and options.json:
+            as_json(plan)
+        elif options.dry_run:
+            say(_text_of(plan))
+        else:
+            _ask(plan)
+        if options.dry_run:
+            return None
+    with Console(stderr=True).status("") as shown:
+        return await management.repartition(queue, options.to, shown.update)
+
+
+def _text_of(plan: RepartitionPlan) -> str:
+    text = (
+        f"{plan.queue}: {plan.before} partitions to {plan.partitions}; {plan.tasks:,} of"
+        f" {plan.unfinished:,} tasks in the schedule would move, {plan.entries:,} entries of the"
+        " log would be written to it"
+    )
+    if plan.workers:
+        text += f"; stop first: {', '.join(plan.workers)}"
+    return text
+
+
+def _ask(plan: RepartitionPlan) -> None:
+    """Ask a person before the move. Raise InvalidTask where nobody can confirm."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidTask(f"{_text_of(plan)}: see it with --dry-run, then add --yes")
+    if not typer.confirm(f"{_text_of(plan)}. Go on?", err=True):
+        raise typer.Exit(WRONG_USE)
 
 
 def _run(app: App, reading: Awaitable[T]) -> T:

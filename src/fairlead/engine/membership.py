@@ -67,7 +67,11 @@ class Membership(SimplePart):
         """Whether the last heartbeat reached the store."""
         self._reached_at = context.clock.monotonic()
         """Monotonic seconds of the start, or of the first heartbeat after an outage."""
-        self._unregistered = self._partitions
+        self._unregistered: dict[str, int] = {
+            queue.name: queue.partitions
+            for queue in context.served.queues
+            if not queue.is_ordered  # the submitter has; a node must not undo a repartition
+        }
         """Queues to register, with their numbers of partitions."""
         self._mark: SettingsMark | None = None
         """Mark of the queue settings read last; None to read them again."""

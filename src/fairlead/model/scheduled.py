@@ -93,3 +93,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     updated_at: int = 0
     unreadable: int = 0
     """Number of tasks in memory whose rows cannot be read."""
+    partitions: int = 0
+    """Number of the queue's partitions by which tasks come to this one; 0 in a new record."""
+    is_moving: bool = False
+    """Whether tasks are being moved to this number of partitions; no worker may own the partition
+    until they all are."""

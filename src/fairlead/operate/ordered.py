@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+import uuid
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.engine.lease_names import owners_of
+from fairlead.declare.queue import MOST_PARTITIONS
+from fairlead.engine.lease_names import lease_of, owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.operate.context import OperateContext
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
+from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
 from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
 
 _ALL = TaskKey(1 << 62, "", "")
+_PAGE = 1000
 
 
 class OrderedPartitionView(msgspec.Struct, frozen=True):
@@ -45,6 +51,26 @@ class OrderedPartitionView(msgspec.Struct, frozen=True):
     trouble: str | None
     unreadable: int
     """Stored tasks that cannot be read, by the owner's last record."""
+    moving_to: int | None = None
+    """Number of partitions to which the queue is being moved; None if no move is under way."""
+
+
+class RepartitionPlan(msgspec.Struct, frozen=True):
+    """Effects of a move to another number of partitions."""
+
+    queue: str
+    before: int
+    """Number of partitions now."""
+    partitions: int
+    """Number of partitions after the move."""
+    tasks: int
+    """Unfinished tasks to move."""
+    unfinished: int
+    """All unfinished tasks in the schedule."""
+    entries: int
+    """Entries of the log."""
+    workers: list[str]
+    """Workers, or other moves, that own a partition and are to be stopped before."""
 
 
 class OrderedManagement:
@@ -119,6 +145,51 @@ class OrderedManagement:
         what people should know about it. Raise ConfigurationError."""
         return await self._log.check(values.name("queue", queue, error=InvalidTask))
 
+    async def repartition(
+        self, queue: str, partitions: int, report: Callable[[str], None] = lambda text: None
+    ) -> Repartitioned:
+        """Move the tasks of the queue to another number of partitions; see
+        `fairlead.ordered.repartition`. `report`: callback with the progress. Raise
+        ConfigurationError while workers serve the queue, InvalidTask for a number that no queue can
+        have, StoreUnavailable if the move was cut off; run another one then."""
+        self._check_ordered(queue, partitions)
+        database = self._tasks.database
+        context = MoveContext(
+            name=f"repartition-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            log=self._log,
+            store=self._store,
+            coordinator=self._context.coordinator,
+            clock=self._context.clock,
+            lease_of=lease_of,
+            resize=lambda: database.run_async(self._tasks.resizing(queue, partitions)),
+            report=report,
+        )
+        return await Repartition(queue, partitions, context).run()
+
+    async def repartition_plan(self, queue: str, partitions: int) -> RepartitionPlan:
+        """Return what a move of the queue to this number of partitions would do, by a read of all
+        its tasks."""
+        before = self._check_ordered(queue, partitions)
+        statuses = await self._store.statuses(queue, 0)
+        tasks = 0
+        for number in statuses:
+            after = BEFORE_ALL
+            while rows := await self._store.read(PartitionKey(queue, number), after, _ALL, _PAGE):
+                tasks += sum(
+                    partition_of(row.key.ordering_key, 0, partitions) != number for row in rows
+                )
+                after = rows[-1].key
+        owners = owners_of(await self._context.coordinator.owners())
+        return RepartitionPlan(
+            queue,
+            before,
+            partitions,
+            tasks,
+            sum(found.unfinished for found in statuses.values()),
+            sum((await self._log.lag(queue)).values()),
+            sorted({owner for key, owner in owners.items() if key.queue == queue}),
+        )
+
     async def status(self, queue: str) -> list[OrderedPartitionView]:
         """Return every partition that has or had an owner, or has entries in the log."""
         self._partitions(queue)
@@ -137,6 +208,20 @@ class OrderedManagement:
             )
             for number in sorted({*statuses, *lags})
         ]
+
+    def _check_ordered(self, queue: str, partitions: int) -> int:
+        """Return the number of partitions of an ordered queue. Raise InvalidTask for another queue,
+        and for a new number that no queue can have."""
+        declared = self._context.queues.get(queue)
+        if declared is None or not declared.is_ordered:
+            known = [name for name, each in self._context.queues.items() if each.is_ordered]
+            raise UnknownQueue(
+                f"no ordered queue {queue!r} is declared; declared: {', '.join(known) or 'none'}."
+                " Other queues take another number of partitions at the start of a worker"
+            )
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise InvalidTask(f"{partitions} partitions: use 1 to {MOST_PARTITIONS}")
+        return self._partitions(queue)
 
     def _partitions(self, queue: str) -> int:
         known = self._tasks.database.read_now(self._tasks.queue_settings())
@@ -165,4 +250,5 @@ def _view(
         record.reloads,
         record.trouble,
         record.unreadable,
+        record.partitions if record.is_moving else None,
     )

@@ -3,6 +3,7 @@ entries."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.accept import check
 from fairlead.ordered.context import OrderedContext
+from fairlead.ordered.layout import moved_entry
 from fairlead.ordered.partition import OrderedPartition, pause_after
 from fairlead.ports.task_log import Batch, Entry
 
@@ -63,9 +65,24 @@ class OrderedIntake:
             if partition is None:
                 continue  # the next owner rewinds the log
             if partition.has_room:
-                partition.accept(self._checked(batch))
+                partition.accept(await self._passed_on(self._checked(batch), partition.partitions))
             else:
                 self._without_room.add(batch.partition)
+
+    async def _passed_on(self, batch: Batch, partitions: int) -> Batch:
+        """Append the entries that belong to another partition there, and return the batch without
+        them: a submitter may not have read yet that the queue was moved to another number of
+        partitions."""
+        kept, misplaced = list[Entry](), list[Entry]()
+        for entry in batch.entries:
+            moved = moved_entry(entry, partitions)
+            (kept if moved is entry else misplaced).append(moved)
+        if misplaced:
+            self._without_room.add(batch.partition)  # in case the append fails
+            appended = await asyncio.to_thread(self._context.log.append, misplaced)
+            await asyncio.wrap_future(appended)
+            self._without_room.discard(batch.partition)
+        return batch._replace(entries=kept)
 
     def _checked(self, batch: Batch) -> Batch:
         """Return the batch without entries that no schedule can hold."""

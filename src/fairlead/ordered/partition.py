@@ -22,6 +22,7 @@ from fairlead.ordered.completion import write_once
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.in_flight import InFlight
+from fairlead.ordered.layout import OtherLayout, require_layout
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import OrderedGauges
 from fairlead.ports.schedule_store import Fenced
@@ -59,8 +60,12 @@ def pause_after(failures: int) -> float:
 class OrderedPartition:
     """A partition: call `run` while the node owns it, then `drained` and `close`, or `drop`."""
 
-    def __init__(self, key: PartitionKey, window: Window, context: OrderedContext) -> None:
+    def __init__(
+        self, key: PartitionKey, partitions: int, window: Window, context: OrderedContext
+    ) -> None:
+        """`partitions`: number of the queue's partitions, as this node declares it."""
         self.key = key
+        self.partitions = partitions
         self.in_flight = InFlight(context)
         self.tenure: Tenure | None = None
         self._window = window
@@ -77,11 +82,14 @@ class OrderedPartition:
     # one tenure after the other -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Hold one tenure after the other, until cancelled."""
+        """Hold one tenure after the other, until cancelled. Raise OtherLayout if the tasks of the
+        queue are in another number of partitions."""
         while True:
             self._began = self._context.clock.monotonic()
             try:
                 await self._hold()
+            except OtherLayout:
+                raise
             except Exception as error:
                 pause = self._on_failure(error, self._context.clock.monotonic() - self._began)
                 await self._context.clock.sleep(pause)
@@ -112,6 +120,7 @@ class OrderedPartition:
         await context.log.rewind(self.key)
         owned = await context.store.take_over(self.key)
         self._range_id = owned.range_id
+        require_layout(self.key, owned.record, self.partitions)
         context.outages.over(self.key)
         store = FencedSchedule(context.store, self.key, owned.range_id)
         schedule = Schedule(owned.record.low_water_mark, self._window, self.in_flight.running)
@@ -253,4 +262,5 @@ class OrderedPartition:
             reloads=self.reloads,
             trouble=self.trouble,
             updated_at=clock.now(),
+            partitions=self.partitions,
         )

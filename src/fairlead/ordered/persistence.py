@@ -114,7 +114,7 @@ class Persistence:
     def accept(self, batch: Batch) -> None:
         """Accept the next batch of the log."""
         self._batch = batch
-        self._pieces.extend(_in_order(batch.entries))
+        self._pieces.extend(in_order(batch.entries))
         self._wanted.notify()
 
     def poke(self) -> None:
@@ -265,7 +265,7 @@ def _submitted_at(entry: Entry) -> int:
     return entry.at if isinstance(entry, Drop) else entry.task.submitted_at
 
 
-def _in_order(entries: Iterable[Entry]) -> Iterable[tuple[Sequence[NewTask], Drop | None]]:
+def in_order(entries: Iterable[Entry]) -> Iterable[tuple[Sequence[NewTask], Drop | None]]:
     """Split the entries into batches of tasks with different keys, and yield each batch with the
     key to drop after it, if there is one."""
     tasks: dict[object, NewTask] = {}

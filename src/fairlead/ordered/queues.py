@@ -102,7 +102,10 @@ class OrderedQueues:
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
                 partition = self._partitions[key] = OrderedPartition(
-                    key, self._window(key.queue, 1), self._context
+                    key,
+                    self._queues[key.queue].partitions,
+                    self._window(key.queue, 1),
+                    self._context,
                 )
                 if self._group is not None:
                     self._serve(partition)

@@ -5,8 +5,8 @@ Every write is fenced: of two owners, only the later one can write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,7 +14,7 @@ from fairlead.clock import MICROS
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ports.backlog_store import Fenced
 
-__all__ = ["Fenced", "HOUR", "Owned", "ScheduleStatus", "ScheduleStore", "hour_of"]
+__all__ = ["Fenced", "HOUR", "Owned", "Moved", "ScheduleStatus", "ScheduleStore", "hour_of"]
 
 HOUR = 3600 * MICROS
 """Length of one bucket in microseconds."""
@@ -43,6 +43,17 @@ class ScheduleStatus(NamedTuple):
     """Unfinished tasks due before `stale_before`."""
     oldest: TaskKey | None
     """Key of the first unfinished task."""
+
+
+class Moved(NamedTuple):
+    """Result of one step of `move_tasks`."""
+
+    tasks: int
+    """Unfinished tasks that were moved."""
+    completed: int
+    """Completed keys that were moved."""
+    after: Any
+    """Position for the next step, which only the store reads; None after the last step."""
 
 
 class ScheduleStore(Protocol):
@@ -118,6 +129,18 @@ class ScheduleStore(Protocol):
         """Delete one batch of completed keys that were due and completed before `before`
         (microseconds since the epoch), whatever holds the low-water mark down; return how much was
         deleted, in units of the store. Some may be left. Raises Fenced, StoreUnavailable."""
+
+    async def move_tasks(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
+    ) -> Moved:
+        """Move a bounded number of the unfinished tasks and completed keys that are in `source` and
+        belong to another partition, by their ordering key and this number of partitions. Tasks
+        keep the counts of their runs. `range_ids`: those of the caller, which owns all partitions
+        of the queue. `after`: None, or the position that the last step returned. A repetition of
+        all steps moves what is left. The caller has moved the runs to the history
+        (`move_attempts`), and lowered the low-water mark of each partition below all of these
+        tasks. Raises Fenced, and StoreUnavailable if a step may or may not have
+        moved something, or cannot see every task."""
 
     async def now(self) -> int | None:
         """Return the time of the store's own clock (microseconds since the epoch); None if the

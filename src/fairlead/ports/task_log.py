@@ -101,6 +101,14 @@ class TaskLog(Protocol):
     async def check(self, queue: str) -> Sequence[str]:
         """Check the log of a queue as `prepare` does, but change nothing."""
 
+    async def ensure_partitions(self, queue: str, partitions: int) -> None:
+        """Make room for this number of partitions at least. Raises ConfigurationError,
+        StoreUnavailable."""
+
+    async def await_appends(self, queue: str) -> None:
+        """Wait until each append to the queue that any process has begun is stored or has failed,
+        also if its transaction is still open."""
+
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         """Return the next entries of the partitions, about `limit` entries in all. Each partition
         has at most one batch in use: the next one comes after `commit` of this one, or after

@@ -3,16 +3,19 @@ one."""
 
 from __future__ import annotations
 
+import logging
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead.declare.handle import OrderedHandle, TaskHandle
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft, encode
-from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
 from fairlead.model import NewTask, ScheduledTask
 from fairlead.ordered.accept import Acceptance
+from fairlead.ordered.layout import LAYOUT_SECONDS, other_layout
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import Advance
 from fairlead.ports.statements import Steps
@@ -26,14 +29,28 @@ LOG_PATIENCE = 2.0
 log is on another server: most slots are then appended once."""
 
 
+OUTAGE_SECONDS = 60.0
+"""Seconds between two attempts to read the number of partitions while the task store is away."""
+
+logger = logging.getLogger("fairlead.ordered")
+
+
+class _Layout(NamedTuple):
+    """Number of partitions of a queue, as read from the task store."""
+
+    partitions: int
+    until: float
+    """Monotonic seconds from which the number is read again."""
+
+
 class OrderedSubmission:
     """Submits to the ordered queues of one application."""
 
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
         self._acceptance = Acceptance(context.declared.queues)
-        self._settled: dict[str, int] = {}
-        """Number of partitions, by queue, of the queues that were compared with the store."""
+        self._layouts: dict[str, _Layout] = {}
+        """Layouts of queues that the store has confirmed, by queue."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
@@ -50,6 +67,7 @@ class OrderedSubmission:
         """Check the ordered queues before a node serves them, or submits periodic tasks to them.
         Raise ConfigurationError as `_settle` does."""
         submitted = {periodic.handler.queue for periodic in periodics}
+        self._layouts.clear()  # a worker that starts must declare what the store has
         carry_out(self._settle({*queues, *submitted}, None))
         ordered = [name for name in queues if self._is_ordered(name)]
         for name in ordered:
@@ -137,35 +155,48 @@ class OrderedSubmission:
     def _settle(self, queues: Collection[str], connection: Any) -> Plan[None]:
         """Settle the number of partitions of these queues.
 
-        The first application that uses an ordered queue fixes the number for good, because an
-        ordering key must not move to another partition while it has tasks in both. Raise
-        ConfigurationError for another number, NotSupported where tasks are not in a SQL database.
+        The first application that uses an ordered queue fixes the number, because an ordering key
+        must not move to another partition while it has tasks in both. Later, only a person changes
+        the number (`fairlead.ordered.repartition`), so it is read again from time to time, and a
+        process that runs meanwhile uses the new one. Raise OtherLayout for a declaration with
+        another number, NotSupported where tasks are not in a SQL database.
         """
-        wanted = {
+        declared = {
             name: self._context.declared.queues[name].partitions
             for name in queues
             if self._is_ordered(name)
         }
-        if wanted.items() <= self._settled.items():
+        now = self._context.hooks.clock.monotonic()
+        if all(name in self._layouts and now < self._layouts[name].until for name in declared):
             return
         store = self._context.connector.sql_store
-        # Read without waiting for other writers: most queues are registered already.
-        known = store.database.read_now(store.queue_settings())
-        missing = {name: count for name, count in wanted.items() if name not in known}
+        try:
+            # Read without waiting for other writers: most queues are registered already.
+            known = store.database.read_now(store.queue_settings())
+        except StoreUnavailable:
+            if not declared.keys() <= self._layouts.keys():
+                raise
+            # The log may be elsewhere; a worker corrects what comes to a wrong partition of it.
+            for name in declared:
+                self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
+            return
+        missing = {name: count for name, count in declared.items() if name not in known}
         if not store.database.has_one_writer:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:
             known |= yield PlannedWrite(store.database, store.registration(missing), connection)
-        for name, count in wanted.items():
-            if known[name].partitions != count:
-                raise ConfigurationError(
-                    f"queue {name!r} has {known[name].partitions} partitions, a number that an"
-                    " ordered queue cannot change: declare the queue with"
-                    f" partitions={known[name].partitions}, or under another name"
+        for name, count in declared.items():
+            stored, before = known[name].partitions, self._layouts.get(name)
+            if before is None and stored != count:
+                raise other_layout(name, stored, count)
+            if before is not None and stored != before.partitions:
+                logger.warning(
+                    "an ordered queue was moved to another number of partitions: declare it so",
+                    extra={"queue": name, "partitions": stored, "before": before.partitions},
                 )
-        if connection is None or not missing:
-            self._settled |= wanted
+            if connection is None or name not in missing:
+                self._layouts[name] = _Layout(stored, now + LAYOUT_SECONDS)
 
     def _log(self, connection: Any) -> TaskLog:
         log = self._context.connector.connections.log
@@ -181,7 +212,9 @@ class OrderedSubmission:
         """Return the tasks, and the time of their submit (microseconds since the epoch)."""
         context = self._context
         now = context.hooks.clock.now()
-        tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
+        counts = {name: layout.partitions for name, layout in self._layouts.items()}
+        partitions = ChainMap(counts, context.declared.partitions)
+        tasks = encode(drafts, partitions, now, context.hooks.payload_limit)
         return tasks, now
 
     def _is_ordered(self, queue: str) -> bool:

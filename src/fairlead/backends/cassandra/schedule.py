@@ -53,13 +53,28 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from typing import Any, TypeVar
 
 import msgspec
 
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.history import HistoryInSql
+from fairlead.backends.cassandra.moves import (
+    ROWS_AT_ONCE,
+    Position,
+    moved_completion,
+    moved_row,
+    row_left,
+    rows_to_move,
+)
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.cassandra.schedule_writes import (
@@ -82,8 +97,17 @@ from fairlead.backends.sql.schedule_rows import Runs, decode_record, decode_task
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
-from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
-from fairlead.ports.schedule_store import HOUR, Fenced, Owned, ScheduleStatus, hour_of
+from fairlead.model import (
+    BEFORE_ALL,
+    NEVER,
+    NewTask,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    TaskKey,
+)
+from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, ScheduleStatus, hour_of
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
@@ -101,6 +125,7 @@ _AT_ONCE = 32
 """Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
 _LAST_HOUR = 1 << 62
+_LAST_KEY = TaskKey(NEVER, "", "")
 _FAR_HOSTS = 8
 _SCHEMA = (
     "create_owners",
@@ -325,6 +350,90 @@ class CassandraScheduleStore:
         finally:
             for hour, is_unmoved in taken.items():
                 attempts.note([hour], are_moved=not is_unmoved)
+
+    async def move_tasks(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
+    ) -> Moved:
+        """Move tasks and copy completed keys. The rows that were moved stay in `source`, marked as
+        done; a partition beyond `partitions` is emptied by the last step."""
+        owner = self._owner(source, range_ids[source.partition])
+        reading = self._datacentres.reading()
+        if after is None:
+            rows = reading.rows("hours", *source, hour_of(BEFORE_ALL), _LAST_HOUR)
+            position = Position(tuple(sorted({hour async for (hour,) in rows})))
+            self._require_whole(owner, reading)
+            return Moved(0, 0, position)
+        position = after
+        if not position.hours:
+            if source.partition >= partitions:
+                await self._empty(owner)
+            return Moved(0, 0, None)
+        name = "completions" if position.is_completed else "read"
+        bounds = position.after if position.is_completed else (*position.after, *_LAST_KEY)
+        found = reading.rows(name, *source, position.hours[0], *bounds, page=ROWS_AT_ONCE)
+        page: dict[TaskKey, Row] = {}  # rows come again when a datacentre stops responding
+        async with contextlib.aclosing(found):
+            async for row in found:
+                page[TaskKey(*row[:3])] = row
+                if len(page) == ROWS_AT_ONCE:
+                    break
+        self._require_whole(owner, reading)
+        some = list(page.values())
+        moving = rows_to_move(some, source, partitions, position.is_completed)
+        owners = [
+            self._owner(PartitionKey(source.queue, number), range_ids[number]) for number in moving
+        ]
+        await self._together(self._check_fence(each) for each in (owner, *owners))
+        await self._together(
+            self._take_rows(target, rows, position)
+            for target, rows in zip(owners, moving.values(), strict=True)
+        )
+        if not position.is_completed:
+            stamp = owner.stamp()
+            moved = (row_left(source, row, stamp) for rows in moving.values() for row in rows)
+            await self._write(batches_of(moved))
+        await self._check_fence(owner)
+        count = sum(map(len, moving.values()))
+        tasks, completed = (0, count) if position.is_completed else (count, 0)
+        return Moved(tasks, completed, position.following(some))
+
+    async def _take_rows(
+        self, target: ScheduleOwner, rows: Sequence[Row], position: Position
+    ) -> None:
+        """Write rows of one hour that come from another partition."""
+        partition, hour, stamp = target.partition, position.hours[0], target.stamp()
+        note: tuple[str, Row]
+        if position.is_completed:
+            note = ("note_finished", (*partition, hour, max(row[3] for row in rows), stamp))
+            writes = [moved_completion(partition, row, stamp) for row in rows]
+        else:
+            note = ("note_hour", (*partition, hour, stamp))
+            writes = [moved_row(partition, row, stamp) for row in rows]
+        await self._write([[note], *batches_of(writes)])
+        await self._check_fence(target)
+        target.stored_hours.add([hour])
+
+    async def _empty(self, owner: ScheduleOwner) -> None:
+        """Delete all rows of a partition whose tasks and completed keys are elsewhere."""
+        partition = owner.partition
+        if await self.session.execute("attempt_hours", *partition):
+            raise StoreUnavailable(
+                f"{self.location}: {partition} has runs that are not in the history yet: run the"
+                " move again when the database of the tasks responds"
+            )
+        rows = await self.session.execute("hours", *partition, hour_of(BEFORE_ALL), _LAST_HOUR)
+        stamp = owner.stamp()
+        await self._check_fence(owner)
+        await self._write(deletions_of(partition, hour, stamp, stamp, []) for (hour,) in rows)
+        for (hour,) in rows:
+            await self.session.batch([("drop_hour", (stamp, *partition, hour))])
+
+    def _require_whole(self, owner: ScheduleOwner, reading: DatacentreReading) -> None:
+        if not (owner.is_whole and reading.is_whole):
+            raise StoreUnavailable(
+                f"{self.location}: a datacentre does not respond, and may have tasks that no other"
+                " one has: move tasks between partitions when all respond"
+            )
 
     async def _move_hour(self, owner: ScheduleOwner, hour: int) -> bool:
         """Append the runs of an hour to the history. Return False if some may not be there."""

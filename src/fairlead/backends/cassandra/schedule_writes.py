@@ -54,13 +54,14 @@ def insert(partition: PartitionKey, key: TaskKey, task_id: str, task: str, stamp
         hour,
         [
             ("persist", (*partition, hour, *key, task_id, task, stamp)),
-            _key_insert(partition, key, stamp),
+            key_insert(partition, key, stamp),
         ],
         bytes_of(task_id, task, *key, *key),
     )
 
 
-def _key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str, Row]:
+def key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str, Row]:
+    """Return the write of a row's key by ordering key."""
     own = (key.ordering_key, key.run_at, key.unique_key)
     return "persist_key", (*partition, hour_of(key), *own, stamp)
 
@@ -105,5 +106,5 @@ def deletions_of(
         for above, below in pairwise(ends):
             if (statement := sweep_between(partition, hour, stamp, above, below)) is not None:
                 statements.append(statement)
-        statements += [_key_insert(partition, key, later_stamp) for key in left]
+        statements += [key_insert(partition, key, later_stamp) for key in left]
     return [*((name, (stamp, *partition, hour)) for name in names), *statements]

@@ -134,9 +134,10 @@ class Appender:
         self._shortages = _Shortages(topics)
         self._counted = counted
         self._refusals = endpoint.new_refusals()
-        self._seconds = (
+        self.seconds = (
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )
+        """Seconds after which an append that is not confirmed has failed."""
         self._outages = KafkaOutageLog(
             "tasks were not appended to their log; the futures of their submits raise the error",
             {"log": endpoint.location},
@@ -153,7 +154,8 @@ class Appender:
         self._topics: set[str] = set()
         """Queues whose topics exist for sure."""
         self._suspect: set[str] = set()
-        """Queues for whose topics the producer remembers a missing right, which may be back."""
+        """Queues for whose topics the producer remembers a missing right, which may be back, or too
+        few partitions."""
         self._waiting: deque[_Waiting] = deque()
         """Messages that wait for their topic, or for room in the producer. While any waits, new
         messages go behind it."""
@@ -162,7 +164,7 @@ class Appender:
         """Send messages, without waiting for anything. The future ends when all are stored for
         good, and raises StoreUnavailable if some may not be, or another error if Kafka refuses
         them."""
-        one = _Append(self, len(messages), time.monotonic() + self._seconds)
+        one = _Append(self, len(messages), time.monotonic() + self.seconds)
         if not messages:
             one.future.set_result(None)
             return one.future
@@ -181,7 +183,7 @@ class Appender:
         with self._lock:
             if self._has_room():
                 return None
-            request = _RoomRequest(Future(), time.monotonic() + self._seconds)
+            request = _RoomRequest(Future(), time.monotonic() + self.seconds)
             self._room_requests.append(request)
             thread = self._thread or self._start()
         thread.poke()
@@ -208,7 +210,7 @@ class Appender:
             # the topic exists when the producer gets its name: after a deletion, fail soon
             "topic.metadata.propagation.max.ms": round(_PROPAGATION_SECONDS * 1000),
             "linger.ms": 0,
-            "message.timeout.ms": round(self._seconds * 1000),
+            "message.timeout.ms": round(self.seconds * 1000),
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
             "error_cb": self._refusals,
@@ -249,9 +251,13 @@ class Appender:
         return True
 
     def _is_remembered(self, error: KafkaException, queue: str) -> bool:
-        """Return whether the producer may refuse a message by a right that was missing earlier, and
-        let the thread ask for the topic anew; False if it has just asked."""
-        is_refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        """Return whether the producer may refuse a message by a right that was missing earlier, or
+        by an earlier number of partitions, and let the thread ask for the topic anew; False if it
+        has just asked."""
+        is_refused = error.args[0].code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError._UNKNOWN_PARTITION,
+        )
         if not is_refused or queue in self._suspect:
             self._suspect.discard(queue)
             return False
@@ -297,7 +303,7 @@ class Appender:
         """Send what is left. If another thread has begun, the waiting messages are left to it."""
         self._detach(thread)
         producer = thread.client
-        until = time.monotonic() + self._seconds
+        until = time.monotonic() + self.seconds
         while time.monotonic() < until:
             if self._thread is None and (self._waiting or len(producer)):
                 self._hand_on(producer)

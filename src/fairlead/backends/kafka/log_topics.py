@@ -57,8 +57,8 @@ class LogTopics:
     def __init__(
         self, endpoint: KafkaEndpoint, owner: PrefixOwner, partitions: Mapping[str, int]
     ) -> None:
-        """`partitions`: number of partitions of each declared queue, which its topic keeps for
-        good."""
+        """`partitions`: number of partitions of each declared queue. Its topic may have more,
+        because Kafka cannot take partitions away."""
         self._endpoint = endpoint
         self._owner = owner
         self._partitions = partitions
@@ -66,7 +66,7 @@ class LogTopics:
     def ensure(self, queue: str) -> Sequence[str]:
         """Create the topic of a queue if it is missing, and check it; return what people should
         know about it. Raise ConfigurationError if the prefix belongs to another application, if the
-        topic has another number of partitions, or if it would lose entries; UnknownQueue if the
+        topic has too few partitions, or if it would lose entries; UnknownQueue if the
         queue is neither declared nor in the log."""
         endpoint, topic = self._endpoint, self._endpoint.topic(queue)
         self._owner.require()
@@ -90,6 +90,14 @@ class LogTopics:
         if self.count(queue) is None:
             return ()
         return self._checked(queue)
+
+    def widen(self, queue: str, partitions: int) -> None:
+        """Give the topic of a queue this number of partitions at least; create it if it is
+        missing. Raise as `ensure` does."""
+        self._owner.require()
+        if self.count(queue) is None:
+            self._create(self._endpoint.topic(queue), partitions)
+        self._endpoint.ensure({queue: partitions})
 
     def shortage(self, topic: str, seconds: float = ADMIN_SECONDS) -> str | None:
         """Return why a topic accepts no entry now, with the cure; None if nothing is known.
@@ -139,11 +147,11 @@ class LogTopics:
             return ()  # deleted just now: the next append or read creates it
         where = f"queue {queue!r}: its topic {topic} at {self._endpoint.location}"
         declared = self._partitions.get(queue, found.partitions)
-        if found.partitions != declared:
+        if found.partitions < declared:
             raise ConfigurationError(
-                f"{where} has {found.partitions} partitions, a number that an ordered queue cannot"
-                f" change: declare the queue with partitions={found.partitions}, or give the log"
-                " another prefix"
+                f"{where} has {found.partitions} partitions and the queue is declared with"
+                f" {declared}: declare it with the number that `fairlead ordered status {queue}`"
+                " shows, or stop its workers and move its tasks by `fairlead ordered repartition`"
             )
         alter = (
             f"kafka-configs.sh --bootstrap-server {self._endpoint.brokers} --alter --entity-type"

@@ -22,13 +22,16 @@ from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.clock import Clock
-from fairlead.errors import FairleadError, NotSupported
+from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import Batch, Entry, Submit, decode, encode, partition_of
 from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.task_log")
+
+MARGIN_SECONDS = 5.0
+"""Seconds that an append may take beyond the time after which it has failed."""
 
 WAIT_SECONDS = 2.0
 """Seconds after which `receive` returns nothing."""
@@ -99,6 +102,26 @@ class KafkaTaskLog:
 
     async def check(self, queue: str) -> Sequence[str]:
         return await asyncio.to_thread(self._topics.check, queue)
+
+    async def ensure_partitions(self, queue: str, partitions: int) -> None:
+        await asyncio.to_thread(self._topics.widen, queue, partitions)
+        # A client that has asked for the topic before knows the old number for minutes.
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await asyncio.to_thread(reader.close)
+        until = self._clock.monotonic() + MARGIN_SECONDS
+        while True:
+            try:
+                await self.lag(queue)  # the brokers learn of new partitions one after the other
+                return
+            except StoreUnavailable:
+                if self._clock.monotonic() >= until:
+                    raise
+            await self._clock.sleep(WAIT_SECONDS / 4)
+
+    async def await_appends(self, queue: str) -> None:
+        # Other processes tell nobody what they have begun to send.
+        await self._clock.sleep(self._appender.seconds + MARGIN_SECONDS)
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         self._has_news.clear()

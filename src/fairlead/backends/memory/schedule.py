@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
+
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
-from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
+from fairlead.ports.schedule_store import Fenced, Moved, Owned, ScheduleStatus
 
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
+
+
+MOVED_AT_ONCE = 20
+"""Keys that one `move_tasks` moves at most."""
 
 
 @dataclass
@@ -117,6 +125,28 @@ class MemoryScheduleStore:
             del rows.completed[key]
         return len(old[:CLEANED_AT_ONCE])
 
+    async def move_tasks(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
+    ) -> Moved:
+        rows = self._fenced(source, range_ids[source.partition])
+        tasks = completed = 0
+        keys = sorted(
+            key
+            for key in rows.tasks.keys() | rows.completed.keys()
+            if (after is None or key > after)
+            and partition_of(key.ordering_key, 0, partitions) != source.partition
+        )
+        for key in keys[:MOVED_AT_ONCE]:
+            number = partition_of(key.ordering_key, 0, partitions)
+            target = self._fenced(PartitionKey(source.queue, number), range_ids[number])
+            if (task := rows.tasks.pop(key, None)) is not None:
+                target.tasks[key] = moved_to(task, number)
+                tasks += 1
+            if (at := rows.completed.pop(key, None)) is not None:
+                target.completed.setdefault(key, at)
+                completed += 1
+        return Moved(tasks, completed, keys[:MOVED_AT_ONCE][-1] if keys else None)
+
     async def now(self) -> int | None:
         return None
 
@@ -157,3 +187,9 @@ class MemoryScheduleStore:
         if rows is None or rows.range_id != range_id:
             raise Fenced(f"partition {partition} was taken over: range id {range_id} is void")
         return rows
+
+
+def moved_to(scheduled: ScheduledTask, partition: int) -> ScheduledTask:
+    """Return the task in another partition."""
+    task = msgspec.structs.replace(scheduled.task, partition=partition)
+    return msgspec.structs.replace(scheduled, task=task)

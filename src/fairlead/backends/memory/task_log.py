@@ -52,6 +52,12 @@ class MemoryTaskLog:
     async def check(self, queue: str) -> Sequence[str]:
         return ()
 
+    async def ensure_partitions(self, queue: str, partitions: int) -> None:
+        """Do nothing: there are as many partitions as entries name."""
+
+    async def await_appends(self, queue: str) -> None:
+        """Do nothing: an append ends at once."""
+
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]
         if not free:

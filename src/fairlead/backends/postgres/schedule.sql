@@ -185,6 +185,36 @@ RETURNING run_at, ordering_key, unique_key
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- name: move_tasks
+-- $3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue $1 and the partition $2
+UPDATE fairlead_schedule AS s
+   SET partition = (j ->> 0)::smallint, task = j ->> 4
+  FROM json_array_elements($3::json) AS j
+ WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 1)::bigint AND s.ordering_key = j ->> 2
+   AND s.unique_key = j ->> 3
+
+-- name: completions
+SELECT run_at, ordering_key, unique_key, finished_at
+  FROM fairlead_completions
+ WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
+ ORDER BY run_at, ordering_key, unique_key
+ LIMIT $6
+
+-- name: move_completed
+-- $2: [[partition, run_at, ordering_key, unique_key, finished_at], ...]
+INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
+SELECT $1, (j ->> 0)::smallint, (j ->> 1)::bigint, j ->> 2, j ->> 3, (j ->> 4)::bigint FROM json_array_elements($2::json) AS j
+ON CONFLICT DO NOTHING
+
+-- name: delete_moved
+-- $3: [[partition, run_at, ordering_key, unique_key, ...], ...]
+DELETE FROM fairlead_completions
+ WHERE ctid = ANY (ARRAY(SELECT c.ctid
+                           FROM json_array_elements($3::json) AS j
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_completions
+                                               WHERE queue = $1 AND partition = $2 AND run_at = (j ->> 1)::bigint
+                                                 AND ordering_key = j ->> 2 AND unique_key = j ->> 3 OFFSET 0) AS c))
+
 -- name: unfinished
 SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)
 

@@ -17,6 +17,9 @@ from fairlead.ports.statements import Row, Statement, Steps
 _MARK_SECONDS = 0.25
 """Shortest time between two marks, so that few entries have come since the settled position."""
 
+_WAIT_SECONDS = 0.2
+"""Seconds between two looks at the open transactions that have appended entries."""
+
 _OTHERS = -1
 """Stands for the partitions that are not registered."""
 
@@ -28,6 +31,16 @@ class PostgresTaskLog(SqlTaskLog):
         super().__init__(store, clock)
         self._floors = PartitionFloors()
         self._marks = Marks(self._floors, Statement(self._sql["log_mark"]), _MARK_SECONDS)
+
+    async def await_appends(self, queue: str) -> None:
+        appending = await self._database.read(self._holders())
+        while appending & await self._database.read(self._holders()):
+            await self._clock.sleep(_WAIT_SECONDS)
+
+    def _holders(self) -> Steps[frozenset[str]]:
+        """Return the open transactions that have written to the log."""
+        _, _, holders = (yield Statement(self._sql["log_mark"]))[0]
+        return frozenset(holders)
 
     def _receive(self, partitions: Sequence[PartitionKey], each: int) -> Steps[Sequence[Row]]:
         settled, server = self._floors.settled, self._floors.server

@@ -676,6 +676,9 @@ SELECT j ->> 0, (j ->> 1)::integer FROM json_array_elements($1::json) AS j
 ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.version + 1
  WHERE q.partitions < excluded.partitions
 
+-- name: resize_queue
+UPDATE fairlead_queues SET partitions = $2, version = version + 1 WHERE queue = $1
+
 -- name: pause
 UPDATE fairlead_queues SET paused = $2, version = version + 1 WHERE queue = $1 RETURNING queue
 

@@ -15,10 +15,20 @@ import msgspec
 from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
-from fairlead.backends.sql.schedule_rows import decode_record, decode_task
+from fairlead.backends.sql.schedule_rows import decode_record, decode_task, moved_text
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.model import (
+    BEFORE_ALL,
+    NEVER,
+    NewTask,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    TaskKey,
+)
 from fairlead.model.fields import (
     Count,
     Key,
@@ -30,11 +40,16 @@ from fairlead.model.fields import (
     Version,
     Weight,
 )
-from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
+from fairlead.ports.schedule_store import Fenced, Moved, Owned, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
+
+MOVED_AT_ONCE = 500
+"""Rows that one step of `move_tasks` reads."""
+
+_THROUGH = TaskKey(NEVER, "", "")
 
 AttemptRow = tuple[
     TaskId,
@@ -181,6 +196,51 @@ class SqlScheduleStore:
         # A key due at or after `before` stays: a person may have ended its task before it was due.
         through = TaskKey(before, "", "")
         return len((yield self._statement("clean", *partition, *through, before, CLEANED_AT_ONCE)))
+
+    async def move_tasks(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
+    ) -> Moved:
+        step, key = after or ("tasks", BEFORE_ALL)
+        moving = self._move_page if step == "tasks" else self._move_completed
+        moved, last = await self._database.run_async(moving(source, range_ids, partitions, key))
+        if step == "tasks":
+            return Moved(moved, 0, ("completed", BEFORE_ALL) if last is None else (step, last))
+        return Moved(0, moved, None if last is None else (step, last))
+
+    def _move_page(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: TaskKey
+    ) -> Steps[tuple[int, TaskKey | None]]:
+        rows = yield self._statement("read", *source, *after, *_THROUGH, MOVED_AT_ONCE)
+        moved = [
+            (target, *row[:3], moved_text(row[4], target))
+            for row in rows
+            if (target := partition_of(row[1], 0, partitions)) != source.partition
+        ]
+        if moved:
+            yield from self._all_fenced(source, range_ids, {row[0] for row in moved})
+            yield self._statement("move_tasks", *source, batch(moved))
+        return len(moved), TaskKey(*rows[-1][:3]) if rows else None
+
+    def _move_completed(
+        self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: TaskKey
+    ) -> Steps[tuple[int, TaskKey | None]]:
+        rows = yield self._statement("completions", *source, *after, MOVED_AT_ONCE)
+        moved = [
+            (target, *row)
+            for row in rows
+            if (target := partition_of(row[1], 0, partitions)) != source.partition
+        ]
+        if moved:
+            yield from self._all_fenced(source, range_ids, {row[0] for row in moved})
+            yield self._statement("move_completed", source.queue, batch(moved))
+            yield self._statement("delete_moved", *source, batch(moved))
+        return len(moved), TaskKey(*rows[-1][:3]) if rows else None
+
+    def _all_fenced(
+        self, source: PartitionKey, range_ids: Mapping[int, int], targets: set[int]
+    ) -> Steps[None]:
+        for number in sorted({source.partition, *targets}):
+            yield from self._fenced(PartitionKey(source.queue, number), range_ids[number])
 
     def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[None]:
         rows = yield self._statement("fence", *partition)

@@ -40,6 +40,7 @@ _ERRORS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, Recursion
 
 _record = msgspec.json.Decoder(ScheduleRecord)
 _task = msgspec.json.Decoder(NewTask)
+_encode = msgspec.json.encode
 
 
 def decode_task(
@@ -70,6 +71,15 @@ def decode_record(partition: PartitionKey, text: str) -> ScheduleRecord:
             extra={"partition": partition, "error": str(error)},
         )
         return ScheduleRecord(trouble=trouble)
+
+
+def moved_text(text: str, partition: int) -> str:
+    """Return the JSON text of a task in another partition; a text that cannot be read as it is."""
+    try:
+        task = _task.decode(text)
+    except _ERRORS:
+        return text
+    return _encode(msgspec.structs.replace(task, partition=partition)).decode()
 
 
 def _check(partition: PartitionKey, scheduled: ScheduledTask) -> None:

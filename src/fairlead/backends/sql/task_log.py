@@ -71,6 +71,13 @@ class SqlTaskLog:
     async def check(self, queue: str) -> Sequence[str]:
         return ()
 
+    async def ensure_partitions(self, queue: str, partitions: int) -> None:
+        """Do nothing: there are as many partitions as rows name."""
+
+    async def await_appends(self, queue: str) -> None:
+        # A transaction that may write begins after the end of all others.
+        await self._database.run_async(self._lag(queue))
+
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = sorted(set(wanted) - self._out)
         self._poked.clear()

@@ -542,6 +542,11 @@ class SqlTaskStore(SqlTaskRecords):
             known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
+    def resizing(self, queue: str, partitions: int) -> Steps[None]:
+        """Set the number of partitions of a registered queue, also to a lower one."""
+        yield self.statement("change_queues")
+        yield self.statement("resize_queue", queue, partitions)
+
     def settings_mark(self) -> Steps[SettingsMark]:
         rows = yield self.statement("queues_mark")
         return SettingsMark(*rows[0]) if rows else SettingsMark(0)

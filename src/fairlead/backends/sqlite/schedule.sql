@@ -120,6 +120,35 @@ DELETE FROM fairlead_completions
          LIMIT ?7)
 RETURNING run_at
 
+-- name: move_tasks
+-- ?3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue ?1 and the partition ?2
+UPDATE fairlead_schedule
+   SET partition = m.target, task = m.task
+  FROM (SELECT value ->> 0 AS target, value ->> 1 AS run_at, value ->> 2 AS ordering_key, value ->> 3 AS unique_key,
+               value ->> 4 AS task
+          FROM json_each(?3)) AS m
+ WHERE fairlead_schedule.queue = ?1 AND fairlead_schedule.partition = ?2 AND fairlead_schedule.run_at = m.run_at
+   AND fairlead_schedule.ordering_key = m.ordering_key AND fairlead_schedule.unique_key = m.unique_key
+
+-- name: completions
+SELECT run_at, ordering_key, unique_key, finished_at
+  FROM fairlead_completions
+ WHERE queue = ?1 AND partition = ?2 AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5)
+ ORDER BY run_at, ordering_key, unique_key
+ LIMIT ?6
+
+-- name: move_completed
+-- ?2: [[partition, run_at, ordering_key, unique_key, finished_at], ...]
+INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
+SELECT ?1, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?2) WHERE true
+ON CONFLICT DO NOTHING
+
+-- name: delete_moved
+-- ?3: [[partition, run_at, ordering_key, unique_key, ...], ...]
+DELETE FROM fairlead_completions
+ WHERE queue = ?1 AND partition = ?2
+   AND (run_at, ordering_key, unique_key) IN (SELECT value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
+
 -- name: unfinished
 SELECT count(*) FROM fairlead_schedule WHERE queue = ?1 AND (run_at <= ?2 OR attempt > 0)
 

@@ -416,6 +416,9 @@ INSERT INTO fairlead_queues AS q (queue, partitions) SELECT value ->> 0, value -
 ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.version + 1
  WHERE q.partitions < excluded.partitions
 
+-- name: resize_queue
+UPDATE fairlead_queues SET partitions = ?2, version = version + 1 WHERE queue = ?1
+
 -- name: pause
 UPDATE fairlead_queues SET paused = ?2, version = version + 1 WHERE queue = ?1 RETURNING queue
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
-from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
+from fairlead.ordered.layout import command, other_layout
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ports.task_records import QueueStatus
 
@@ -18,6 +19,9 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         return
     name = queue.queue
     management = OrderedManagement(survey.context)
+    declared = survey.context.queues.get(name)
+    if declared is not None and declared.is_ordered and declared.partitions != queue.partitions:
+        yield problem(str(other_layout(name, queue.partitions, declared.partitions)))
     try:
         warnings = await management.check_log(name)
         views = await management.status(name)
@@ -33,6 +37,8 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         yield note(warning)
     if not views:
         return
+    for finding in _moves(name, queue.partitions, views):
+        yield finding
     for view in views:
         if view.trouble is not None and view.reloads > 1:
             yield problem(
@@ -60,3 +66,21 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         f"queue {name}: {unfinished} tasks in the schedule, {lag} entries in the log, of"
         f" {len(views)} partitions"
     )
+
+
+def _moves(name: str, partitions: int, views: Sequence[OrderedPartitionView]) -> Iterator[Finding]:
+    """Yield a move to another number of partitions that has not ended, and what it left behind."""
+    moving = {view.moving_to for view in views} - {None}
+    for target in moving:
+        yield problem(
+            f"queue {name}: a move to {target} partitions has not ended, and no worker can serve"
+            " the queue until then",
+            f"let the command end; if it was cut off, run `{command(name, target or 0)}` again",
+        )
+    left = sum(view.lag for view in views if view.partition >= partitions)
+    if left and not moving:
+        yield problem(
+            f"queue {name}: {left} entries of the log are in partitions that it no longer has: a"
+            " submitter that could not reach the task store used the old number",
+            f"stop the workers of the queue and run `{command(name, partitions)}`",
+        )

@@ -89,7 +89,9 @@ async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]
 
 async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     declared = survey.context.queues.get(queue.queue)
-    if declared is not None and declared.partitions < queue.partitions:
+    if declared is None or declared.is_ordered:
+        return
+    if declared.partitions < queue.partitions:
         yield note(
             f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the"
             " store, which is in force",
