@@ -436,15 +436,15 @@ async def test_small_tasks_fit_into_a_topic_that_takes_no_batch_of_a_megabyte(
     assert await received(log, 2000) == new
 
 
-async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: str) -> None:
+async def test_a_topic_with_too_few_partitions_is_refused(kafka_url: str) -> None:
     async with opened(kafka_url) as log:
         await append(log, entries(1))
     other = connect(kafka_url, 3)
     with pytest.raises(
-        ConfigurationError, match="has 2 partitions, a number that an ordered queue"
+        ConfigurationError, match="has 2 partitions and the queue is declared with 3"
     ):
         await append(other, entries(1))
-    with pytest.raises(ConfigurationError, match="partitions=2"):
+    with pytest.raises(ConfigurationError, match="fairlead ordered repartition"):
         await other.receive([P0], 10)
     with pytest.raises(UnknownQueue, match="letters"):
         await append(other, entries(1, PartitionKey("letters", 0)))
@@ -643,3 +643,15 @@ def test_futures_cannot_be_cancelled(kafka_url: str) -> None:
     assert not future.cancel()
     log.close_sender()
     assert future.result(0) is None
+
+
+async def test_a_process_that_runs_appends_to_the_new_partitions_of_an_enlarged_topic(
+    kafka_url: str,
+) -> None:
+    async with opened(kafka_url) as log:
+        await append(log, entries(1))
+        other = connect(kafka_url, 4)
+        await other.ensure_partitions("reminders", 4)
+        await append(log, entries(2, PartitionKey("reminders", 3)))
+        assert await other.lag("reminders") == {0: 1, 3: 2}
+        await other.close()

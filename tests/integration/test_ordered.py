@@ -563,7 +563,7 @@ async def test_a_changed_number_of_partitions_is_refused_by_submits_and_workers(
         await kit.runs.until("one")
     other = open_app(kit.app.url, partitions=9)
     with pytest.raises(
-        ConfigurationError, match="'reminders' has 8 partitions, a number that an ordered queue"
+        ConfigurationError, match="'reminders' has 8 partitions and is declared with 9"
     ):
         other.submit("two")
     with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions"):

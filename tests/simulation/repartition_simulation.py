@@ -311,6 +311,9 @@ class MovingSimulation(Simulation):
         self.share = 0.0
         for expiring in self.expiring:
             expiring.cancel()
+        for old in self.lives:
+            await old.die()
+            self._expire(old)
         await self.move()
         # Entries of a deaf submitter may be in partitions that the queue no longer has.
         self.failing = 0.0
@@ -320,8 +323,6 @@ class MovingSimulation(Simulation):
         if await last.end() is None:
             self.fail("the last move has failed")
         self._open(self.partitions)
-        for old in self.lives:
-            await old.die()
         self.begin()
         assert self.node is not None
         self.node.faults.crash_in = None
