@@ -78,6 +78,7 @@ class MovingSimulation(Simulation):
         self.queue = self._queue_of(self.partitions)
         self.stored = self.partitions
         """Number of partitions in the task store."""
+        self.store.share = 0.0  # a refused entry ends a move, until a person has cured it
         self.leases = Leases(self.clock)
         has_deaf = self.chance.random() < 0.3
         self.submitters = [Submitter(has_deaf and n == 0, self.partitions) for n in range(3)]
