@@ -23,10 +23,6 @@ def no_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "require_layout", lambda *_: None)
 
 
-def no_wait_for_submitters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repartition, "LAYOUT_SECONDS", -1.0)
-
-
 def no_rows_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(self: Any, number: int) -> None:
         return None
@@ -44,7 +40,6 @@ def entries_stay_in_their_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         no_seal,
         no_rows_moved,
-        pytest.param(no_wait_for_submitters, marks=FULL("a long run")),
         pytest.param(entries_stay_in_their_partition, marks=FULL("a long run")),
     ],
 )
