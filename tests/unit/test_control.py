@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.tuning.control import (
     Change,
+    Guard,
     Key,
     Proposal,
     Used,
@@ -322,6 +323,38 @@ def test_a_key_with_a_due_of_three_gets_three_times_the_weight() -> None:
     (a, b) = propose(found, FINE, Guards(step=3.0)).changes
     assert (a.guarded, b.guarded) == (pytest.approx(1.5), pytest.approx(0.5))
     assert a.reason == b.reason == "as computed"
+
+
+def test_no_key_inherits_a_weight_whose_cause_is_gone() -> None:
+    found = {
+        "a": Key(1.0, 1.0, ran(1.0)),
+        "b": Key(1.0, 50.2, ran(1.0)),
+        "c": Key(1.0, 0.8, ran(1.0)),
+    }
+    assert guarded(found) == {
+        "a": pytest.approx(1.0),
+        "b": pytest.approx(50.2 / 1.25),
+        "c": pytest.approx(1.0),
+    }
+    found["b"] = msgspec.structs.replace(found["b"], now=20.0, of_day=(20.0, 50.2))
+    (_, b, _) = propose(found, FINE, Guards(daily=3.0)).changes
+    assert (b.guarded, b.guard, b.reason) == (
+        pytest.approx(50.2 / 3),
+        Guard.DAY,
+        "at most x3 in a day",
+    )
+
+
+def test_shares_of_contracts_are_scaled_among_the_tuned_keys_only() -> None:
+    few = ran(1.0, tasks=4)
+    found = {"a": Key(60.0, 1.0, ran(1.0)), "b": Key(40.0, 1.0, ran(1.0)), "c": Key(1.0, 1.0, few)}
+    scaled = scaled_to(dict.fromkeys(found, 1.0), found, Guards())
+    assert {name: key.due for name, key in scaled.items()} == {
+        "a": pytest.approx(1.2),
+        "b": pytest.approx(0.8),
+        "c": 1.0,
+    }
+    assert guarded(scaled) == {"a": pytest.approx(1.2), "b": pytest.approx(0.8), "c": 1.0}
 
 
 def test_use_from_a_half_life_ago_counts_half() -> None:
