@@ -24,6 +24,7 @@ MEASURES = (
     "arrived",
     "arrived_us",
     "claimed",
+    "strides",
     "depth_end",
     "depth_min",
     "backlogged_us",
@@ -310,6 +311,7 @@ def simulated_minute(stays: list[Row], minute: int) -> Row | None:
     end = minute + MINUTE
     depths = [len(waiting_at(second)) for second in range(minute // S - 1, end // S)]
     arrived = [stay for stay in stays if minute <= stay["ready"] < end]
+    claimed = [stay for stay in stays if stay["is_claimed"] and minute <= stay["left"] < end]
     before = [stay for stay in stays if stay["ready"] < minute]
     work = sum(max(0, stay["finish"] - max(stay["start"], minute)) for stay in before)
     if not (arrived or depths[0] or work):
@@ -323,7 +325,8 @@ def simulated_minute(stays: list[Row], minute: int) -> Row | None:
         "weight": max(stay["weight"] for stay in touching),
         "arrived": len(arrived),
         "arrived_us": sum(stay["run_us"] for stay in arrived),
-        "claimed": sum(stay["is_claimed"] and minute <= stay["left"] < end for stay in stays),
+        "claimed": len(claimed),
+        "strides": pytest.approx(sum(1 / stay["weight"] for stay in claimed), abs=1e-8),
         "depth_end": depths[-1],
         "depth_min": min(depths),
         "backlogged_us": sum(S for depth in depths[1:] if depth),

@@ -331,35 +331,62 @@ def test_gold_tenant_share_agrees_with_pandas_on_random_days(spark: SparkSession
             for key in "abcd":
                 if random.random() < 0.6:
                     for name in ("mail", "report"):
-                        weight = random.choice((1.0, 2.0))
+                        weight, busy_s = random.choice((1.0, 2.0)), random.random() * 60
                         service.append(
                             served(
                                 minute,
                                 key,
-                                random.random() * 60,
+                                busy_s,
                                 queue=queue,
                                 name=name,
                                 weight=weight,
+                                weighted_us=busy_s * SECOND * random.choice((1.0, 0.7)),
                             )
                         )
                 if random.random() < 0.7:
+                    claimed = random.choice((0, 0, 3))
                     fields: Mapping[str, Any] = {
                         "arrived_us": random.randrange(100 * SECOND),
                         "work_us": random.randrange(100 * SECOND),
                         "backlogged_us": random.choice((0, 30, 60, 60, 60)) * SECOND,
                         "weight": random.choice((1.0, 3.0)),
+                        "claimed": claimed,
+                        "strides": claimed * random.choice((1.0, 0.4)),
                     }
                     backlog.append(waited(minute, key, queue=queue, **fields))
     for window_s in (60, 3600, 86_400):
         found = pd.DataFrame(shares(spark, service, backlog, window_s))
         wanted = in_pandas(pd.DataFrame(service), pd.DataFrame(backlog), window_s)
-        for name in ("busy_us", "weight", "demand_us"):
+        for name in ("busy_us", "demand_us"):
             assert list(found[name]) == list(wanted[name]), (window_s, name)
+        assert list(found["weight"]) == pytest.approx(list(wanted["weight"]), rel=1e-8)
         assert list(found["backlogged_fraction"]) == pytest.approx(
             list(wanted["backlogged_fraction"])
         )
         assert list(found["entitled_us"]) == pytest.approx(list(wanted["entitled_us"]), abs=1.5)
         assert list(found["lag_us"]) == lags(found)
+
+
+def test_one_heavy_task_among_many_hardly_moves_the_weight_of_its_key(spark: SparkSession) -> None:
+    """240 tasks of weight 1 and one of weight 50, all with runs of 0.2 s."""
+    service = [served(n, "b", 12, weight=1.0) for n in range(4)]
+    service[0] |= {"busy_us": 12_200_000, "weight": 50.0, "weighted_us": 12e6 + 2e5 / 50}
+    backlog = [waited(n, "b", claimed=60) for n in range(4)]
+    backlog[0] |= {"claimed": 61, "weight": 50.0, "strides": 60 + 1 / 50}
+    (row,) = shares(spark, service, backlog, 3600)
+    assert row["weight"] == pytest.approx(241 / (240 + 1 / 50))  # 1.004
+    assert row["weighted_us"] == 48e6 + 2e5 / 50
+    # A window without a claim has the mean by worker time, and one without both the greatest weight.
+    assert column(shares(spark, service, [], 3600), "weight") == [pytest.approx(48.2e6 / 48.004e6)]
+    assert column(shares(spark, [], [waited(0, "b", weight=50.0)]), "weight") == [50.0]
+
+
+def test_rows_without_sums_of_weights_count_with_their_greatest_weight(spark: SparkSession) -> None:
+    """Rows that an earlier release wrote have no such sums."""
+    service = [served(0, "a", 30, weight=2.0), served(1, "a", 30, weighted_us=30e6)]
+    backlog = [waited(0, "a", claimed=2, weight=2.0), waited(1, "a", claimed=2, strides=2.0)]
+    (row,) = shares(spark, service, backlog, 3600)
+    assert (row["weight"], row["weighted_us"]) == (pytest.approx(4 / 3), 45e6)
 
 
 def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd.DataFrame:
@@ -371,16 +398,25 @@ def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd
     backlog["demand_us"] = backlog["arrived_us"] + backlog["work_us"].where(at_start, 0)
     rows = pd.concat(
         [
-            service.groupby(by).agg(busy_us=("busy_us", "sum"), service_weight=("weight", "max")),
+            service.groupby(by).agg(
+                busy_us=("busy_us", "sum"),
+                weighted_us=("weighted_us", "sum"),
+                service_weight=("weight", "max"),
+            ),
             backlog.groupby(by).agg(
                 demand_us=("demand_us", "sum"),
                 backlogged_us=("backlogged_us", "sum"),
                 weight=("weight", "max"),
+                claimed=("claimed", "sum"),
+                strides=("strides", "sum"),
             ),
         ],
         axis=1,
     ).sort_index()
-    rows["weight"] = rows[["weight", "service_weight"]].max(axis=1)
+    greatest = rows[["weight", "service_weight"]].max(axis=1)
+    by_time = rows["busy_us"] / rows["weighted_us"]
+    by_claim = (rows["claimed"] / rows["strides"]).where(rows["claimed"] > 0)
+    rows["weight"] = by_claim.fillna(by_time).fillna(greatest)
     rows = rows.fillna(0).astype({"busy_us": "int64", "demand_us": "int64"})
     rows["backlogged_fraction"] = rows["backlogged_us"] / (window_s * SECOND)
     for _, group in rows.groupby(["window_start", "queue"]):

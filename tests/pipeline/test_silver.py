@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -155,6 +156,7 @@ def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
             (
                 "weight",
                 "busy_us",
+                "weighted_us",
                 "attempts_started",
                 "attempts_done",
                 "failed",
@@ -174,12 +176,16 @@ def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
             ends = finish < opens + MINUTE
             entry["weight"] = max(entry["weight"], row["weight"])
             entry["busy_us"] += busy
+            entry["weighted_us"] += Fraction(busy) / Fraction(row["weight"])
             entry["attempts_started"] += opens <= start
             entry["attempts_done"] += ends and row["outcome"] == "done"
             entry["failed"] += ends and row["outcome"] in ("failed", "retried", "timed_out", "lost")
             entry["wasted_us"] += 0 if row["outcome"] in ("done", "snoozed") else busy
             entry["longest_run_us"] = max(entry["longest_run_us"], finish - start if busy else 0)
-    return dict(table)
+    return {
+        key: entry | {"weighted_us": pytest.approx(float(entry["weighted_us"]), rel=1e-9, abs=1e-3)}
+        for key, entry in table.items()
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -80,11 +80,26 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     shown = shop.run("tune", "plan")
     assert "payouts: would be published; the declared weights stay in force" in shown
     assert "nothing was changed: this was a dry run; `tune apply` publishes" in shown
-    (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
+    long, rows = [line.split() for line in shown.splitlines() if line.startswith("long")]
     assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(
         long[5:]
     ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
+    # Hours, tasks, weights, run time, worker time, due and got.
+    assert rows[1:] == ["3", "1,200", "1", "1", "4", "4,800", "50.0%", "80.0%"]
+    (planned,) = shop.run_json("tune", "plan")["queues"]
+    change = {of["fairness_key"]: of for of in planned["changes"]}["long"]
+    assert (change["guard"], change["factor"]) == ("step", pytest.approx(0.8))
+    assert change["evidence"] == {
+        "hours": 3,
+        "tasks": 1200,
+        "by_task": pytest.approx(1.0),
+        "by_time": pytest.approx(1.0),
+        "busy": 4800.0,
+        "run": pytest.approx(4.0),
+        "due": pytest.approx(0.5),
+        "got": pytest.approx(0.8),
+    }
     assert shop.app.management.weights("payouts") == {}
     done = shop.run_json("tune", "apply", "--author", "ann")
     assert (done["applied"], done["objective"]) == (True, "worker-seconds")

@@ -165,6 +165,7 @@ def worlds(draw: st.DrawFn) -> World:
         step=draw(st.sampled_from([1.1, 1.25, 2.0])),
         dead_band=draw(st.sampled_from([0.0, 0.05, 0.1, 0.2])),
         headroom=draw(st.sampled_from([1.25, 1.5, 2.0])),
+        daily=draw(st.sampled_from([4.0, 10.0])),
     )
     limits = draw(st.dictionaries(names, st.integers(1, slots)))
     loads = st.dictionaries(names, flows(slots * nodes), min_size=1)
@@ -195,6 +196,8 @@ WITHOUT_A_DEAD_BAND = {
 
 @settings(max_examples=examples(200))
 @example(World(FAST, 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
+@example(World(Guards(), 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
+@example(World(Guards(), 100, 4, {}, True, [FAR_BELOW_ALL_SLOTS]))
 @example(World(FAST, 10, 1, {}, True, [AT_A_BOUND]))
 @example(World(Guards(half_life=2 * HOUR, dead_band=0.0), 10, 1, {}, True, [WITHOUT_A_DEAD_BAND]))
 @given(worlds())
@@ -202,5 +205,5 @@ def test_under_any_constant_load_weights_and_limits_come_to_rest(world: World) -
     """Use, waits and shares follow the weights and limits in force."""
     loop = FlowLoop(*world[:-1])
     for load in world.loads:
-        moved = loop.run(load, 120)
+        moved = loop.run(load, 200)
         assert not any(moved[-30:]), moved[-30:]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fairlead.core.tuning.canary import entitled
-from fairlead.core.tuning.control import Key, Used, horizon, propose
+from fairlead.core.tuning.control import DAY, Key, Used, horizon, propose
 from fairlead.core.tuning.guard_rails import Guards, Situation
 from fairlead.core.tuning.limit_control import Workers, propose_limits
 
@@ -44,6 +44,8 @@ class FlowLoop:
         self._slots = slots
         self._nodes = nodes
         self._hours: deque[dict[str, Used]] = deque(maxlen=int(horizon(guards) / HOUR) + 1)
+        self._of_day: deque[dict[str, float]] = deque(maxlen=round(DAY / HOUR))
+        """Weights in force in the last day, newest last."""
 
     def run(self, flows: Mapping[str, Flow], hours: int) -> list[list[str]]:
         """Serve these keys and return the changes of each hour."""
@@ -77,6 +79,7 @@ class FlowLoop:
                 [hour[key] for hour in aged if key in hour],
                 None,
                 self.limits.get(key),
+                self._range(key, flow.due),
             )
             for key, flow in flows.items()
         }
@@ -89,6 +92,7 @@ class FlowLoop:
             keys, [self._workers(hour) for hour in aged], self._nodes, False, self._guards
         )
         self.weights = {change.fairness_key: change.guarded for change in weights}
+        self._of_day.append(self.weights)
         self.limits = {
             change.fairness_key: change.guarded for change in limits if change.guarded is not None
         }
@@ -97,6 +101,10 @@ class FlowLoop:
             for change in (*weights, *limits)
             if change.guarded != change.now
         ]
+
+    def _range(self, key: str, due: float) -> tuple[float, float]:
+        weights = [weights.get(key, due) for weights in (*self._of_day, self.weights)]
+        return min(weights), max(weights)
 
     def _served(self, flows: Mapping[str, Flow], asked: Mapping[str, float]) -> dict[str, float]:
         """Divide the slots by weight and run time, as a queue does that shares dispatches."""

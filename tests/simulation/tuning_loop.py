@@ -124,6 +124,10 @@ class Loop:
         number = next(self._numbers)
         return Trigger(f"{number:012}", 1, "q", 0, "work", 5, key, self.due[key], None, seq=number)
 
+    def _range(self, key: str) -> tuple[float, float]:
+        weights = [self.weight(key), *(round.weights[key] for round in self.rounds[-24:])]
+        return min(weights), max(weights)
+
     def _tune(self) -> bool:
         known = list(self._hours)[: len(self._hours) - self._delay]
         ages = range(self._delay + len(known) - 1, self._delay - 1, -1)
@@ -132,6 +136,7 @@ class Loop:
                 due,
                 self.weight(key),
                 [Used(age * HOUR, *hour[key]) for age, hour in zip(ages, known, strict=True)],
+                of_day=self._range(key),
             )
             for key, due in self.due.items()
         }

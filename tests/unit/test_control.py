@@ -7,13 +7,23 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.control import Change, Key, Proposal, Used, propose
+from fairlead.core.tuning.control import (
+    Change,
+    Guard,
+    Key,
+    Proposal,
+    Used,
+    declared_weight,
+    propose,
+    scaled_to,
+)
 from fairlead.core.tuning.guard_rails import Guards, Situation
 from fairlead.errors import ConfigurationError
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from tests.tiers import examples
 
 FINE = Situation(input_age=60.0)
 HOUR = 3600.0
@@ -37,6 +47,9 @@ keys = st.dictionaries(
     ),
     max_size=8,
 )
+few_keys = st.dictionaries(
+    st.sampled_from("abc"), st.builds(Key, due=weights, now=weights, use=uses), min_size=1
+)
 guards = st.builds(
     Guards,
     half_life=st.floats(60, 1e7),
@@ -46,6 +59,7 @@ guards = st.builds(
     lowest=st.floats(0.001, 1),
     highest=st.floats(1, 1000),
     step=st.floats(1.01, 10),
+    daily=st.floats(1.01, 100),
     dead_band=st.floats(0, 1),
 )
 
@@ -53,6 +67,11 @@ guards = st.builds(
 def ran(seconds: float, tasks: int = 1000, hours: int = 4) -> list[Used]:
     """Return use by `tasks` tasks of `seconds` seconds, evenly over the last hours."""
     return [Used(age * HOUR, seconds * tasks / hours, tasks // hours) for age in range(hours)]
+
+
+def rails_of_step(step: float, rails: Guards) -> Guards:
+    """Return guards in which only the step bounds the speed of a weight."""
+    return msgspec.structs.replace(rails, step=step, daily=step)
 
 
 def by_key(proposal: Proposal) -> dict[str, Change]:
@@ -94,23 +113,135 @@ def test_every_weight_changes_by_at_most_a_step_and_comes_within_its_bounds(
 
 
 @given(keys, guards)
-def test_the_sum_of_the_weights_of_the_tuned_keys_stays_the_same(
+def test_the_sum_of_the_tuned_weights_goes_to_the_sum_of_their_dues_and_nowhere_else(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """An unchanged sum leaves keys that are not tuned their part of the dispatches."""
+    """A constant sum leaves keys that are not tuned their part of the dispatches."""
     changes = [change for change in propose(found, FINE, rails).changes if change.is_tuned]
-    within = all(
-        max(rails.lowest * key.due, MIN_WEIGHT)
-        <= key.now
-        <= min(rails.highest * key.due, MAX_WEIGHT)
-        for name, key in found.items()
-        if any(change.fairness_key == name for change in changes)
+    before, after = sum(c.now for c in changes), sum(c.guarded for c in changes)
+    due = sum(found[c.fairness_key].due for c in changes)
+    assert min(before, due) * (1 - 1e-9) <= after <= max(before, due) * (1 + 1e-9)
+    if any(c.raw != c.now for c in changes):
+        assert math.isclose(sum(c.raw for c in changes), due, rel_tol=1e-9)
+
+
+@given(keys, guards)
+def test_no_weight_moves_past_its_raw_one_unless_a_bound_is_in_the_way(
+    found: dict[str, Key], rails: Guards
+) -> None:
+    """So no key gains weight because the cause of another key's weight is gone."""
+    changes = [change for change in propose(found, FINE, rails).changes if change.is_tuned]
+    is_bounded = any(
+        not rails.lowest * key.due <= change.raw <= rails.highest * key.due
+        or not MIN_WEIGHT <= change.raw <= MAX_WEIGHT
+        for change in changes
+        for key in [found[change.fairness_key]]
     )
-    if within:
-        assert math.isclose(
-            sum(c.guarded for c in changes), sum(c.now for c in changes), rel_tol=1e-9
-        )
-    assert math.isclose(sum(c.raw for c in changes), sum(c.now for c in changes), rel_tol=1e-9)
+    for change in changes:
+        low, high = sorted((change.now, change.raw))
+        if not is_bounded:
+            assert low * (1 - 1e-6) <= change.guarded <= high * (1 + 1e-6)
+
+
+@settings(max_examples=examples(60))
+@given(few_keys, guards, st.lists(uses, min_size=1, max_size=30))
+def test_within_a_day_no_weight_changes_by_more_than_the_daily_factor(
+    found: dict[str, Key], rails: Guards, hours: list[list[Used]]
+) -> None:
+    """Every hour the use of all keys is exchanged among them, the worst case of an adversary."""
+    in_force: dict[str, list[float]] = {name: [key.now] for name, key in found.items()}
+    for number, use in enumerate(hours):
+        found = {
+            name: msgspec.structs.replace(
+                key,
+                now=in_force[name][-1],
+                use=use if (number + index) % 2 else key.use,
+                of_day=(min(in_force[name][-25:]), max(in_force[name][-25:])),
+            )
+            for index, (name, key) in enumerate(found.items())
+        }
+        for name, change in by_key(propose(found, FINE, rails)).items():
+            in_force[name].append(change.guarded)
+    for weights_of_key in in_force.values():
+        for first in range(len(weights_of_key)):
+            day = weights_of_key[first : first + 25]
+            assert max(day) <= min(day) * rails.daily * (1 + 1e-9)
+
+
+tasks = st.lists(
+    st.tuples(st.floats(0.01, 1000), st.sampled_from([0.001, 1.0, 50.0, 1000.0]) | weights),
+    min_size=1,
+    max_size=30,
+)
+"""Run time and weight of each task of a key."""
+
+
+def used(ran_tasks: list[tuple[float, float]]) -> Used:
+    """Return the use of an hour in which these tasks ran."""
+    return Used(
+        0.0,
+        sum(run for run, _ in ran_tasks),
+        len(ran_tasks),
+        strides=sum(1 / weight for _, weight in ran_tasks),
+        weighted=sum(run / weight for run, weight in ran_tasks),
+    )
+
+
+@given(tasks, st.tuples(st.floats(0, 1e6), weights))
+def test_one_task_more_raises_a_declared_weight_by_one_part_in_all_tasks_at_most(
+    before: list[tuple[float, float]], task: tuple[float, float]
+) -> None:
+    """That holds for the mean over tasks, whatever the weight and the length of the task. The lower
+    mean of the two never exceeds it."""
+    n = len(before)
+    by_task = n / sum(1 / weight for _, weight in before)
+    after = declared_weight([used([*before, task])], HOUR)
+    assert after <= by_task * (1 + 1 / n) * (1 + 1e-9)
+
+
+@given(tasks, st.tuples(st.floats(0, 1e6), weights))
+def test_one_task_more_raises_due_per_run_time_by_twice_one_part_in_all_tasks_at_most(
+    before: list[tuple[float, float]], task: tuple[float, float]
+) -> None:
+    """The raw weight is proportional to this quotient."""
+    n, more = len(before), [*before, task]
+    ratio = declared_weight([used(before)], HOUR) / (used(before).busy / n)
+    after = declared_weight([used(more)], HOUR) / (used(more).busy / (n + 1))
+    assert after <= ratio * (1 + 1 / n) ** 2 * (1 + 1e-9)
+
+
+@given(tasks, st.integers(1, 10**9))
+def test_a_flood_of_short_heavy_tasks_raises_no_weight_of_the_real_work(
+    real: list[tuple[float, float]], flood: int
+) -> None:
+    """Dispatches of the flood cost no worker time, so that only the real work counts."""
+    work = used(real)
+    flooded = work._replace(tasks=flood + len(real), strides=work.strides + flood / 1000.0)
+    assert declared_weight([flooded], HOUR) <= work.busy / work.weighted * (1 + 1e-9)
+
+
+@given(tasks, st.floats(0.01, 100))
+def test_a_declared_weight_is_that_of_the_tasks_if_all_have_the_same(
+    ran_tasks: list[tuple[float, float]], weight: float
+) -> None:
+    same = used([(run, weight) for run, _ in ran_tasks])
+    assert math.isclose(declared_weight([same], HOUR), weight, rel_tol=1e-9)
+
+
+@given(keys, st.floats(0.001, 1000), guards)
+def test_contract_shares_in_another_unit_give_the_same_weights(
+    found: dict[str, Key], unit: float, rails: Guards
+) -> None:
+    declared = {name: 1.0 + index for index, name in enumerate(found)}
+    other = {name: msgspec.structs.replace(key, due=key.due * unit) for name, key in found.items()}
+    first = propose(scaled_to(declared, found, rails), FINE, rails)
+    second = propose(scaled_to(declared, other, rails), FINE, rails)
+    for one, two in zip(first.changes, second.changes, strict=True):
+        assert math.isclose(one.raw, two.raw, rel_tol=1e-6)
+    tuned = [change for change in first.changes if change.is_tuned]
+    if any(change.raw != change.now for change in tuned):
+        total = sum(declared[change.fairness_key] for change in tuned)
+        assert math.isclose(sum(change.raw for change in tuned), total, rel_tol=1e-6)
 
 
 @given(keys, guards)
@@ -138,7 +269,7 @@ def test_no_weight_changes_while_a_reason_to_hold_lasts(
 
 
 @example(AT_A_BOUND, Guards())
-@given(keys, guards.map(lambda rails: msgspec.structs.replace(rails, step=max(1.2, rails.step))))
+@given(keys, guards.map(lambda rails: rails_of_step(max(1.2, rails.step), rails)))
 def test_under_constant_measurements_weights_come_to_rest(
     found: dict[str, Key], rails: Guards
 ) -> None:
@@ -186,12 +317,44 @@ def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
 
 
 def test_a_key_with_a_due_of_three_gets_three_times_the_weight() -> None:
-    found = {"a": Key(3.0, 1.0, ran(1.0)), "b": Key(1.0, 1.0, ran(1.0))}
+    found = {"a": Key(1.5, 1.0, ran(1.0)), "b": Key(0.5, 1.0, ran(1.0))}
     (a, b) = propose(found, FINE, Guards()).changes
     assert (a.raw, b.raw) == (pytest.approx(1.5), pytest.approx(0.5))
     (a, b) = propose(found, FINE, Guards(step=3.0)).changes
     assert (a.guarded, b.guarded) == (pytest.approx(1.5), pytest.approx(0.5))
     assert a.reason == b.reason == "as computed"
+
+
+def test_no_key_inherits_a_weight_whose_cause_is_gone() -> None:
+    found = {
+        "a": Key(1.0, 1.0, ran(1.0)),
+        "b": Key(1.0, 50.2, ran(1.0)),
+        "c": Key(1.0, 0.8, ran(1.0)),
+    }
+    assert guarded(found) == {
+        "a": pytest.approx(1.0),
+        "b": pytest.approx(50.2 / 1.25),
+        "c": pytest.approx(1.0),
+    }
+    found["b"] = msgspec.structs.replace(found["b"], now=20.0, of_day=(20.0, 50.2))
+    (_, b, _) = propose(found, FINE, Guards(daily=3.0)).changes
+    assert (b.guarded, b.guard, b.reason) == (
+        pytest.approx(50.2 / 3),
+        Guard.DAY,
+        "at most x3 in a day",
+    )
+
+
+def test_shares_of_contracts_are_scaled_among_the_tuned_keys_only() -> None:
+    few = ran(1.0, tasks=4)
+    found = {"a": Key(60.0, 1.0, ran(1.0)), "b": Key(40.0, 1.0, ran(1.0)), "c": Key(1.0, 1.0, few)}
+    scaled = scaled_to(dict.fromkeys(found, 1.0), found, Guards())
+    assert {name: key.due for name, key in scaled.items()} == {
+        "a": pytest.approx(1.2),
+        "b": pytest.approx(0.8),
+        "c": 1.0,
+    }
+    assert guarded(scaled) == {"a": pytest.approx(1.2), "b": pytest.approx(0.8), "c": 1.0}
 
 
 def test_use_from_a_half_life_ago_counts_half() -> None:
@@ -230,11 +393,11 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     change = by_key(propose(found, FINE, Guards()))["a"]
     assert change.guarded == 0.1
     assert change.reason == "at its bound, 0.1 times its share"
-    found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(1.0, 1.5, ran(100.0))}
+    found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(20.0, 11.5, ran(100.0))}
     (a, b) = propose(found, FINE, Guards(step=2.0)).changes
-    assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
-    assert b.raw < 0.5 and (b.guarded, b.reason) == (
-        pytest.approx(1.0),
+    assert a.raw > 13 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
+    assert b.raw < 8 and (b.guarded, b.reason) == (
+        pytest.approx(11.0),
         "limited: the sum of the weights must not change",
     )
 

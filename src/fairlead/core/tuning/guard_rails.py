@@ -27,8 +27,11 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Upper bound of a weight, as a multiple of the key's share."""
     step: float = 1.25
     """Greatest factor by which a weight grows or shrinks in one publish."""
+    daily: float = 4.0
+    """Greatest factor between any two weights that a key has within 24 hours."""
     dead_band: float = 0.10
-    """Fraction by which a weight may differ from the computed one and still stay."""
+    """Fraction by which a weight may differ from the computed one and still stay. No weight of a
+    queue moves while all stay."""
     stale_after: float = 2 * _HOUR
     """Age above which input is refused."""
     cool_down: float = 24 * _HOUR
@@ -71,15 +74,17 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
         wrong += [name for name in not_negative if not getattr(self, name) >= 0]
         wrong += [
-            name for name in ("step", "worse_wait", "headroom") if not getattr(self, name) > 1
+            name
+            for name in ("step", "daily", "worse_wait", "headroom")
+            if not getattr(self, name) > 1
         ]
         if not self.lowest <= 1 <= self.highest:
             wrong.append("lowest and highest")
         if wrong:
             raise ConfigurationError(
-                f"guard rails: {', '.join(wrong)} out of range; step, worse_wait and headroom must"
-                f" be above 1, lowest <= 1 <= highest, {', '.join(not_negative)} at least 0, and"
-                " the others above 0"
+                f"guard rails: {', '.join(wrong)} out of range; step, daily, worse_wait and"
+                f" headroom must be above 1, lowest <= 1 <= highest, {', '.join(not_negative)} at"
+                " least 0, and the others above 0"
             )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fairlead.cli.output import as_table, say
 
 if TYPE_CHECKING:
-    from fairlead.core.tuning.control import Change
+    from fairlead.core.tuning.control import Change, Evidence
     from fairlead.core.tuning.limit_control import LimitChange
     from fairlead.pipeline.jobs.tune import QueueTuned
     from fairlead.ports.policy_store import Policy
@@ -43,6 +43,21 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
                     for c in changes[:most]
                 ],
             )
+            say("computed from gold.tenant_share: use of each key")
+            as_table(
+                (
+                    "fairness key",
+                    "hours",
+                    "tasks",
+                    "weight by task",
+                    "by time",
+                    "run s",
+                    "worker time s",
+                    "due",
+                    "got",
+                ),
+                [(c.fairness_key, *_evidence(c.evidence)) for c in changes[:most]],
+            )
         limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
         if limits:
             say("limits: slots of the key on each node")
@@ -66,13 +81,26 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
         say("\nnothing was changed: this was a dry run; `tune apply` publishes")
 
 
+def _evidence(of: Evidence) -> tuple[object, ...]:
+    return (
+        of.hours,
+        f"{of.tasks:,}",
+        weight_text(of.by_task),
+        weight_text(of.by_time),
+        weight_text(of.run),
+        f"{of.busy:,.0f}",
+        f"{of.due:.1%}",
+        f"{of.got:.1%}",
+    )
+
+
 def _size(change: Change) -> tuple[float, float]:
-    ratio, wanted = change.guarded / change.now, change.raw / change.now
+    ratio, wanted = change.factor, change.raw / change.now
     return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
 
 
 def _change(change: Change) -> str:
-    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
+    return "" if change.guarded == change.now else f"{change.factor - 1:+.1%}"
 
 
 def _size_of_limit(change: LimitChange) -> tuple[bool, float]:

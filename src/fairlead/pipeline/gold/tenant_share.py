@@ -26,7 +26,19 @@ TENANT_SHARE = Table(
             "double",
             "fraction of the queue's worker time in the window, 0 to 1; 0 if no key got any",
         ),
-        Column("weight", "double", "greatest weight of the key in the window"),
+        Column(
+            "weight",
+            "double",
+            "weight that the claimed tasks were submitted with: their harmonic mean, which is one"
+            " weight for all of them with the same effect on the order; without a claim, that of"
+            " the worker time; without both, the greatest weight of a waiting task",
+        ),
+        Column(
+            "weighted_us",
+            "double",
+            "busy_us, the time of each run divided by the weight of its task",
+            nullable=True,
+        ),
         Column(
             "demand_us",
             "bigint",
@@ -105,14 +117,17 @@ def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> 
 
 
 def _served(service: DataFrame) -> DataFrame:
-    return _of_minute(service, F.col("window_start"), "busy_us", "longest_run_us")
+    weighted_us = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
+    rows = service.withColumn("weighted_us", weighted_us)
+    return _of_minute(rows, F.col("window_start"), "busy_us", "weighted_us", "longest_run_us")
 
 
 def _backlogged(backlog: DataFrame) -> DataFrame:
     # Times are rounded down to seconds, so depth_min can be 0 although some task waited all the
     # time.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
-    rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
+    strides = F.coalesce("strides", F.col("claimed") / F.col("weight"))
+    rows = backlog.withColumns({"full_minutes": is_full.cast("bigint"), "strides": strides})
     return _of_minute(
         rows,
         F.col("minute"),
@@ -120,6 +135,7 @@ def _backlogged(backlog: DataFrame) -> DataFrame:
         "arrived_us",
         "backlogged_us",
         "claimed",
+        "strides",
         "depth_min",
         "full_minutes",
     )
@@ -127,14 +143,19 @@ def _backlogged(backlog: DataFrame) -> DataFrame:
 
 _SUMS = (
     "busy_us",
+    "weighted_us",
     "work_us",
     "arrived_us",
     "backlogged_us",
     "claimed",
+    "strides",
     "depth_min",
     "full_minutes",
 )
 _GREATEST = ("weight", "longest_run_us")
+_TYPES = dict.fromkeys((*_SUMS, *_GREATEST), "bigint") | dict.fromkeys(
+    ("weighted_us", "strides", "weight"), "double"
+)
 
 
 def _of_minute(rows: DataFrame, minute: Expression, *columns: str) -> DataFrame:
@@ -147,8 +168,10 @@ def _of_minute(rows: DataFrame, minute: Expression, *columns: str) -> DataFrame:
         "fairness_key",
         seconds.alias("minute"),
         *(
-            (F.col(name) if name in ("weight", *columns) else F.lit(0).cast("bigint")).alias(name)
-            for name in (*_SUMS, *_GREATEST)
+            (F.col(name) if name in ("weight", *columns) else F.lit(0))
+            .cast(_TYPES[name])
+            .alias(name)
+            for name in _TYPES
         ),
     )
 
@@ -179,11 +202,25 @@ def _windows(minutes: DataFrame) -> DataFrame:
             F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
             *(
                 F.sum(name).alias(name)
-                for name in ("busy_us", "backlogged_us", "claimed", "full_minutes")
+                for name in (
+                    "busy_us",
+                    "weighted_us",
+                    "backlogged_us",
+                    "claimed",
+                    "strides",
+                    "full_minutes",
+                )
             ),
             *(F.max(name).alias(name) for name in (*_GREATEST, "starved")),
         )
+        .withColumns({"weight": _weight(), "weighted_us": F.round("weighted_us", 3)})
     )
+
+
+def _weight() -> Expression:
+    means = F.try_divide("claimed", "strides"), F.try_divide("busy_us", "weighted_us")
+    # The last digits of a sum depend on the order of the rows.
+    return F.coalesce(*(F.round(mean, 9) for mean in means), F.col("weight"))
 
 
 def _with_entitlement(keys: DataFrame) -> DataFrame:

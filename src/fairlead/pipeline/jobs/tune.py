@@ -13,7 +13,15 @@ import msgspec
 from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
 from fairlead.core.tuning.canary import Measured, Verdict, judge
-from fairlead.core.tuning.control import Change, Key, Proposal, horizon, propose
+from fairlead.core.tuning.control import (
+    DAY,
+    Change,
+    Key,
+    Proposal,
+    horizon,
+    propose,
+    scaled_to,
+)
 from fairlead.core.tuning.guard_rails import Situation
 from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_limits
 from fairlead.errors import NotSupported
@@ -26,6 +34,7 @@ from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
+    KEPT_VERSIONS,
     Policy,
     PolicyDraft,
     PolicyState,
@@ -251,15 +260,42 @@ class _Tuning:
         self, queue: str, use: Mapping[str, KeyUse], weights: Weights, limits: Mapping[str, int]
     ) -> dict[str, Key]:
         settings, found = self._options.settings, {}
-        due = settings.due(queue) if self._options.objective == TuneObjective.CONTRACTS else {}
+        contracted = (
+            settings.due(queue) if self._options.objective == TuneObjective.CONTRACTS else {}
+        )
         by_contract = settings.fixed(queue)
-        for name, (declared, used) in sorted(use.items()):
+        declared = {name: key.declared(self._guards.half_life) for name, key in use.items()}
+        in_force = self._in_force(queue)
+        for name, of_key in sorted(use.items()):
             fixed = "fixed by its contract" if name in by_contract else None
             if name in weights.by_person:
                 fixed = "its weight was set by a person"
-            now = weights.by_person.get(name, weights.by_policy.get(name, declared))
-            found[name] = Key(due.get(name, declared), now, used, fixed, limits.get(name))
-        return found
+            # The weights of the tasks are in force until a weight is computed. Of their mean and
+            # that of the latest hour take the lower, so that the first step starts at no weight
+            # that few tasks have.
+            mine = min(declared[name], of_key.weight)
+            now = weights.by_person.get(name, weights.by_policy.get(name, mine))
+            of_day = [now, *(policy.get(name, mine) for policy in in_force)]
+            found[name] = Key(
+                contracted.get(name, declared[name]),
+                now,
+                of_key.use,
+                fixed,
+                limits.get(name),
+                (min(of_day), max(of_day)),
+            )
+        return scaled_to(declared, found, self._guards)
+
+    def _in_force(self, queue: str) -> list[Mapping[str, float]]:
+        """Return the computed weights that were in force at some time of the last 24 hours; the
+        first are none if there was no version a day ago."""
+        since = self._facts.now - round(DAY * 1e6)
+        found: list[Mapping[str, float]] = []
+        for policy in self._management.policies(queue, KEPT_VERSIONS):
+            found.append(policy.guarded)
+            if policy.computed_at <= since:
+                return found
+        return [*found, {}] if found else found
 
     def _switch(self, queue: str) -> str | None:
         switch = self._facts.switches.get(EVERY_QUEUE) or self._facts.switches.get(queue)

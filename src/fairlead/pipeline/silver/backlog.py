@@ -33,6 +33,12 @@ BACKLOG = Table(
         Column("arrived", "bigint", "number of tasks that became ready in the minute"),
         Column("arrived_us", "bigint", "worker time that these tasks took later; 0 while unknown"),
         Column("claimed", "bigint", "number of tasks that a node claimed in the minute"),
+        Column(
+            "strides",
+            "double",
+            "sum of 1 / weight of the claimed tasks; null in older rows",
+            nullable=True,
+        ),
         Column("depth_end", "bigint", "number of tasks waiting in the last second of the minute"),
         Column(
             "depth_min",
@@ -54,6 +60,9 @@ BACKLOG = Table(
         WRITTEN_UNDER,
     ),
 )
+
+_OF_MINUTE = ("arrived", "arrived_us", "claimed", "strides", "depth")
+"""Columns of `stays.CHANGES` that count in the minute of the change only."""
 
 
 def backlog(
@@ -164,13 +173,13 @@ def _dense(minutes: DataFrame) -> DataFrame:
     return (
         minutes.withColumn("at", F.explode(F.sequence("minute", last, F.lit(MINUTE))))
         .withColumn("own", when(at == F.col("minute"), 1))
-        .withColumns(
-            {name: F.col(name) * own for name in ("arrived", "arrived_us", "claimed", "depth")}
-        )
+        .withColumns({name: F.col(name) * own for name in _OF_MINUTE})
         .withColumn("depth_start", depth_end - F.col("depth"))
         .withColumns(
             {
                 "minute": F.timestamp_micros(F.col("hour") + at),
+                # The last digits of a sum depend on the order of the rows.
+                "strides": F.round("strides", 9),
                 "depth_end": depth_end,
                 "depth_min": (
                     F.when(own == 1, F.least(depth_start, "depth_least")).otherwise(depth_end)

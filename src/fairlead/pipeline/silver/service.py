@@ -27,6 +27,12 @@ SERVICE = Table(
         Column("name", "string", "task name of the attempts"),
         Column("weight", "double", "greatest weight of an attempt that ran in the window"),
         Column("busy_us", "bigint", "worker time spent inside the window"),
+        Column(
+            "weighted_us",
+            "double",
+            "busy_us, the time of each run divided by the weight of its task; null in older rows",
+            nullable=True,
+        ),
         Column("attempts_started", "bigint", "runs that started in the window"),
         Column("attempts_done", "bigint", "runs that finished in the window with outcome done"),
         Column(
@@ -62,6 +68,7 @@ def service(attempts: DataFrame) -> DataFrame:
         .agg(
             F.max("weight").alias("weight"),
             F.sum(busy).alias("busy_us"),
+            F.round(F.sum(busy / F.col("weight")), 3).alias("weighted_us"),
             F.count_if(window == F.col("first")).alias("attempts_started"),
             F.count_if(ends_here & (outcome == "done")).alias("attempts_done"),
             F.count_if(ends_here & outcome.isin("failed", "retried", "timed_out", "lost")).alias(

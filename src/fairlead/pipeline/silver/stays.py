@@ -23,10 +23,10 @@ BEFORE = -MINUTE
 IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
 """Columns that identify the hour of a key; `hour` in microseconds since the epoch."""
 
-CHANGES = ("arrived", "arrived_us", "claimed", "depth", "work", "running", "run_from")
-"""Columns that are summed: tasks that became ready and their worker time; tasks claimed; change of
-the number waiting; worker time still to be spent; change of the number running; sum of the offsets
-at which runs began."""
+CHANGES = ("arrived", "arrived_us", "claimed", "strides", "depth", "work", "running", "run_from")
+"""Columns that are summed: tasks that became ready and their worker time; tasks claimed, and the
+sum of 1 / weight of these; change of the number waiting; worker time still to be spent; change of
+the number running; sum of the offsets at which runs began."""
 
 _STAY = (
     "queue",
@@ -149,6 +149,7 @@ def changes(stays: DataFrame) -> DataFrame:
             when(ready == offset, 1).alias("arrived"),
             when(ready == offset, F.col("run_us")).alias("arrived_us"),
             when((left == offset) & F.col("is_claimed"), 1).alias("claimed"),
+            when((left == offset) & F.col("is_claimed"), 1 / F.col("weight")).alias("strides"),
             (when(from_second == offset, 1) - when(to_second == offset, 1)).alias("depth"),
             when(ready == offset, outstanding).alias("work"),
             (when(start == offset, 1) - when(finish == offset, 1)).alias("running"),

@@ -18,8 +18,8 @@ class TuneObjective(StrEnum):
     """Rule for the share of worker time to which a fairness key is entitled."""
 
     WORKER_SECONDS = "worker-seconds"
-    """Shares in proportion to the weights of the submitted tasks; equal shares if no task has a
-    weight."""
+    """Shares in proportion to the weights of the submitted tasks, `declared_weight`; equal shares
+    if no task has a weight."""
     CONTRACTS = "contracts"
     """Shares from the contracts; the weights of the submitted tasks for keys without a contract."""
 

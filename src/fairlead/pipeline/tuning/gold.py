@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.core.tuning.canary import Wait, misallocated
-from fairlead.core.tuning.control import Used
+from fairlead.core.tuning.control import Used, declared_weight
 from fairlead.core.tuning.limit_control import Workers
 from fairlead.pipeline.gold import ALL, HOUR, MINUTE
 from fairlead.pipeline.gold.failures import FAILURES
@@ -36,8 +36,12 @@ class KeyUse(NamedTuple):
     """Weight and use of a key of a queue."""
 
     weight: float
-    """Weight that the latest tasks of the key were submitted with."""
+    """Weight of the key in the latest hour; see gold.tenant_share."""
     use: list[Used]
+
+    def declared(self, half_life: float) -> float:
+        """Return the weight that the tasks of the key were submitted with."""
+        return declared_weight(self.use, half_life) or self.weight
 
 
 class Gold:
@@ -63,20 +67,42 @@ class Gold:
             "fairness_key",
             "weight",
             "busy_us",
+            "weighted_us",
             "claimed",
             "demand_us",
             "throughout",
         ]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, HOUR, columns).sort_by("window_start")
-        for start, queue, key, weight, busy_us, claimed, demand_us, throughout in _tuples(
-            rows, columns
-        ):
+        for (
+            start,
+            queue,
+            key,
+            weight,
+            busy_us,
+            weighted_us,
+            claimed,
+            demand_us,
+            throughout,
+        ) in _tuples(rows, columns):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
             # demand_us counts only tasks that ran. A key with waiting tasks all the time could have
             # used any number of workers.
             asked = math.inf if throughout else demand_us / _MICROS
-            use.append(Used(self._age(start), busy_us / _MICROS, claimed, HOUR, asked))
+            # Rows of an earlier release have no weighted_us.
+            weighted = (weighted_us or busy_us / weight) / _MICROS
+            use.append(
+                Used(
+                    self._age(start),
+                    busy_us / _MICROS,
+                    claimed,
+                    HOUR,
+                    asked,
+                    # With claims, `weight` is their harmonic mean.
+                    strides=claimed / weight,
+                    weighted=weighted,
+                )
+            )
             found[queue][key] = KeyUse(weight, use)
         return found
 
@@ -130,8 +156,8 @@ class Gold:
         """Return the fraction of the worker time in these hours that keys received beyond their due
         shares; None if there was no worker time.
 
-        due: the due share of each key. A key that is not in `due` has the weight of its tasks as
-        its share.
+        due: the due share of each key, as a weight. A key that is not in `due` has the weight of
+        its tasks as its share.
         """
         columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
         busy: dict[datetime, dict[str, float]] = {}
