@@ -82,6 +82,12 @@ def test_idle_time_is_divided_by_use_by_the_busiest_hour_or_by_weight(
     assert a["method"] == method
 
 
+def test_one_heavy_run_does_not_reserve_the_day_for_its_key(spark: SparkSession) -> None:
+    rows = [served(0, "a", 120), served(0, "b", 119), served(1, "b", 1, weight=50.0)]
+    a, b = split(spark, rows, [(DAY, "*", 440 * SECOND, Decimal(44))], "reserved")
+    assert b["idle_allocated_us"] / a["idle_allocated_us"] == pytest.approx(120 / 119.02)
+
+
 def test_a_millionth_that_does_not_divide_goes_to_the_largest_remainder_and_then_by_key(
     spark: SparkSession,
 ) -> None:

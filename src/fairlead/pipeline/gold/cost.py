@@ -95,8 +95,12 @@ def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFra
 
 def _used(service: DataFrame) -> DataFrame:
     key = ["day", "queue", "fairness_key"]
+    # The weight of a day is the mean over its worker time, so that one heavy run does not set it.
+    weighted = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
+    mean = F.coalesce(F.try_divide(F.sum("busy_us"), F.sum("weighted_us")), F.max("weight"))
     return (
-        service.groupBy(
+        service.withColumn("weighted_us", weighted)
+        .groupBy(
             window_start(F.col("window_start"), DAY).alias("day"),
             "queue",
             "fairness_key",
@@ -105,6 +109,7 @@ def _used(service: DataFrame) -> DataFrame:
         .agg(
             F.sum("busy_us").alias("busy_us"),
             F.sum("wasted_us").alias("wasted_us"),
+            F.sum("weighted_us").alias("weighted_us"),
             F.max("weight").alias("weight"),
         )
         .groupBy(*key)
@@ -112,7 +117,7 @@ def _used(service: DataFrame) -> DataFrame:
             F.sum("busy_us").alias("busy_us"),
             F.sum("wasted_us").alias("wasted_us"),
             F.max("busy_us").alias("peak_us"),
-            F.round(F.max("weight") * 1_000_000).cast("bigint").alias("reserved"),
+            F.round(mean * 1_000_000).cast("bigint").alias("reserved"),
         )
     )
 
