@@ -290,6 +290,56 @@ def test_the_time_without_heartbeats_is_not_known() -> None:
     assert relays.tick(("", 0), done=4, keys={"a": 4}) == []
 
 
+def test_instants_before_an_unknown_time_are_by_the_clock_of_then() -> None:
+    relays = Relays(Queue(Rules()))
+    for _ in range(200):
+        relays.tick(("", 0), done=4, keys={"a": 4}, running=1)
+    (flood,) = relays.tick(("", 0), done=4, keys={"b": 500}, running=1)
+    flooded, found = relays.true, []
+    relays.tick(("", 0), done=4, running=1)
+    began = relays.true
+    for away in (3600, 600, 0, 0, 0, 0):
+        found += relays.tick(("away", away), waits_since=began, running=0)
+    (stall,) = found
+    assert (flood.at, stall.start) == (flooded, began)
+    assert stall.start < stall.at <= relays.true
+    over = [alert for _ in range(160) for alert in relays.tick(("", 0), done=4, running=1)]
+    assert [(alert.kind, alert.subject, alert.is_over) for alert in over] == [
+        ("stall", "*", True),
+        ("flood", "b", True),
+    ]
+    assert stall.at < over[0].at < relays.true and over[1].at == flooded
+
+
+def test_an_alert_ends_after_its_detection_although_the_clock_was_set_back() -> None:
+    """The end was sorted before the begin, and the incident stayed open."""
+    relays = Relays(Queue(Rules()))
+    relays.tick(("", 0), done=4, running=1)
+    began, found = relays.true, []
+    for _ in range(6):
+        found += relays.tick(("", 0), waits_since=began, running=0)
+    found += relays.tick(("set", -7200), done=1, running=1)
+    assert kinds(found) == [("stall", "*", False), ("stall", "*", True)]
+    assert found[0].start <= found[0].at <= found[1].at
+
+
+def test_the_state_of_an_earlier_version_is_continued() -> None:
+    kept = {
+        "since": BEGIN,
+        "relay": "one",
+        "last": BEGIN + 100 * MICROS,
+        "moved_at": BEGIN + 98 * MICROS,
+        "slots": [{"begin": BEGIN + 90 * MICROS, "done": 4, "failed": 0, "arrived": 4}],
+        "open": {"stuck\t*": {"start": BEGIN, "last": BEGIN + 100 * MICROS, "tasks": 1}},
+    }
+    queue = Queue(at=BEGIN + 100 * MICROS)
+    queue.watched = msgspec.json.decode(msgspec.json.encode(kept), type=Watched)
+    assert queue.watched.last_seen == BEGIN + 100 * MICROS
+    found = queue.feed(queue.heartbeat(up=5 * MICROS, running=1, stuck=0, done=1))
+    assert [(alert.kind, alert.start, alert.at) for alert in found] == [("stuck", BEGIN, queue.at)]
+    assert kinds(queue.waiting(20, queue.at)) == [("stall", "*", False)]
+
+
 def test_events_that_are_repeated_change_nothing() -> None:
     first, again = Queue(), Queue()
     heartbeats = [first.heartbeat(keys={"a": 30}, failed=9) for _ in range(60)]

@@ -73,7 +73,7 @@ class Watch(StatefulProcessor):
         self._watched.update((msgspec.json.encode(watched).decode(),))
         if (watched.relay, watched.up) != before:  # heartbeats that do not count do not end it
             now_ms = timerValues.getCurrentProcessingTimeInMs()
-            raised += self._end_silence(queue, now_ms, watched.shown)
+            raised += self._end_silence(queue, now_ms, watched.last_seen)
         yield from (_row(store_id, alert) for alert in raised)
 
     def handleExpiredTimer(  # noqa: N802
@@ -85,12 +85,11 @@ class Watch(StatefulProcessor):
         """Raise the alert that the queue sends no heartbeats."""
         store_id, queue = key
         (found,) = self._watched.get() or ("",)
-        last = msgspec.json.decode(found, type=Watched).shown
+        last = msgspec.json.decode(found, type=Watched).last_seen
         self._silence.update((0, last))
-        yield _row(
-            store_id,
-            Alert("silence", queue, ALL, last, timerValues.getCurrentProcessingTimeInMs() * 1000),
-        )
+        # The clock of the relay may be ahead of the one here.
+        at = max(last, timerValues.getCurrentProcessingTimeInMs() * 1000)
+        yield _row(store_id, Alert("silence", queue, ALL, last, at))
 
     def close(self) -> None:
         """Close nothing; Spark calls this at the end of a task."""
@@ -103,7 +102,8 @@ class Watch(StatefulProcessor):
         until = now_ms + round(self._rules.of(queue).silence_seconds * 1000)
         self._handle.registerTimer(until)
         self._silence.update((until, 0))
-        return [Alert("silence", queue, ALL, raised_at, last, True)] if raised_at else []
+        end = max(raised_at, last)  # the clock of the relay may have been set back
+        return [Alert("silence", queue, ALL, raised_at, end, True)] if raised_at else []
 
 
 class _Keys:

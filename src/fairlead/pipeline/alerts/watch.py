@@ -40,6 +40,8 @@ GAP = MINUTE
 """Time between two heartbeats, in microseconds, from which on the time between them is unknown."""
 PAUSE = round(HEARTBEAT_SECONDS * MICROS)
 """Microseconds of watched time that an unknown time counts."""
+MOST_GAPS = 10
+"""Unknown times that are kept, to show the instants of what happened before them."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -118,6 +120,8 @@ class Open(msgspec.Struct):
     last: int
     """Watched time of the last heartbeat that showed the problem."""
     tasks: int = 0
+    at: int = 0
+    """Instant of its detection, as reported."""
 
 
 class IntervalCounts(msgspec.Struct):
@@ -156,6 +160,14 @@ class Watched(msgspec.Struct):
     """Intervals of the last minute."""
     open: dict[str, Open] = {}
     """Open alerts by kind and subject, separated by a tab."""
+    gaps: list[tuple[int, int]] = []
+    """Watched time and instant of the last heartbeat before each unknown time, ascending; only the
+    last MOST_GAPS."""
+
+    @property
+    def last_seen(self) -> int:
+        """Return the instant of the last heartbeat by its own clock."""
+        return self.shown or self.last  # an earlier version stored the instant as the time
 
 
 def observe(
@@ -177,6 +189,7 @@ def observe(
             continue
         if passed >= GAP:
             passed, heartbeat = PAUSE, msgspec.structs.replace(heartbeat, arrived=0, keys={})
+            watched.gaps = [*watched.gaps, (watched.last, watched.last_seen)][-MOST_GAPS:]
         at = watched.last + passed if watched.last else max(watched.since, heartbeat.at)
         alerts += _Evaluation(watched, heartbeat, at, keys, rules).alerts()
         watched.last, watched.shown, watched.up, watched.others = at, heartbeat.at, up, 0
@@ -215,7 +228,11 @@ class _Evaluation:
         return [*self._raised(), *self._ended()]
 
     def _instant(self, time: int) -> int:
-        """Return the instant of a watched time by the clock of the heartbeat."""
+        """Return the instant of a watched time by the clock of the heartbeats since the last
+        unknown time; of an earlier time, by the clock before."""
+        for last, shown in self._watched.gaps:
+            if time <= last:
+                return time - last + shown
         return time - self._at + self._heartbeat.at
 
     def _time(self, instant: int) -> int:
@@ -298,9 +315,11 @@ class _Evaluation:
         for name, (since, tasks) in self._present.items():
             found = watched.open.get(name)
             if found is None:
-                found = watched.open[name] = Open(self._instant(since), self._at)
+                # The clock of an earlier relay may have been ahead.
+                start = min(self._instant(since), heartbeat.at)
+                found = watched.open[name] = Open(start, self._at, at=heartbeat.at)
                 kind, _, subject = name.partition("\t")
-                yield Alert(kind, heartbeat.queue, subject, found.start, heartbeat.at, tasks=tasks)
+                yield Alert(kind, heartbeat.queue, subject, start, found.at, tasks=tasks)
             found.last = self._at
             found.tasks += tasks
 
@@ -313,5 +332,6 @@ class _Evaluation:
                 del self._watched.open[name]
                 kind, _, subject = name.partition("\t")
                 end = self._instant(self._at if name in self._end_at_once else found.last)
-                end = max(found.start, end)  # the clock of the heartbeats may have been set back
+                # The clock of the heartbeats may have been set back.
+                end = max(found.start, found.at, end)
                 yield Alert(kind, queue, subject, found.start, end, True, found.tasks)
