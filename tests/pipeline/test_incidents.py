@@ -148,6 +148,42 @@ def test_an_incident_is_the_same_whatever_days_are_asked_for(
     assert left == {each.incident_id for each in everything}
 
 
+@pytest.mark.parametrize("kind", ["flood", "error burst", "starved", "node loss", "stall"])
+def test_an_incident_across_midnight_is_found_once(lake: Lake, kind: str) -> None:
+    """A flood that began before the days asked for was found again at their midnight."""
+    midnight = 14 * 60  # minutes after T0
+    minutes = range(midnight - 4, midnight + 4)
+    each: list[dict[str, Any]] = []
+    backlog = [waited(m, "a", arrived=1, claimed=1, depth_min=0) for m in range(0, 2 * 1440, 7)]
+    table = BACKLOG
+    if kind == "flood":
+        backlog += [
+            waited(m, "b", arrived=2 * 10 ** (3 + n // 4), claimed=1, depth_min=0)
+            for n, m in enumerate(minutes)
+        ]
+    elif kind == "error burst":
+        table = SERVICE
+        each = [served(m, "b", 1, attempts_done=0, failed=20) for m in minutes]
+    elif kind == "starved":
+        table = TENANT_SHARE
+        of = {"window_s": 60, "queue": "q", "fairness_key": "b", "starved": True}
+        each = [row(TENANT_SHARE, window_start=at(60 * m), **of) for m in minutes]
+    elif kind == "node loss":
+        table = ATTEMPTS
+        each = [
+            attempt(outcome="lost", node="n1", started_at=None, finished_at=60 * m) for m in minutes
+        ]
+    else:
+        backlog = [r for r in backlog if r["minute"] not in {at(60 * m) for m in minutes}]
+        backlog += [waited(m, "b") for m in minutes]
+    tables = MemoryTables({BACKLOG.name: backlog, table.name: [*each] or backlog})
+    days = [at(0).replace(hour=0) + timedelta(days=n) for n in range(2)]
+    [incident] = found(lake, tables, since=days[0], until=days[1])
+    assert (incident.kind, incident.start_at) == (kind, at(60 * minutes[0]))
+    assert found(lake, tables, since=days[1], until=days[1]) == []
+    assert found(lake, tables, since=days[0], until=days[0]) == [incident]
+
+
 def test_a_burst_of_errors_with_pauses_of_at_most_five_minutes_is_one_incident(
     lake: Lake,
 ) -> None:

@@ -96,14 +96,15 @@ def _found(
 ) -> tuple[list[IncidentWindow], Queues]:
     """Return the incidents that began on these days, and the minutes of the queues.
 
-    The day before is read too, so that an incident that began on it is not reported as new; and as
-    many days after as an incident lasts, so that it is the same whatever days are asked for.
+    Two days before are read too: an incident that began on the day before is not reported as new,
+    and the floods of that day are judged by the day before it. As many days after are read as an
+    incident lasts. So an incident is the same whatever days are asked for.
     """
-    before, after = days[0], 1
+    after = 1
     while True:
         last = _midnight(days[-1]) + after * detect.DAY_MINUTES
         wider = _days(
-            to_datetime((_midnight(before) - detect.DAY_MINUTES) * MINUTE_US),
+            to_datetime((_midnight(days[0]) - 2 * detect.DAY_MINUTES) * MINUTE_US),
             to_datetime(last * MINUTE_US),
         )
         queues = _minutes(tables, wider)
