@@ -298,6 +298,46 @@ def test_a_queue_that_works_in_one_week_of_three_keeps_its_quiet_weeks() -> None
     assert found.quiet == 0 and max(found.middle) < 60 and max(found.high) >= 90
 
 
+@pytest.mark.parametrize("weeks", [2, 4, 8])
+@pytest.mark.parametrize("every", [12, 24])
+def test_batches_of_random_sizes_are_planned_although_most_hours_are_empty(
+    every: int, weeks: int
+) -> None:
+    """The errors of empty hours hid those of the batches: half of the batches were greater."""
+    below, said = [], []
+    for seed in range(40):
+        chance = random.Random(seed)
+        *past, actual = (
+            [chance.lognormvariate(5, 0.6) if hour % every == 3 else 0.0 for hour in range(HOURS)]
+            for _ in range(weeks + 1)
+        )
+        found = forecast(past)
+        below += [actual[hour] <= found.high[hour] for hour in range(3, HOURS, every)]
+        assert all(found.high[hour] == 0 for hour in range(HOURS) if hour % every != 3)
+        said += [found.covered] if found.covered is not None else []
+    assert 0.8 < sum(below) / len(below) < 0.95
+    assert not said or min(said) < 0.9
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    weeks=st.integers(1, 6),
+    sizes=st.lists(st.sampled_from([0.0, 1.0, 10.0, 1000.0]), min_size=1, max_size=4),
+    spread=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.5]), min_size=6, max_size=6),
+)
+def test_no_hour_is_planned_with_more_than_thrice_the_tasks_ever_seen(
+    seed: int, weeks: int, sizes: list[float], spread: list[float]
+) -> None:
+    chance = random.Random(seed)
+    given = [
+        [chance.choice(sizes) if chance.random() < spread[n] else sizes[0] for _ in range(HOURS)]
+        for n in range(weeks)
+    ]
+    most, found = max(map(max, given)), forecast(given)
+    assert max(found.high) <= 3 * most + 1.3 * math.sqrt(most)
+    assert sum(found.middle) <= 2 * max(map(sum, given)) + 1e-6
+
+
 def test_after_a_single_week_the_variation_between_days_counts() -> None:
     """With Poisson variation alone, a quarter fewer of these hours stay below."""
     assert forecast([[100.0] * HOURS]).high == pytest.approx([112.8] * HOURS, abs=0.1)

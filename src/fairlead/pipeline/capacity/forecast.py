@@ -34,6 +34,9 @@ DAMPED, NAIVE = "damped trend", "seasonal naive"
 QUIET = 0.25
 """A week with less than this share of the median week is quiet."""
 
+LEAST_BUSY = 10
+"""Least number of held-out hours with a forecast of tasks that are judged by themselves."""
+
 _DAY = 24
 
 _ROUNDING = 1e-6
@@ -67,7 +70,8 @@ class Forecast(NamedTuple):
     weeks; above 1, the trend was worse. None if not judged, or if the naive method had no error."""
     covered: float | None
     """Share of the held-out hours that had at most the 90th percentile that the method in use had
-    forecast; 0.9 is right, less means that plans are too small. None if not judged."""
+    forecast, of all hours or of those with a forecast of tasks, whichever is less; 0.9 is right,
+    less means that plans are too small. None if not judged."""
     quiet: int
     """Weeks that were left out."""
 
@@ -112,7 +116,7 @@ def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
         loss,
         naive_loss,
         mase=error / naive_error if naive_error else None,
-        covered=fmean(test.covered for test in tests[method]) if judged else None,
+        covered=_covered(tests[method]) if judged else None,
         quiet=given - len(weeks),
     )
 
@@ -146,12 +150,30 @@ class _Test(NamedTuple):
     """Pinball loss of each hour, mean over QUANTILES."""
     error: float
     """Sum of the absolute errors of the point forecast."""
-    covered: float
-    """Share of the hours with at most the forecast of the last quantile."""
+    covered: list[bool]
+    """Whether each hour had at most the forecast of the last quantile."""
+    busy: list[bool]
+    """Whether tasks were forecast for each hour."""
+
+
+def _covered(tests: Sequence[_Test]) -> float:
+    """Return the share of the covered hours, of all hours or of the busy ones, whichever is less.
+
+    The many hours without tasks of a queue with a daily batch are covered, and say nothing about
+    the batch.
+    """
+    every = [covered for test in tests for covered in test.covered]
+    busy = [
+        covered
+        for test in tests
+        for covered, is_busy in zip(test.covered, test.busy, strict=True)
+        if is_busy
+    ]
+    return min(fmean(every), fmean(busy)) if len(busy) >= LEAST_BUSY else fmean(every)
 
 
 def _judged(point: Point, past: Sequence[Week], truth: Week) -> _Test:
-    guesses = _quantiles(point, past)
+    guesses, predicted = _quantiles(point, past), point(past)
     return _Test(
         [
             fmean(
@@ -159,8 +181,9 @@ def _judged(point: Point, past: Sequence[Week], truth: Week) -> _Test:
             )
             for hour, actual in enumerate(truth)
         ],
-        sum(abs(guess - actual) for guess, actual in zip(point(past), truth, strict=True)),
-        fmean(actual <= guess for guess, actual in zip(guesses[-1], truth, strict=True)),
+        sum(abs(guess - actual) for guess, actual in zip(predicted, truth, strict=True)),
+        [actual <= guess for guess, actual in zip(guesses[-1], truth, strict=True)],
+        [guess > 0 for guess in predicted],
     )
 
 
@@ -197,21 +220,39 @@ def pinball(predicted: float, actual: float, quantile: float) -> float:
 def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     """Return the prediction of each quantile: the point forecast plus a quantile of the past errors
     of its method. A single week has no error of its method: its hours are compared with those of
-    the day before, and arrivals vary at least as in a Poisson process."""
+    the day before, and arrivals vary at least as in a Poisson process.
+
+    An hour with a forecast of tasks is moved by the errors of such hours, or by those of all hours
+    if they are greater: the many hours without tasks of a queue with a daily batch would hide the
+    errors of the batch. An hour without a forecast of tasks is moved by the errors of such hours.
+    No hour is moved up by more tasks than the greatest error.
+    """
     predicted = point(weeks)
-    now = fmean(predicted)
+    now = _busy_mean(predicted)
     if len(weeks) == 1:
         [week] = weeks
         pairs = [(list(week[:-_DAY]), week[_DAY:])]
     else:
         pairs = [(point(weeks[:n]), weeks[n]) for n in range(1, len(weeks))]
-    wrong = sorted(
-        (was - guess) / _unit(guess, max(fmean(guesses), now))
-        for guesses, truth in pairs
-        for guess, was in zip(guesses, truth, strict=True)
-    )
-    moves = [wrong[max(0, ceil(q * len(wrong)) - 1)] for q in QUANTILES]
-    made = [[max(0.0, each + move * _unit(each, now)) for each in predicted] for move in moves]
+    wrong: dict[bool, list[float]] = {True: [], False: []}
+    greatest = 0.0
+    for guesses, truth in pairs:
+        mean = max(_busy_mean(guesses), now)
+        for guess, was in zip(guesses, truth, strict=True):
+            wrong[guess > 0].append((was - guess) / _unit(guess, mean))
+            greatest = max(greatest, was - guess)
+    every = [*wrong[True], *wrong[False]]
+    moves = [
+        {
+            True: max(_at_rank(wrong[True] or every, q), _at_rank(every, q)),
+            False: _at_rank(wrong[False], q),
+        }
+        for q in QUANTILES
+    ]
+    made = [
+        [max(0.0, each + min(move[each > 0] * _unit(each, now), greatest)) for each in predicted]
+        for move in moves
+    ]
     if len(weeks) > 1:
         return made
     poisson = [NormalDist().inv_cdf(q) for q in QUANTILES]
@@ -219,6 +260,17 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
         [max(one, each + move * sqrt(each)) for one, each in zip(ones, predicted, strict=True)]
         for move, ones in zip(poisson, made, strict=True)
     ]
+
+
+def _busy_mean(guesses: Sequence[float]) -> float:
+    """Return the mean of the hours with a forecast of tasks; 0 for none."""
+    busy = [guess for guess in guesses if guess > 0]
+    return fmean(busy) if busy else 0.0
+
+
+def _at_rank(errors: Sequence[float], quantile: float) -> float:
+    """Return the quantile of the errors; 0 for none."""
+    return sorted(errors)[max(0, ceil(quantile * len(errors)) - 1)] if errors else 0.0
 
 
 def _unit(guess: float, mean: float) -> float:
