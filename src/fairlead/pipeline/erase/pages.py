@@ -48,7 +48,9 @@ def _mentions(plain: str, form: str) -> bool:
         return True
     sizes = range(min(LEAST_PART, (len(form) + 1) // 2), min(len(form), MOST_PART) + 1)
     for cut in re.finditer(CUT, plain):
-        before, after = plain[: cut.start()].rstrip(), plain[cut.end() :].lstrip()
+        # White space is single here, so one more character is enough.
+        before = plain[max(0, cut.start() - MOST_PART - 1) : cut.start()].rstrip()
+        after = plain[cut.end() : cut.end() + MOST_PART + 1].lstrip()
         if any(before.endswith(form[:size]) for size in sizes):
             return True
         if any(after.startswith(form[-size:]) for size in sizes):
