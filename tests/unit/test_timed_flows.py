@@ -418,6 +418,23 @@ def test_a_task_with_two_triggers_is_charged_once(tenant: str) -> None:
     assert flow.is_idle and not table.lane.runs
 
 
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_cheaper(
+    tenant: str,
+) -> None:
+    table = Table()
+    one = trigger(f"{tenant}a")
+    again = msgspec.structs.replace(one, level=Level(1, 10**6))
+    for each in (one, again):
+        table.table.push(each)
+        assert table.take(1) == [each]
+    [flow] = table.lane.flows.values()
+    table.table.ended(again, 0)  # its claim was refused, because the task runs
+    table.table.ended(one, 3 * SECOND)
+    assert flow.rank == pytest.approx(3 * SECOND, abs=1)
+    assert flow.is_idle and not table.lane.runs
+
+
 def test_low_priorities_get_their_share_beside_keys_that_share_run_time() -> None:
     ledger, run_times = SlotLedger(10_000), Steady()
     table = TriggerTable(ledger, Aging({"q": 10.0}))
@@ -462,6 +479,26 @@ def test_keys_with_current_runs_are_kept() -> None:
     for found in runs:
         table.table.ended(found, SECOND)
     assert not table.lane.runs
+
+
+def test_runs_of_partitions_that_another_node_owns_now_take_no_memory() -> None:
+    table = Table()
+    for now in range(10):
+        table.push(*(f"k{n}" for n in range(100)))
+        assert len(table.take(100, now)) == 100
+        table.table.drop([PartitionKey("q", 0)])
+    table.table.take(0, 1e6)
+    assert not table.table._board.meter._due
+
+
+def test_runs_that_ended_long_before_the_expected_time_take_bounded_memory() -> None:
+    table = Table()
+    table.table._board.run_times["q"]._all.add(3600 * SECOND, 1)
+    for _ in range(10_000):
+        table.push("a")
+        [found] = table.take(1)
+        table.table.ended(found, 0)
+    assert len(table.table._board.meter._due) < 3000
 
 
 def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() -> None:

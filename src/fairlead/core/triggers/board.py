@@ -4,7 +4,7 @@ columns that wait for a limit."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from fairlead.core.fair.run_times import RunTimes
@@ -16,7 +16,7 @@ from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.strands import Strand
 from fairlead.core.triggers.tenant_cells import TenantCell
 from fairlead.core.triggers.timed_flows import RunMeter, TimedLane
-from fairlead.model import Trigger, tenant_of
+from fairlead.model import PartitionKey, Trigger, tenant_of
 
 LaneName = tuple[str, int, int]
 """(queue, partition, priority)."""
@@ -154,6 +154,15 @@ class Board:
             else TimedLane(queue, priority, time, weights, turns, run_times, self.meter)
         )
         return lane
+
+    def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
+        """Drop the lanes of these partitions, which have no triggers. Their runs are charged no
+        more."""
+        for name in [name for name in self.turns if name[:2] in partitions]:
+            del self.turns[name]
+        for name in [name for name in self.lanes if name[:2] in partitions]:
+            if isinstance(lane := self.lanes.pop(name), TimedLane):
+                lane.runs.clear()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its lane shares run time; 0 for one

@@ -31,7 +31,7 @@ MOST_OWED.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,9 @@ _GROWTH = 0.25
 
 _LEAST_GROWTH = 0.01
 """Seconds by which a run grows at least before it is charged again."""
+
+_FEWEST = 1000
+"""Number of runs of a meter below which ended ones are not dropped before their time."""
 
 
 class Run:
@@ -82,6 +85,9 @@ class RunMeter:
         self.now = 0.0
         """Monotonic seconds of the last `overdue`."""
         self._due: list[tuple[float, int, Run]] = []
+        """Heap of the runs; those that have ended are skipped."""
+        self._most = _FEWEST
+        """Size of the heap at which ended runs are dropped."""
         self._numbers = count()
 
     def begin(self, run: Run) -> None:
@@ -90,6 +96,10 @@ class RunMeter:
         expected = run.lane.run_times.expected(run.trigger.name, run.trigger.fairness_key) / 1e6
         at = run.since + max(expected, so_far + _LEAST_GROWTH, so_far * (1 + _GROWTH))
         heappush(self._due, (at, next(self._numbers), run))
+        if len(self._due) > self._most:
+            self._due[:] = [each for each in self._due if each[2].is_current]
+            heapify(self._due)
+            self._most = max(_FEWEST, 2 * len(self._due))
 
     def overdue(self, now: float) -> Iterator[tuple[Run, int]]:
         """Yield the runs that have taken longer than their charges, with the difference in virtual
@@ -187,10 +197,12 @@ class TimedLane(FairLane):
 
     def ended(self, trigger: Trigger, cost: int) -> Flow | None:
         """Charge a run of `cost` microseconds; 0 for one that never began. Return the flow, whose
-        rank may have moved; None if the run is unknown, because it began under an earlier owner."""
-        run = self.runs.pop(_identity(trigger), None)
-        if run is None:
+        rank may have moved; None if the run is unknown, because it began under an earlier owner or
+        with another trigger of the task."""
+        run = self.runs.get(_identity(trigger))
+        if run is None or (not cost and run.trigger.level != trigger.level):
             return None
+        del self.runs[_identity(trigger)]
         return self.move(trigger, self.run_times.virtual(cost) - run.charge, is_end=True)
 
     def move(self, trigger: Trigger, more: int, is_end: bool = False) -> Flow:
