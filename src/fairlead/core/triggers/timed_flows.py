@@ -30,7 +30,7 @@ MOST_OWED.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -195,7 +195,7 @@ class TimedLane(FairLane):
         self.meter.begin(run)
         return run.charge
 
-    def ended(self, trigger: Trigger, cost: int) -> Flow | None:
+    def ended(self, trigger: Trigger, cost: int) -> TimedFlow | TimedTenantFlow | None:
         """Charge a run of `cost` microseconds; 0 for one that never began. Return the flow, whose
         rank may have moved; None if the run is unknown, because it began under an earlier owner or
         with another trigger of the task."""
@@ -205,7 +205,9 @@ class TimedLane(FairLane):
         del self.runs[_identity(trigger)]
         return self.move(trigger, self.run_times.virtual(cost) - run.charge, is_end=True)
 
-    def move(self, trigger: Trigger, more: int, is_end: bool = False) -> Flow:
+    def move(
+        self, trigger: Trigger, more: int, is_end: bool = False
+    ) -> TimedFlow | TimedTenantFlow:
         """Move the ranks of the key of a run by a difference of virtual time at weight 1; return
         the flow, which is never dropped before its runs end. `is_end`: whether the run has
         ended."""
@@ -264,6 +266,10 @@ class TimedFlow(Flow):
         """Move the rank by a difference of virtual time at weight 1, of a run of a key."""
         self.account.running -= is_end
         self.rank = self.account.move(self.rank, more, self.lane.time.now)
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a move."""
+        return [*self.in_columns] if isinstance(self.cells, dict) else self.all_cells()
 
 
 class TimedMember(Member):
@@ -337,6 +343,14 @@ class TimedTenantFlow(TenantFlow):
         member.account.running -= is_end
         member.rank = member.account.move(member.rank, more, self.now)
         member.moved()
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a move of a key: of the others
+        in the heads of this flow, only those that have triggers of the key."""
+        if not isinstance(self.cells, dict):
+            return self.all_cells()
+        of_key = (row.cell for row in self.members[key].cells)
+        return dict.fromkeys([*self.in_columns, *of_key])
 
     def _new_member(self, key: str) -> TimedMember:
         return TimedMember(key, self.now)
