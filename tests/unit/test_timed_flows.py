@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from heapq import heappop, heappush
 from itertools import count, permutations
@@ -15,9 +16,11 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers import timed_flows
 from fairlead.core.triggers.aging import Aging
+from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane
+from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane, TimedTenantFlow
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
 from tests.tiers import examples
 
@@ -418,6 +421,23 @@ def test_a_task_with_two_triggers_is_charged_once(tenant: str) -> None:
     assert flow.is_idle and not table.lane.runs
 
 
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_cheaper(
+    tenant: str,
+) -> None:
+    table = Table()
+    one = trigger(f"{tenant}a")
+    again = msgspec.structs.replace(one, level=Level(1, 10**6))
+    for each in (one, again):
+        table.table.push(each)
+        assert table.take(1) == [each]
+    [flow] = table.lane.flows.values()
+    table.table.ended(again, 0)  # its claim was refused, because the task runs
+    table.table.ended(one, 3 * SECOND)
+    assert flow.rank == pytest.approx(3 * SECOND, abs=1)
+    assert flow.is_idle and not table.lane.runs
+
+
 def test_low_priorities_get_their_share_beside_keys_that_share_run_time() -> None:
     ledger, run_times = SlotLedger(10_000), Steady()
     table = TriggerTable(ledger, Aging({"q": 10.0}))
@@ -462,6 +482,98 @@ def test_keys_with_current_runs_are_kept() -> None:
     for found in runs:
         table.table.ended(found, SECOND)
     assert not table.lane.runs
+
+
+def test_the_end_of_a_run_moves_few_cells_however_many_keys_of_its_tenant_have_limits() -> None:
+    table = Table(slots=50)
+    keys = [f"acme/k{n}" for n in range(2000)]
+    table.table.set_limits("q", dict.fromkeys(keys, 1))
+    table.push(*keys, *keys)
+    running = table.take(50)
+    for now in range(100):
+        found = running.pop(0)
+        [flow] = table.lane.flows.values()
+        assert len([*flow.moved_cells(found.fairness_key)]) <= 51
+        table.table.freed(table.ledger.release(found, now))
+        table.table.ended(found, now % 3 * SECOND)
+        running += table.take(1, now)
+    assert len(running) == 50
+
+
+class AllCells(TimedTenantFlow):
+    """A tenant all of whose cells are looked at after a move."""
+
+    def moved_cells(self, key: str) -> list[Cell]:
+        return self.all_cells()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cells_that_are_not_looked_at_after_a_move_are_in_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = _run_at_random(seed)
+    monkeypatch.setattr(timed_flows, "TimedTenantFlow", AllCells)
+    expected = _run_at_random(seed)
+    assert len(seen) > 100 and seen == expected
+
+
+def _run_at_random(seed: int) -> list[str]:
+    """Run tasks of two tenants whose keys and names have limits; return their order."""
+    chance, table, running = random.Random(seed), Table(slots=8), []
+    keys = [f"{tenant}/k{n}" for tenant in "ab" for n in range(6)]
+    table.ledger.register_task("q", "pay", Limit(3))
+    seen, numbers = [], count(1)
+    for now in range(1500):
+        step = chance.random()
+        if step < 0.4:
+            one = trigger(chance.choice(keys), chance.choice(NAMES))
+            number = next(numbers)
+            table.table.push(msgspec.structs.replace(one, id=f"{number}", level=Level(0, number)))
+        elif step < 0.6:
+            for found in table.take(chance.randrange(3), now):
+                seen.append(found.id)
+                running.append(found)
+        elif step < 0.8 and running:
+            found = running.pop(chance.randrange(len(running)))
+            table.table.freed(table.ledger.release(found, now))
+            table.table.ended(found, chance.choice([0, 1, SECOND, 20 * SECOND]))
+        elif step < 0.85:
+            limited = chance.sample(keys, 4)
+            table.table.set_limits("q", {key: chance.randrange(1, 3) for key in limited})
+        elif step < 0.9:
+            key = chance.choice([*keys, "a", "b"])
+            table.weights[key] = chance.choice([0.5, 1.0, 4.0])
+            table.table.reweigh(LaneKey("q", 0, 5), [key])
+        elif step < 0.93:
+            table.table.pause("q")
+        else:
+            table.table.resume("q")
+        for lane in table.table._board.lanes.values():
+            for flow in lane.flows.values():
+                if isinstance(flow.cells, dict):
+                    afloat = {cell for cell in flow.all_cells() if cell in cell.column.afloat}
+                    assert flow.in_columns.keys() == {*flow.all_cells()} - afloat
+    return seen
+
+
+def test_runs_of_partitions_that_another_node_owns_now_take_no_memory() -> None:
+    table = Table()
+    for now in range(10):
+        table.push(*(f"k{n}" for n in range(100)))
+        assert len(table.take(100, now)) == 100
+        table.table.drop([PartitionKey("q", 0)])
+    table.table.take(0, 1e6)
+    assert not table.table._board.meter._due
+
+
+def test_runs_that_ended_long_before_the_expected_time_take_bounded_memory() -> None:
+    table = Table()
+    table.table._board.run_times["q"]._all.add(3600 * SECOND, 1)
+    for _ in range(10_000):
+        table.push("a")
+        [found] = table.take(1)
+        table.table.ended(found, 0)
+    assert len(table.table._board.meter._due) < 3000
 
 
 def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() -> None:

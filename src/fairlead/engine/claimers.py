@@ -94,7 +94,9 @@ class TaskClaimer:
             context.events.on_claim_unknown()
             return []
         self._being_claimed = ()
-        wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
+        wanted_by: dict[tuple[str, int], Trigger] = {}
+        for trigger in triggers:
+            wanted_by.setdefault((trigger.id, trigger.version), trigger)
         if len(wanted_by) < len(triggers):
             # A trigger delivered twice was taken twice: release the slot of the second.
             kept = set(map(id, wanted_by.values()))

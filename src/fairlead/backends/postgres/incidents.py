@@ -7,7 +7,7 @@ sweep knows the ids of all open incidents, and adds those that have come since t
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from fairlead.backends.postgres.due_floor import DueFloor
@@ -55,7 +55,11 @@ class PostgresIncidents(SqlIncidents):
         page = self._open[start : start + limit]
         if page:
             rows = yield self._statement("sweep", batch(page), over_before)
-            self._open[start : start + limit] = [row[0] for row in rows]
+            for gone in set(page).difference(row[0] for row in rows):
+                # Another sweep may have changed the list meanwhile.
+                at = bisect_left(self._open, gone)
+                if self._open[at : at + 1] == [gone]:
+                    del self._open[at]
         return page
 
     def _read_arrivals(self) -> Steps[None]:

@@ -4,7 +4,7 @@ columns that wait for a limit."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from fairlead.core.fair.run_times import RunTimes
@@ -15,8 +15,8 @@ from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.strands import Strand
 from fairlead.core.triggers.tenant_cells import TenantCell
-from fairlead.core.triggers.timed_flows import RunMeter, TimedLane
-from fairlead.model import Trigger, tenant_of
+from fairlead.core.triggers.timed_flows import RunMeter, TimedFlow, TimedLane, TimedTenantFlow
+from fairlead.model import PartitionKey, Trigger, tenant_of
 
 LaneName = tuple[str, int, int]
 """(queue, partition, priority)."""
@@ -155,22 +155,31 @@ class Board:
         )
         return lane
 
+    def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
+        """Drop the lanes of these partitions, which have no triggers. Their runs are charged no
+        more."""
+        for name in [name for name in self.turns if name[:2] in partitions]:
+            del self.turns[name]
+        for name in [name for name in self.lanes if name[:2] in partitions]:
+            if isinstance(lane := self.lanes.pop(name), TimedLane):
+                lane.runs.clear()
+
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its lane shares run time; 0 for one
         that never began."""
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
         if isinstance(lane, TimedLane) and (flow := lane.ended(trigger, cost)) is not None:
-            self._moved(flow)
+            self._moved(flow, trigger.fairness_key)
 
     def charge_overdue(self, now: float) -> None:
         """Charge the runs that have taken longer than expected. `now`: monotonic seconds."""
         for run, more in self.meter.overdue(now):
-            self._moved(run.lane.move(run.trigger, more))
+            self._moved(run.lane.move(run.trigger, more), run.trigger.fairness_key)
 
-    def _moved(self, flow: Flow) -> None:
-        """Put the cells of a flow in order after its rank, or that of one of its keys, has moved.
-        Heads whose ranks are too low are found later."""
-        for cell in flow.all_cells():
+    def _moved(self, flow: TimedFlow | TimedTenantFlow, key: str) -> None:
+        """Put the cells of a flow in order after its rank, or that of a key, has moved. Heads whose
+        ranks are too low are found later."""
+        for cell in flow.moved_cells(key):
             position = cell.position
             assert position is not None
             if cell in cell.column.afloat:
@@ -261,18 +270,20 @@ class Board:
 
     def put(self, cell: Cell, is_lent: bool = False) -> None:
         """Put a cell at its position, by its first trigger. `is_lent`: in its column."""
-        column = cell.column
+        column, flow = cell.column, cell.flow
         if is_lent or not cell.is_shared or not column.is_open:
             if cell.is_shared:
+                assert flow is not None
+                flow.in_columns[cell] = None
                 column.afloat.discard(cell)
             order = cell.position = cell.order()
             column.heads.push(order)
             if column.heads.first is order:
                 self._move_up(column)
             return
-        flow = cell.flow
         assert flow is not None
         position = cell.position = cell.place()
+        flow.in_columns.pop(cell, None)
         column.afloat.add(cell)
         heappush(flow.heads, position)
         if flow.position is None or flow.heads[0] is position:

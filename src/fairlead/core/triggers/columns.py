@@ -146,6 +146,8 @@ class Column:
     def settle(self) -> None:
         """Move the cells that are in the heads of their flows into those of the column."""
         for cell in self.afloat:
+            assert cell.flow is not None
+            cell.flow.in_columns[cell] = None
             order = cell.position = cell.order()
             self.heads.push(order)
         self.afloat.clear()

@@ -156,7 +156,7 @@ class Flow:
     own right: `heads` has its cells whose columns were open when last seen.
     """
 
-    __slots__ = ("cells", "heads", "key", "lane", "position", "rank")
+    __slots__ = ("cells", "heads", "in_columns", "key", "lane", "position", "rank")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
         self.key = key
@@ -166,6 +166,8 @@ class Flow:
         """The only cell, or cells by column once there were several; None if there are none."""
         self.heads: list[CellLevel] = _NO_HEADS
         """Heap of cells; those that have left are skipped."""
+        self.in_columns: dict[Cell, None] = _NO_CELLS
+        """Cells of a flow with several that are in the heads of their columns instead."""
         self.position: tuple[int, tuple[int, int, int, object], Column | Flow] | None = None
         """Position among the ready flows and columns, as for a column."""
 
@@ -205,6 +207,7 @@ class Flow:
             return
         if not isinstance(cells, dict):
             cells.is_shared = True
+            self.in_columns = {cells: None}
             self.cells = cells = {cells.column: cells}
             self.heads = []
         cell.is_shared = True
@@ -215,9 +218,10 @@ class Flow:
         cells = self.cells
         if isinstance(cells, dict):
             del cells[cell.column]
+            self.in_columns.pop(cell, None)
             if cells:
                 return
-            self.heads = _NO_HEADS
+            self.heads, self.in_columns = _NO_HEADS, _NO_CELLS
         self.cells = None
 
     def first(self) -> Cell | None:
@@ -360,3 +364,6 @@ _Idle = tuple[int, dict[str, Flow] | dict[str, Member], str]
 
 _NO_HEADS: list[CellLevel] = []
 """Heads of every flow with at most one cell."""
+
+_NO_CELLS: dict[Cell, None] = {}
+"""`in_columns` of every flow with at most one cell."""

@@ -144,9 +144,7 @@ class TriggerTable:
                         found, lambda trigger: (trigger.queue, trigger.partition) not in removed
                     )
         self._subtract(dropped)
-        for lanes in (self._board.lanes, self._board.turns):
-            for lane in [lane for lane in lanes if lane[:2] in removed]:
-                del lanes[lane]
+        self._board.drop_lanes(removed)
         self._start_over()
         return dropped
 

@@ -30,8 +30,8 @@ MOST_OWED.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,9 @@ _GROWTH = 0.25
 
 _LEAST_GROWTH = 0.01
 """Seconds by which a run grows at least before it is charged again."""
+
+_FEWEST = 1000
+"""Number of runs of a meter below which ended ones are not dropped before their time."""
 
 
 class Run:
@@ -82,6 +85,9 @@ class RunMeter:
         self.now = 0.0
         """Monotonic seconds of the last `overdue`."""
         self._due: list[tuple[float, int, Run]] = []
+        """Heap of the runs; those that have ended are skipped."""
+        self._most = _FEWEST
+        """Size of the heap at which ended runs are dropped."""
         self._numbers = count()
 
     def begin(self, run: Run) -> None:
@@ -90,6 +96,10 @@ class RunMeter:
         expected = run.lane.run_times.expected(run.trigger.name, run.trigger.fairness_key) / 1e6
         at = run.since + max(expected, so_far + _LEAST_GROWTH, so_far * (1 + _GROWTH))
         heappush(self._due, (at, next(self._numbers), run))
+        if len(self._due) > self._most:
+            self._due[:] = [each for each in self._due if each[2].is_current]
+            heapify(self._due)
+            self._most = max(_FEWEST, 2 * len(self._due))
 
     def overdue(self, now: float) -> Iterator[tuple[Run, int]]:
         """Yield the runs that have taken longer than their charges, with the difference in virtual
@@ -185,15 +195,19 @@ class TimedLane(FairLane):
         self.meter.begin(run)
         return run.charge
 
-    def ended(self, trigger: Trigger, cost: int) -> Flow | None:
+    def ended(self, trigger: Trigger, cost: int) -> TimedFlow | TimedTenantFlow | None:
         """Charge a run of `cost` microseconds; 0 for one that never began. Return the flow, whose
-        rank may have moved; None if the run is unknown, because it began under an earlier owner."""
-        run = self.runs.pop(_identity(trigger), None)
-        if run is None:
+        rank may have moved; None if the run is unknown, because it began under an earlier owner or
+        with another trigger of the task."""
+        run = self.runs.get(_identity(trigger))
+        if run is None or (not cost and run.trigger.level != trigger.level):
             return None
+        del self.runs[_identity(trigger)]
         return self.move(trigger, self.run_times.virtual(cost) - run.charge, is_end=True)
 
-    def move(self, trigger: Trigger, more: int, is_end: bool = False) -> Flow:
+    def move(
+        self, trigger: Trigger, more: int, is_end: bool = False
+    ) -> TimedFlow | TimedTenantFlow:
         """Move the ranks of the key of a run by a difference of virtual time at weight 1; return
         the flow, which is never dropped before its runs end. `is_end`: whether the run has
         ended."""
@@ -252,6 +266,10 @@ class TimedFlow(Flow):
         """Move the rank by a difference of virtual time at weight 1, of a run of a key."""
         self.account.running -= is_end
         self.rank = self.account.move(self.rank, more, self.lane.time.now)
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a move."""
+        return [*self.in_columns] if isinstance(self.cells, dict) else self.all_cells()
 
 
 class TimedMember(Member):
@@ -325,6 +343,14 @@ class TimedTenantFlow(TenantFlow):
         member.account.running -= is_end
         member.rank = member.account.move(member.rank, more, self.now)
         member.moved()
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a move of a key: of the others
+        in the heads of this flow, only those that have triggers of the key."""
+        if not isinstance(self.cells, dict):
+            return self.all_cells()
+        of_key = (row.cell for row in self.members[key].cells)
+        return dict.fromkeys([*self.in_columns, *of_key])
 
     def _new_member(self, key: str) -> TimedMember:
         return TimedMember(key, self.now)
