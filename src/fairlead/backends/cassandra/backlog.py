@@ -18,6 +18,7 @@ from fairlead.backends.cassandra.session import (
     bytes_of,
     chunks,
 )
+from fairlead.backends.sql.backlog import unfinished_record
 from fairlead.backends.sql.rows import shared
 from fairlead.model import (
     LOWEST,
@@ -107,12 +108,7 @@ class CassandraBacklogStore:
         moved: Sequence[Level] = (),
     ) -> None:
         pieces = list(_pieces(entries))
-        # In case we die after some pieces: the record has the final max_level already, and its
-        # lower read_seq makes the channel deliver the triggers again.
-        first = min((entry.seq for entry in entries), default=0)
-        unfinished = msgspec.structs.replace(
-            record, read_seq=min(record.read_seq, max(first - 1, 0))
-        )
+        unfinished = unfinished_record(record, entries)
         for n, piece in enumerate(pieces, 1):
             encoded = _encode(record if n == len(pieces) else unfinished).decode()
             keep_record = (

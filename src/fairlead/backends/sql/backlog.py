@@ -247,7 +247,8 @@ class SqlBacklogStore(ABC):
 
 def unfinished_record(record: LaneRecord, entries: Sequence[Trigger]) -> LaneRecord:
     """Return the record to save with the first of several pieces of a write of `entries`: if the
-    owner dies before the last piece, the channel brings all of them again."""
+    owner dies before the last piece, the channel brings all of them again. The record has its final
+    max_level already."""
     first = min((entry.seq for entry in entries), default=0)
     return msgspec.structs.replace(record, read_seq=min(record.read_seq, max(first - 1, 0)))
 
