@@ -135,6 +135,7 @@ class BatchWriter(Generic[T, R]):
                 pieces.append(count - self.size.now)
                 count = self.size.now
             entries, began = self.waiting[:count], self._clock.monotonic()
+            accepted = self._accepted
             try:
                 result = await write(entries)
             except Exception as error:
@@ -150,16 +151,18 @@ class BatchWriter(Generic[T, R]):
                     pieces += [count - count // 2, count // 2]
                     continue
                 del self.waiting[:1]
-                self._defer(entries[0], error, self._clock.monotonic() - began)
+                self._defer(entries[0], error, accepted, self._clock.monotonic() - began)
             else:
                 self.size.accepted(count)
                 del self.waiting[:count]
                 self._on_accepted(entries, result)
 
-    def _defer(self, entry: T, error: Exception, took: float) -> None:
-        seen = self._seen.setdefault(id(entry), self._accepted)
+    def _defer(self, entry: T, error: Exception, accepted: int, took: float) -> None:
+        """`accepted`: number of accepted writes when the write of this entry began. A later one may
+        have come after an outage that this write still met."""
+        seen = self._seen.setdefault(id(entry), accepted)
         if isinstance(error, StillFailing):
-            if seen == self._accepted:
+            if seen == accepted:
                 self.waiting.append(entry)  # the store accepts nothing: it is unavailable
                 return
             error = _cause_of(error)
@@ -181,20 +184,32 @@ class BatchWriter(Generic[T, R]):
         """Try refused entries again when they are due, until cancelled. Raise the error of an
         unavailable store, or a fatal one."""
         while True:
-            await self.retry(write)
-            left = self.retries.next_at - self._clock.monotonic()
-            micros = None if left == math.inf else math.ceil(left * MICROS) + 1
-            await self._retry.wait(None if micros is None else self._clock.now() + micros)
+            if await self.retry(write):
+                if not self.retries.is_last:
+                    await self._clock.sleep(RETRY_GAP)
+                continue
+            left = self.next_retry()
+            await self._retry.wait(None if left is None else self._clock.now() + left)
 
-    async def retry(self, write: Write[T, R]) -> None:
-        """Try each refused entry that is due once more. Raise the error of an unavailable store, or
-        a fatal one."""
+    def next_retry(self) -> int | None:
+        """Return the microseconds until the next refused entry is due; None if there is none."""
+        left = self.retries.next_at - self._clock.monotonic()
+        return None if left == math.inf else max(0, math.ceil(left * MICROS)) + 1
+
+    async def retry(self, write: Write[T, R]) -> bool:
+        """Try refused entries that are due once more, up to the first one that the store refuses
+        again. Return whether there was such an entry: wait for RETRY_GAP before the next call.
+        Raise the error of an unavailable store, or a fatal one."""
         while (refusal := self.retries.take(self._clock.monotonic())) is not None:
             self._retried = refusal
-            await self._try_again(refusal, write)
+            is_refused = await self._try_again(refusal, write)
             self._idle.set()
+            if is_refused:
+                return True
+        return False
 
-    async def _try_again(self, refusal: Refusal[T], write: Write[T, R]) -> None:
+    async def _try_again(self, refusal: Refusal[T], write: Write[T, R]) -> bool:
+        """Return whether the store refuses the entry."""
         began = self._clock.monotonic()
         try:
             result = await write([refusal.entry])
@@ -209,18 +224,17 @@ class BatchWriter(Generic[T, R]):
                     self.retries.put_back(refusal, began)
                 raise
             if is_dropped:
-                return
+                return True
             refusal.error = _cause_of(error) if isinstance(error, StillFailing) else error
             refusal.times += 1
             now = self._clock.monotonic()
             self.retries.put(refusal, now, now - began)
             self._on_refused(refusal, self._accepted > self._seen.get(id(refusal.entry), 0))
-            if not self.retries.is_last:
-                await self._clock.sleep(RETRY_GAP)
-        else:
-            is_dropped, self._retried = self._retried is not refusal, None
-            if not is_dropped:
-                self._on_accepted([refusal.entry], result)
+            return True
+        is_dropped, self._retried = self._retried is not refusal, None
+        if not is_dropped:
+            self._on_accepted([refusal.entry], result)
+        return False
 
     async def finish(self) -> None:
         """Wait until every waiting entry was written, and every refused one tried a last time,

@@ -22,8 +22,8 @@ MOST_REPORTED = 100
 
 _CURE = (
     "correct what the error names, such as a trigger or constraint of your own on Fairlead's tables"
-    " or a limit of the server. The task, and later tasks of its ordering key, wait until then; all"
-    f" others continue. The write is tried again at least every {LONGEST_PAUSE:.0f} s"
+    " or a limit of the server. The task, and later {waits}, wait until then; all others continue."
+    f" The write is tried again at least every {LONGEST_PAUSE:.0f} s"
 )
 
 
@@ -36,9 +36,12 @@ class RefusedWrites:
         log: logging.Logger,
         clock: Clock,
         on_incidents: Callable[[Sequence[IncidentReport]], None],
+        waits: str = "tasks of its ordering key",
     ) -> None:
-        """`what`: the kind of write, such as "completion"."""
+        """`what`: the kind of write, such as "completion". `waits`: what waits for the refused
+        write."""
         self._what = what
+        self._cure = _CURE.replace("{waits}", waits)
         self._log = log
         self._clock = clock
         self._on_incidents = on_incidents
@@ -79,7 +82,7 @@ class RefusedWrites:
                     "queue": queue,
                     "error": error,
                     "refused": count,
-                    "cure": _CURE,
+                    "cure": self._cure,
                 },
             )
         if now >= self._round_ends:
@@ -93,7 +96,7 @@ class RefusedWrites:
                     IncidentReport(
                         kind=IncidentKind.WRITE_REFUSED,
                         subject=task_id,
-                        details=f"the store refuses a {self._what} ({error}); {_CURE}{more}",
+                        details=f"the store refuses a {self._what} ({error}); {self._cure}{more}",
                         since=since,
                         queue=queue,
                         name=name,

@@ -84,3 +84,45 @@ async def test_a_worker_stops_at_once_and_names_the_end_that_it_could_not_write(
     async with running(app):
         await until(lambda: ran == ["bad", "bad"])
     app.close()
+
+
+REFUSED_CLAIM = """
+CREATE TABLE refused (fairness_key TEXT);
+INSERT INTO refused VALUES ('bad');
+CREATE TRIGGER refusal BEFORE UPDATE OF state ON fairlead_tasks
+WHEN NEW.state = 'PROCESSING' AND NEW.fairness_key IN (SELECT fairness_key FROM refused)
+BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END;
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("has_keys", [False, True], ids=["without ordering keys", "with them"])
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_a_trigger_that_refuses_some_claims_holds_back_no_other_task(
+    sqlite_url: str, tmp_path: Path, order: str, has_keys: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, ran = App(sqlite_url), list[tuple[str, int]]()
+    app.queue("work", order=order, partitions=1)
+    app.migrate()
+
+    @app.task(queue="work")
+    async def note(key: str, n: int) -> None:
+        ran.append((key, n))
+
+    with sqlite3.connect(tmp_path / "tasks.db", isolation_level=None, timeout=30) as admin:
+        admin.executescript(REFUSED_CLAIM)
+        async with running(app, concurrency=3):
+            for n in range(4):
+                for key in ("bad", *"abcdefgh"):
+                    ordering_key = key if has_keys else None
+                    note.options(fairness_key=key, ordering_key=ordering_key).submit(key=key, n=n)
+            await until(lambda: len(ran) == 32)
+            assert "bad" not in {key for key, _ in ran}
+            lines = [each for each in caplog.records if "the store refuses" in each.message]
+            assert len(lines) == 1 and "no changes before Monday" in vars(lines[0])["error"]
+            admin.execute("DELETE FROM refused")
+            await until(lambda: len(ran) == 36)
+    assert sorted(ran) == sorted((key, n) for key in ("bad", *"abcdefgh") for n in range(4))
+    if has_keys:
+        assert [n for key, n in ran if key == "bad"] == [0, 1, 2, 3]
+    app.close()

@@ -3,10 +3,13 @@ their calls, and claims and rounds of pollers that a server refuses for their si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 
-from fairlead.engine.claimers import Claimers, TaskClaimer
+import pytest
+
+from fairlead.engine.claimers import MOST_REFUSED, Claimers, TaskClaimer
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
@@ -63,18 +66,87 @@ class Limited:
         return None
 
 
-async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
-    store = Limited(30)
+def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[TaskClaimer, list[str]]:
+    """Return a claimer, and the ids of the triggers that it puts back."""
+    back: list[str] = []
+
+    def on_runnable(triggers: Sequence[Trigger]) -> None:
+        back.extend(trigger.id for trigger in triggers)
+
     context = SimpleNamespace(
         name="a",
         store=store,
-        clock=VirtualClock(),
+        clock=clock or VirtualClock(),
         served=SimpleNamespace(handlers={}),
         in_flight={},
         observer=Silent(),
+        channel=SimpleNamespace(redeliver=lambda: None),
+        ledger=SimpleNamespace(cancel=lambda trigger, now: []),
+        table=SimpleNamespace(freed=lambda limits: None),
+        events=SimpleNamespace(
+            on_incidents=lambda reports: None, on_ready=lambda: None, on_runnable=on_runnable
+        ),
     )
-    sources = SimpleNamespace(taken=lambda triggers: None, claim_ended=lambda triggers: None)
-    claimer = TaskClaimer(context, sources, None)  # type: ignore[arg-type]
+    sources = SimpleNamespace(
+        taken=lambda triggers: None,
+        claim_ended=lambda triggers: None,
+        returned=lambda triggers: None,
+    )
+    return TaskClaimer(context, sources, None), back  # type: ignore[arg-type]
+
+
+class Refusing(Limited):
+    """A store that refuses the claims of some tasks."""
+
+    def __init__(self, refused: Collection[str], error: Exception) -> None:
+        super().__init__(1 << 62)
+        self.refused = refused
+        self.error = error
+
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        if any(each.id in self.refused for each in wanted):
+            self.sizes.append(len(wanted))
+            raise self.error
+        return await super().claim(node, wanted, now)
+
+
+@pytest.mark.parametrize("error", [ValueError("before Monday"), BatchTooLarge("locked by others")])
+async def test_a_refused_claim_is_tried_again_after_growing_pauses_and_the_others_are_made(
+    error: Exception,
+) -> None:
+    store = Refusing({"70"}, error)
+    clock = VirtualClock()
+    claimer, back = make_claimer(store, clock)
+    triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(200)]
+    executions = await claimer.claim(triggers, True)
+    assert {each.claimed.id for each in executions} == {f"{n}" for n in range(200) if n != 70}
+    assert len(store.sizes) <= 20
+    for pause in (1.0, 2.0, 4.0):
+        began = clock.monotonic()
+        assert claimer.retry() == began + pause and not back
+        await clock.run(lambda: False, pause)
+        claimer.retry()
+        assert back == ["70"]
+        back.clear()
+        assert await claimer.claim(triggers[70:71], True) == []
+    store.refused = ()
+    assert len(await claimer.claim(triggers[70:71], True)) == 1
+
+
+async def test_the_number_of_refused_claims_that_wait_is_bounded() -> None:
+    triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(500)]
+    store, clock = Refusing({each.id for each in triggers}, ValueError("no")), VirtualClock()
+    claimer, back = make_claimer(store, clock)
+    claiming = asyncio.ensure_future(claimer.claim(triggers, True))
+    assert await clock.run(claiming.done, 10)
+    assert claiming.result() == []
+    assert len(back) == 500 - MOST_REFUSED
+    assert clock.monotonic() > 0
+
+
+async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
+    store = Limited(30)
+    claimer, _ = make_claimer(store)
     triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(200)]
     executions = await claimer.claim(triggers, True)
     assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]

@@ -233,6 +233,24 @@ async def test_an_unavailable_store_refuses_no_end() -> None:
     assert sorted(store.written) == sorted(refuses) and completion.unwritten == 0
 
 
+async def test_an_end_written_during_an_outage_is_not_refused_because_a_retry_comes_before_it() -> (
+    None
+):
+    """A write that failed in the outage pauses, while the retries of refused ends succeed."""
+    for tenths in range(20):
+        refuses: dict[str, Exception] = {f"{n}": RuntimeError("no") for n in range(50)}
+        clock, store, events = VirtualClock(), Picky(refuses), Events()
+        completion = completion_with(store, clock, 50, events=events)
+        async with serving(completion):
+            await clock.run(lambda: len(events.deferred) >= 50, 1)
+            store.refuses.update({f"{n}": StoreUnavailable("away") for n in range(51)})
+            add(completion, "50")
+            await clock.run(lambda: False, 20 + tenths / 10)
+            store.refuses.clear()
+            assert await clock.run(lambda: "50" in store.written, 1.1)
+        assert "50" not in events.deferred
+
+
 async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:
     """A trigger of the user may hang, until the server's time limit ends each try."""
     clock, events = VirtualClock(), Events()

@@ -748,6 +748,31 @@ async def test_a_task_that_the_store_refuses_alone_holds_back_only_its_key_and_t
     assert bench.start() == ["behind"]
 
 
+async def test_many_refused_tasks_do_not_keep_a_partition_from_reading_and_starting_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = Picky(bench, monkeypatch)
+    picky.refuses = {f"bad{n}" for n in range(1000)}
+    for n in range(1000):
+        bench.submit(ordering_key=f"b{n}", id=f"bad{n}")
+    later = range(400, 1200, 10)  # the look-ahead is 300 s
+    for seconds in later:
+        bench.submit(seconds, ordering_key=f"k{seconds}", id=f"t{seconds}")
+    bench.begin()
+    began = bench.clock.monotonic()
+    late = []
+    for seconds in later:
+        await bench.wait(began + seconds + 2 - bench.clock.monotonic())
+        started = bench.start()
+        late += [] if started == [f"t{seconds}"] else [(seconds, started)]
+        for name in started:
+            bench.done(name)
+    assert not late
+    picky.refuses.clear()
+    await bench.wait(200)
+    assert len(bench.start()) == 100
+
+
 async def test_a_refused_end_keeps_its_key_and_lets_the_partition_be_released(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

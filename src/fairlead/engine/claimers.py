@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
+from fairlead.batch_writer import is_outage
 from fairlead.clock import MICROS
-from fairlead.core.batches import BatchSize
+from fairlead.core.batches import BatchSize, Refusal, Retries
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.sources import Sources
-from fairlead.errors import BatchTooLarge, StoreUnavailable
-from fairlead.model import ClaimedTask, Finish, Trigger
+from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
+from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
+from fairlead.refused_writes import RefusedWrites
 
 log = logging.getLogger("fairlead.dispatcher")
 
 MOST_AT_ONCE = 10_000
 """Maximum number of tasks in one claim."""
+
+MOST_REFUSED = 100
+"""Refused claims that wait for their next try. With more, each batch with a refused claim is
+followed by a pause."""
 
 _NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
@@ -49,8 +55,22 @@ class Claimer(Protocol):
         """Hand back tasks that were claimed but have not started."""
 
 
+class _Waiting(NamedTuple):
+    """A trigger whose claim the store refuses."""
+
+    trigger: Trigger
+    holds_slots: bool
+    accepted: int
+    """Number of claims that the store had accepted at the first refusal."""
+
+
 class TaskClaimer:
-    """Claim rows of the task store in batches, each row by compare-and-set on its version."""
+    """Claim rows of the task store in batches, each row by compare-and-set on its version.
+
+    A claim that the store refuses alone is tried again, with growing pauses, and all others of its
+    batch are made. Meanwhile the trigger has no slot and is not in the table; its ordering key
+    stays reserved.
+    """
 
     def __init__(self, context: NodeContext, sources: Sources, completion: Completion) -> None:
         self._context = context
@@ -59,6 +79,12 @@ class TaskClaimer:
         self._batches: set[int] = set()
         self._being_claimed: Sequence[Trigger] = ()
         self._size = BatchSize(MOST_AT_ONCE)
+        self._retries = Retries[_Waiting]()
+        self._refusals: dict[str, Refusal[_Waiting]] = {}
+        """Last refusals, by task id."""
+        self._accepted = 0
+        """Number of claims that the store has accepted."""
+        self._log_refused = RefusedWrites("claim", log, context.clock, context.events.on_incidents)
 
     def being_claimed(self) -> set[str]:
         """Return the task ids of the claim in progress, which the store may already show as held by
@@ -82,7 +108,7 @@ class TaskClaimer:
         ]
         self._being_claimed = triggers
         try:
-            claimed = await self._claim(wanted, now)
+            claimed, refused = await self._claim(wanted, now)
         except StoreUnavailable as error:
             self._being_claimed = ()
             log.warning(
@@ -94,6 +120,8 @@ class TaskClaimer:
             context.events.on_claim_unknown()
             return []
         self._being_claimed = ()
+        if refused:
+            triggers = await self._set_aside(triggers, refused, holds_slots)
         wanted_by: dict[tuple[str, int], Trigger] = {}
         for trigger in triggers:
             wanted_by.setdefault((trigger.id, trigger.version), trigger)
@@ -113,6 +141,8 @@ class TaskClaimer:
             execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots)
             in_flight[task.id] = execution
             executions.append(execution)
+            if self._refusals:
+                self._refusals.pop(task.id, None)
         if len(executions) < len(claimed):
             raise RuntimeError("the store claimed tasks at versions that this node did not name")
         self._batches.update(task.batch for task in claimed)
@@ -125,23 +155,106 @@ class TaskClaimer:
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
-    async def _claim(self, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        """Claim tasks, in smaller batches if the limits of the server refuse large ones. Raise
-        StoreUnavailable; the store may then have made some of the claims."""
+    async def _claim(
+        self, wanted: Sequence[Claim], now: int
+    ) -> tuple[list[ClaimedTask], dict[str, Exception]]:
+        """Claim tasks, in smaller batches if the store refuses some. Return the claimed tasks, and
+        the error of each refused claim by the id of its task. Raise StoreUnavailable; the store may
+        then have made some of the claims."""
         claimed: list[ClaimedTask] = []
+        refused: dict[str, Exception] = {}
         self._size.begin()
-        while wanted:
-            piece = wanted[: self._size.now]
+        pieces = [wanted]  # the next one last
+        while pieces:
+            piece = pieces.pop()
+            if len(piece) > self._size.now:
+                pieces.append(piece[self._size.now :])
+                piece = piece[: self._size.now]
             try:
                 claimed += await self._context.store.claim(self._context.name, piece, now)
-            except BatchTooLarge:
-                self._size.refused(len(piece))
-                if len(piece) == 1:
+            except Exception as error:
+                is_ours = isinstance(error, FairleadError) and not isinstance(error, WriteRefused)
+                if is_ours or is_outage(error):
                     raise
+                if isinstance(error, BatchTooLarge):
+                    self._size.refused(len(piece))
+                if len(piece) == 1:
+                    refused[piece[0].id] = error
+                else:
+                    half = len(piece) // 2
+                    pieces += [piece[half:], piece[:half]]
             else:
                 self._size.accepted(len(piece))
-                wanted = wanted[len(piece) :]
-        return claimed
+                self._accepted += len(piece)
+        return claimed, refused
+
+    # refused claims -------------------------------------------------------------------------------
+
+    async def _set_aside(
+        self, triggers: Sequence[Trigger], refused: dict[str, Exception], holds_slots: bool
+    ) -> Sequence[Trigger]:
+        """Release the slots of triggers whose claims the store refuses, and return the others."""
+        others = [trigger for trigger in triggers if trigger.id not in refused]
+        unwanted = [trigger for trigger in triggers if trigger.id in refused]
+        if holds_slots:
+            release_slots(self._context, unwanted)
+        now, beyond = self._context.clock.monotonic(), list[_Waiting]()
+        for trigger in unwanted:
+            refusal = self._refusal_of(trigger, refused[trigger.id], holds_slots, now)
+            if len(self._retries) < MOST_REFUSED:
+                self._retries.put(refusal, now)
+            else:
+                beyond.append(refusal.entry)
+            is_alone = self._accepted > refusal.entry.accepted
+            count = len(self._retries) + len(beyond)
+            self._log_refused.on_refused(
+                refusal, is_alone, count, trigger.id, trigger.queue, trigger.name
+            )
+        if beyond:
+            await self._context.clock.sleep(outage_pause())
+            self._put_back(beyond)
+            self._context.channel.redeliver()
+        self._context.events.on_ready()
+        return others
+
+    def _refusal_of(
+        self, trigger: Trigger, error: Exception, holds_slots: bool, now: float
+    ) -> Refusal[_Waiting]:
+        known = self._refusals.pop(trigger.id, None)
+        accepted = self._accepted if known is None else known.entry.accepted
+        refusal = Refusal(_Waiting(trigger, holds_slots, accepted), error, now)
+        if known is not None:
+            refusal.since, refusal.times = known.since, known.times + 1
+        self._refusals[trigger.id] = refusal
+        if len(self._refusals) > 2 * MOST_REFUSED:
+            del self._refusals[next(iter(self._refusals))]
+        return refusal
+
+    def retry(self) -> float:
+        """Put back the triggers whose refused claims are due. Return the time of the next ones, in
+        monotonic seconds."""
+        now, due = self._context.clock.monotonic(), list[_Waiting]()
+        while (refusal := self._retries.take(now)) is not None:
+            due.append(refusal.entry)
+        if due:
+            self._put_back(due)
+        return self._retries.next_at
+
+    def _put_back(self, waiting: Iterable[_Waiting]) -> None:
+        returned, runnable = list[Trigger](), list[Trigger]()
+        for trigger, holds_slots, _ in waiting:
+            is_granted = trigger.path == TriggerPath.GRANT
+            if trigger.ordering_key is None and trigger.level is None and not is_granted:
+                runnable.append(trigger)
+                continue
+            # A lost partition has taken its reservations along.
+            is_reserved = is_granted or self._context.ledger.has_reservation(trigger)
+            if trigger.ordering_key is not None and holds_slots and is_reserved:
+                self._sources.key_refused(trigger)
+            returned.append(trigger)
+        self._sources.returned(returned)
+        self._context.events.on_runnable(runnable)
+        self._context.events.on_ready()
 
     def end(self, execution: Execution, finish: Finish) -> None:
         self._completion.add(execution, finish)
@@ -252,9 +365,16 @@ class OrderedClaimer:
 class Claimers:
     """Claimers by queue."""
 
-    def __init__(self, tasks: Claimer, ordered: Claimer, ordered_queues: Collection[str]) -> None:
+    def __init__(
+        self, tasks: TaskClaimer, ordered: Claimer, ordered_queues: Collection[str]
+    ) -> None:
         self._tasks = tasks
         self._others = dict.fromkeys(ordered_queues, ordered)
+
+    def retry(self) -> float:
+        """Put back the triggers whose refused claims are due. Return the time of the next ones, in
+        monotonic seconds."""
+        return self._tasks.retry()
 
     def of(self, queue: str) -> Claimer:
         """Return the claimer of a queue."""

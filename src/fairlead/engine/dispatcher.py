@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from fairlead.core.limits.slot_ledger import PolicyFailed
@@ -73,11 +74,12 @@ class Dispatcher:
     async def _wait(self) -> None:
         if self._is_stopping:
             return
-        retry_at = self._context.table.next_retry()
+        found = self._context.table.next_retry()
+        retry_at = min(self._claimers.retry(), math.inf if found is None else found)
         now = self._context.clock.monotonic()
         try:
             # A shorter wait may vanish in the clock's floats, which have 53 bits.
-            async with asyncio.timeout(None if retry_at is None else max(1e-6, retry_at - now)):
+            async with asyncio.timeout(None if retry_at == math.inf else max(1e-6, retry_at - now)):
                 await self._wanted.wait()
         except TimeoutError:
             pass
@@ -87,6 +89,7 @@ class Dispatcher:
         if self._is_stopping:
             return False
         self._wanted.clear()
+        self._claimers.retry()
         context, ledger, table = self._context, self._context.ledger, self._context.table
         if context.is_behind:
             return False

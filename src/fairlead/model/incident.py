@@ -24,8 +24,8 @@ class IncidentKind(StrEnum):
     CLOCK_STEP = "clock_step"
     """The clock of a node that serves ordered queues stepped. `subject` is the name of the node."""
     WRITE_REFUSED = "write_refused"
-    """The store refuses the end of a run, or a task of an ordered queue, and accepts others.
-    `subject` is the id of the task."""
+    """The store refuses the claim of a task, the end of a run, or a task of an ordered queue, and
+    accepts others. `subject` is the id of the task."""
     UNSERVED_QUEUE = "unserved_queue"
     """No node serves a queue that has tasks. `subject` is the name of the queue."""
     BLOCKED_LOOP = "blocked_loop"

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead.batch_writer import BatchWriter
+from fairlead.batch_writer import RETRY_GAP, BatchWriter
 from fairlead.clock import MICROS, Clock
 from fairlead.core.batches import Refusal
 from fairlead.core.schedule.schedule import Schedule
@@ -90,7 +90,8 @@ class Persistence:
         self._batch: Batch | None = None
         self._pieces = deque[tuple[Sequence[NewTask], Drop | None]]()
         """Entries of the batch that were not given to the writers."""
-        self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents)
+        waits = "tasks of its ordering key and entries of the log of its partition"
+        self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents, waits)
         self._tasks = BatchWriter[NewTask, set[TaskKey]](
             MOST_AT_ONCE,
             clock,
@@ -138,7 +139,16 @@ class Persistence:
             if self._record.is_due:
                 await self._record.save()
             if (self._batch is None or self._is_refused) and not is_reading:
-                await self._wanted.wait(self._schedule.next_read_at())
+                await self._wanted.wait(self._wake_at())
+
+    def _wake_at(self) -> int | None:
+        """Return when to read or to try a refused entry again (microseconds since the epoch). Two
+        tries are RETRY_GAP apart, so that many refused entries leave time for reads."""
+        times = [self._schedule.next_read_at()]
+        for left in (self._tasks.next_retry(), self._drops.next_retry()):
+            if left is not None:
+                times.append(self._clock.now() + max(left, round(RETRY_GAP * MICROS)))
+        return min((at for at in times if at is not None), default=None)
 
     async def _check_log(self) -> None:
         if self._catch_up.is_late or not await self._log.is_behind(self._store.partition):
