@@ -65,6 +65,8 @@ class Bench:
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
         self.incidents: list[IncidentReport] = []
+        self.is_paused = False
+        self.last_pauses: list[str] = []
         self.guard = ClockGuard(self.clock, "node", self.incidents.extend, self.store.now)
         context = OrderedContext(
             node="node",
@@ -75,6 +77,8 @@ class Bench:
             stop_run=lambda id, *stop: self.stopped.append((name_of(id), *stop)),
             settled=lambda ids: self.settled.extend(map(name_of, ids)),
             on_incidents=self.incidents.extend,
+            is_paused=lambda queue: self.is_paused,
+            on_last_pause=self.last_pauses.append,
             observer=self.observer,
             clock=self.guard,
         )
@@ -235,6 +239,19 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert first.key in bench.store.partitions[KEY].completed
     assert bench.start() == ["second"]
     assert bench.settled == ["first"] and bench.stopped == []
+
+
+async def test_the_next_owner_of_a_partition_learns_that_its_queue_is_paused(bench: Bench) -> None:
+    bench.begin()
+    await bench.wait(1)
+    bench.is_paused = True
+    await bench.wait(11)
+    bench.is_paused = False  # a node that starts without the database does not know it
+    await bench.close()
+    assert not bench.last_pauses
+    bench.begin()
+    await bench.wait(1)
+    assert bench.last_pauses == ["q"]
 
 
 async def test_a_fenced_owner_pauses_before_it_takes_over_again(

@@ -121,7 +121,7 @@ class TaskClaimer:
             return []
         self._being_claimed = ()
         if refused:
-            triggers = await self._set_aside(triggers, refused, holds_slots)
+            triggers = await self._defer(triggers, refused, holds_slots)
         wanted_by: dict[tuple[str, int], Trigger] = {}
         for trigger in triggers:
             wanted_by.setdefault((trigger.id, trigger.version), trigger)
@@ -190,7 +190,7 @@ class TaskClaimer:
 
     # refused claims -------------------------------------------------------------------------------
 
-    async def _set_aside(
+    async def _defer(
         self, triggers: Sequence[Trigger], refused: dict[str, Exception], holds_slots: bool
     ) -> Sequence[Trigger]:
         """Release the slots of triggers whose claims the store refuses, and return the others."""

@@ -58,8 +58,8 @@ class Completion:
 
     A finish that the store refuses alone is tried again, with growing pauses, until the node ends.
     Its task stays PROCESSING on this node, without a slot, and later tasks of its ordering key
-    wait. Refused finishes count as unwritten: a node with MOST_WAITING of them (see
-    `fairlead.engine.context`) claims no task.
+    wait. A node with MOST_REFUSED of them in a queue (see `fairlead.engine.runs`) starts no other
+    task of this queue; a node with MOST_WAITING others (`fairlead.engine.context`) claims no task.
     """
 
     def __init__(self, context: NodeContext) -> None:

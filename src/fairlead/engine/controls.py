@@ -19,6 +19,10 @@ class Controls:
         self._backlogs = backlogs
         self.paused: set[str] = set()
         """Names of the paused queues."""
+        self._held_back: set[str] = set()
+        """Queues whose ends of runs the store refuses."""
+        self._known: set[str] = set()
+        """Queues whose settings were read."""
 
     def apply(self, view: View) -> None:
         """Apply weights, limits and pauses that changed."""
@@ -30,13 +34,46 @@ class Controls:
                 context.table.set_limits(queue, limits)
                 log.info("limits changed", extra={"queue": queue, "keys": len(limits)})
                 context.events.on_ready()
+        self._known.update(view.queues)
         for queue, settings in view.queues.items():
             if settings.paused and queue not in self.paused:
-                self.paused.add(queue)
-                context.table.pause(queue)
-                log.info("queue paused", extra={"queue": queue})
+                self._pause(queue, "by its settings")
             elif not settings.paused and queue in self.paused:
                 self.paused.remove(queue)
-                context.table.resume(queue)
+                if queue not in self._held_back:
+                    context.table.resume(queue)
                 log.info("queue resumed", extra={"queue": queue})
                 context.events.on_ready()
+
+    def is_paused(self, queue: str) -> bool:
+        """Return whether a queue is paused."""
+        return queue in self.paused
+
+    def keep_pause(self, queue: str) -> None:
+        """Pause a queue that was paused for the last owner of a partition, until its settings can
+        be read."""
+        if queue not in self._known and queue not in self.paused:
+            self._pause(queue, "as it was last known; its settings cannot be read yet")
+
+    def _pause(self, queue: str, reason: str) -> None:
+        self.paused.add(queue)
+        self._context.table.pause(queue)
+        log.info("queue paused", extra={"queue": queue, "reason": reason})
+
+    def hold_back(self, queue: str, is_held_back: bool) -> None:
+        """Start no task of a queue while the store refuses the ends of very many of its runs."""
+        if is_held_back == (queue in self._held_back):
+            return
+        if is_held_back:
+            self._held_back.add(queue)
+            self._context.table.pause(queue)
+            log.error(
+                "the store refuses too many ends of a queue: none of its tasks starts here",
+                extra={"queue": queue},
+            )
+            return
+        self._held_back.remove(queue)
+        if queue not in self.paused:
+            self._context.table.resume(queue)
+        log.info("tasks of a queue start again", extra={"queue": queue})
+        self._context.events.on_ready()

@@ -286,6 +286,9 @@ class NodeParts:
     def on_end_refused(self, execution: Execution) -> None:
         self.runs.end_refused(execution)
 
+    def on_held_back(self, queue: str, is_held_back: bool) -> None:
+        self.controls.hold_back(queue, is_held_back)
+
     def on_overdue(self, execution: Execution) -> None:
         self.runs.overdue(execution)
 
@@ -359,6 +362,8 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         settled=lambda task_ids: parts.runs.ordered_settled(task_ids),
         end_refused=lambda task_id: parts.runs.ordered_end_refused(task_id),
         on_incidents=parts.on_incidents,
+        is_paused=lambda queue: parts.controls.is_paused(queue),
+        on_last_pause=lambda queue: parts.controls.keep_pause(queue),
         observer=context.observer,
         clock=ClockGuard(context.clock, context.name, parts.on_incidents, schedule.now),
     )

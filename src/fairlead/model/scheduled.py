@@ -82,7 +82,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     low_water_mark: TaskKey = BEFORE_ALL
     """Key at or below which every task is completed; no earlier hour has an unfinished task."""
     read_through: TaskKey = BEFORE_ALL
-    """Key up to which the owner has read everything; only for people, like all fields below."""
+    """Key up to which the owner has read everything; only for people, like the fields below up to
+    `unreadable`."""
     loaded: int = 0
     in_flight: int = 0
     node: str = ""
@@ -98,3 +99,6 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     is_moving: bool = False
     """Whether tasks are being moved to this number of partitions; no worker may own the partition
     until they all are."""
+    is_paused: bool = False
+    """Whether the queue is paused, as far as the owner knows; the next owner keeps to it until it
+    can read the settings of the queue."""

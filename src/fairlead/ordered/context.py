@@ -34,6 +34,10 @@ class OrderedContext:
     """Callback with the id of a task whose end the store refuses."""
     on_incidents: Callable[[Sequence[IncidentReport]], None]
     """Callback to record conditions that need a person."""
+    is_paused: Callable[[str], bool] = lambda queue: False
+    """Callback that returns whether a queue is paused."""
+    on_last_pause: Callable[[str], None] = lambda queue: None
+    """Callback with a queue that was paused when the last owner saved its record."""
     observer: Observer
     clock: ClockGuard
     outages: OutageLog = field(default_factory=OutageLog)

@@ -122,6 +122,8 @@ class OrderedPartition:
         self._range_id = owned.range_id
         require_layout(self.key, owned.record, self.partitions)
         context.outages.over(self.key)
+        if owned.record.is_paused:
+            context.on_last_pause(self.key.queue)
         store = FencedSchedule(context.store, self.key, owned.range_id)
         schedule = Schedule(owned.record.low_water_mark, self._window, self.in_flight.running)
         return Tenure(store, schedule, self.in_flight, self._describe, context)
@@ -263,4 +265,5 @@ class OrderedPartition:
             trouble=self.trouble,
             updated_at=clock.now(),
             partitions=self.partitions,
+            is_paused=self._context.is_paused(self.key.queue),
         )

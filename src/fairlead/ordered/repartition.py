@@ -96,6 +96,8 @@ class Repartition:
         self._context = context
         self._leases: set[str] = set()
         self._range_ids: dict[int, int] = {}
+        self._is_paused = False
+        """Whether the queue was paused for the last owner of a partition."""
         self._mark = just_before(context.clock.now())
         """Key below all unfinished tasks of the queue, with which each record begins."""
         self._tasks = self._completed = self._entries = self._left_out = 0
@@ -197,6 +199,7 @@ class Repartition:
             await context.log.rewind(self._key(number))
             owned = await context.store.take_over(self._key(number))
             self._range_ids[number] = owned.range_id
+            self._is_paused |= owned.record.is_paused
             if owned.record != ScheduleRecord():  # else no owner has written anything
                 self._mark = min(self._mark, owned.record.low_water_mark)
         for number in numbers:
@@ -214,6 +217,7 @@ class Repartition:
             updated_at=self._context.clock.now(),
             partitions=self._count,
             is_moving=is_moving,
+            is_paused=self._is_paused,
         )
 
     # 4. rows --------------------------------------------------------------------------------------
