@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairlead.engine.claimers import MOST_REFUSED, Claimers, TaskClaimer
+from fairlead.engine.execution import Execution
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
@@ -67,7 +68,8 @@ class Limited:
 
 
 def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[TaskClaimer, list[str]]:
-    """Return a claimer, and the ids of the triggers that it puts back."""
+    """Return a claimer, and the ids of the triggers that it puts back and of the runs that it
+    drops."""
     back: list[str] = []
 
     def on_runnable(triggers: Sequence[Trigger]) -> None:
@@ -84,7 +86,11 @@ def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[Task
         ledger=SimpleNamespace(cancel=lambda trigger, now: []),
         table=SimpleNamespace(freed=lambda limits: None),
         events=SimpleNamespace(
-            on_incidents=lambda reports: None, on_ready=lambda: None, on_runnable=on_runnable
+            on_incidents=lambda reports: None,
+            on_ready=lambda: None,
+            on_runnable=on_runnable,
+            on_settled=lambda executions: back.extend(each.claimed.id for each in executions),
+            on_claim_unknown=lambda: None,
         ),
     )
     sources = SimpleNamespace(
@@ -164,7 +170,7 @@ async def test_the_first_of_two_triggers_of_a_task_runs_because_it_has_charged_i
         served=SimpleNamespace(handlers={}),
         in_flight={},
         observer=Silent(),
-        events=SimpleNamespace(on_ready=lambda: None),
+        events=SimpleNamespace(on_ready=lambda: None, on_incidents=lambda reports: None),
     )
     context.store.claim = claim_distinct
     sources = SimpleNamespace(taken=lambda triggers: None, claim_ended=lambda triggers: None)
@@ -196,3 +202,15 @@ async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_
     assert await pollers.due() is None
     assert store.rows == 0
     assert sum(size > 100 for size in store.sizes) <= 6
+
+
+async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from_stopping() -> None:
+    class Store:
+        async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> None:
+            raise ValueError("no changes before Monday")
+
+    claimer, settled = make_claimer(Store())
+    task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
+    execution = Execution(Trigger("1", 1, "q", 0, "t", 5, "", 1.0, None), task, None, True)
+    await claimer.hand_back([execution])
+    assert settled == ["1"]

@@ -18,7 +18,7 @@ from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, Writ
 from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
-from fairlead.refused_writes import RefusedWrites
+from fairlead.refused_writes import RefusedWrites, error_line
 
 log = logging.getLogger("fairlead.dispatcher")
 
@@ -271,10 +271,10 @@ class TaskClaimer:
         held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
         try:
             notification = await self._context.store.hand_back(self._context.name, held)
-        except StoreUnavailable as error:
+        except Exception as error:  # the node stops, whatever the store refuses
             log.warning(
                 "could not hand back tasks; other nodes will resume them",
-                extra={"tasks": len(held), "error": str(error)},
+                extra={"tasks": len(held), "error": error_line(error)},
             )
             self._context.events.on_claim_unknown()
             return
