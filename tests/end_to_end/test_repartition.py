@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Shop:
     def __init__(self, folder: Path, url: str) -> None:
         (folder / "moved_shop.py").write_text(SHOP)
         self.folder, self.url = folder, url
+        self.processes: list[subprocess.Popen[str]] = []
         self.kit = open_app(url, partitions=4)
         self.kit.submit("first", "first")
 
@@ -66,7 +67,7 @@ class Shop:
             "SHOP_PARTITIONS": str(partitions),
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{self.folder}",
         }
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *words],
             cwd=self.folder,
             env=environment,
@@ -74,6 +75,8 @@ class Shop:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.processes.append(process)
+        return process
 
     def move(self, partitions: int) -> subprocess.Popen[str]:
         words = ("moved_shop:app", QUEUE, "--to", str(partitions), "--yes", "--json")
@@ -81,8 +84,8 @@ class Shop:
 
     @contextmanager
     def submitting(self) -> Iterator[list[str]]:
-        """Submit meanwhile by another process. The list has the names that were submitted after the
-        end of the block, and of some more after the last move."""
+        """Submit in another process until the end of the block, after which the list has the names
+        of the tasks."""
         names: list[str] = []
         process = self.start(str(self.folder / "moved_shop.py"))
         try:
@@ -120,6 +123,9 @@ def _check(kit: Kit, names: list[str]) -> None:
 def shop(store_url: str, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, store_url)
     yield shop
+    for process in shop.processes:
+        process.kill()
+        process.communicate()
     shop.kit.app.close()
 
 
@@ -169,10 +175,8 @@ async def test_a_move_that_is_stopped_while_another_one_ends_changes_nothing_aft
             except subprocess.TimeoutExpired:
                 stopped.send_signal(signal.SIGSTOP)
             other = shop.move(5)  # waits until the leases of the stopped one have expired
-            try:
+            with suppress(subprocess.TimeoutExpired):  # the stopped one is within a transaction
                 other.wait(15)
-            except subprocess.TimeoutExpired:
-                pass  # the stopped one is within a transaction
             stopped.send_signal(signal.SIGCONT)
             told = [each.communicate(timeout=SOON) for each in (stopped, other)]
             known = shop.kit.app.store.database.read_now(shop.kit.app.store.queue_settings())
@@ -200,13 +204,15 @@ async def test_of_two_moves_at_once_one_waits_or_is_refused(shop: Shop) -> None:
     await shop.run_all(partitions, names)
 
 
-async def test_an_interrupted_move_ends_with_one_line_and_leaves_its_leases(shop: Shop) -> None:
+async def test_an_interrupted_move_ends_without_a_traceback_and_releases_its_leases(
+    shop: Shop,
+) -> None:
     with shop.submitting() as names:
         process = shop.move(8)
-        while not any([view.moving_to for view in await shop.statuses()]):
+        while not any(view.moving_to for view in await shop.statuses()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=SOON)
+        _, err = process.communicate(timeout=SOON)
         assert process.returncode == 130, err
         assert "Traceback" not in err
         assert await shop.kit.app.connections.coordinator.owners() == {}

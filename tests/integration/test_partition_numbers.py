@@ -41,7 +41,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     order, _, servers = request.param.partition(": ")
     store, *channel = servers.split()
     fixture = "migrated_postgres_url" if store == "postgres" else f"{store}_url"
-    urls = [str(request.getfixturevalue(name)) for name in (fixture, *(f"{c}_url" for c in channel))]
+    urls = [
+        str(request.getfixturevalue(name)) for name in (fixture, *(f"{c}_url" for c in channel))
+    ]
     return Place(urls[0], urls[1] if channel else None, None if order == "free" else order)
 
 

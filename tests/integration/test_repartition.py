@@ -289,6 +289,34 @@ async def test_a_move_that_was_cut_off_at_any_call_goes_on(
     new.app.close()
 
 
+async def test_a_submitter_reads_the_number_again_as_soon_as_the_database_of_the_log_is_back(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submits, "LAYOUT_SECONDS", 0.0)
+    database = kit.app.sql_store.database
+    log = kit.app.connections.log
+    assert log is not None
+    if not log.joins_transactions:
+        pytest.skip("the log is on another server, and goes on with the old number")
+    kit.submit("before", "a")
+
+    def away(steps: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(database, "read_now", away)
+        kit.submit("during", "a")
+    other = open_app(kit.app.url, clock=kit.clock, partitions=3)
+    await other.app.management.ordered.repartition(QUEUE, 3)
+    for key in KEYS:
+        kit.submit(key, key)
+    assert set(await log.lag(QUEUE)) <= {0, 1, 2}
+    async with running(other.app) as node:
+        await other.runs.until(*KEYS)
+        await settled(other.app, node, SOON)
+    other.app.close()
+
+
 async def test_a_move_that_hangs_while_another_one_ends_does_not_change_the_number(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

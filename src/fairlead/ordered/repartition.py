@@ -201,8 +201,8 @@ class Repartition:
                 self._mark = min(self._mark, owned.record.low_water_mark)
 
     async def _switch(self, numbers: Collection[int]) -> bool:
-        """Seal the partitions and set the new number; return whether it was set. It is not while
-        somebody changes the queue's settings."""
+        """Seal the partitions and set the new number; return whether it was set: not if
+        the queue's settings have changed meanwhile."""
         context = self._context
         # Read the version first: a move that takes a partition over after its seal changes it
         # before this one sets a number, however long this process hangs.
