@@ -19,6 +19,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.operate.doctor import examine
+from fairlead.ordered import repartition
 from fairlead.testing import running
 from services.postgres import PostgresServer
 
@@ -259,6 +260,39 @@ def test_a_unique_key_that_a_policy_hides_is_refused(
 
 
 # worker, reader and migrator ----------------------------------------------------------------------
+
+
+def test_a_worker_moves_an_ordered_queue_and_a_reader_or_submitter_is_refused(
+    submitter: Submitting, installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repartition, "LAYOUT_SECONDS", 0.0)
+    monkeypatch.setattr(repartition, "_MARGIN_SECONDS", 0.0)
+    for role in ("worker", "reader", "submitter: to ordered queues"):
+        installed.grant(role)
+    submitter.move.options(ordering_key="a").submit(n=0)
+
+    async def move(role: str, partitions: int) -> repartition.Repartitioned:
+        app = App(installed.url(role))
+        app.queue("moves", kind="ordered")
+        try:
+            return await app.management.ordered.repartition("moves", partitions)
+        finally:
+            await app.connections.close_async()
+            app.close()
+
+    for role in ("reader", "submitter"):
+        with pytest.raises(ConfigurationError, match="permission denied .* has the grants"):
+            asyncio.run(move(role, 7))
+
+    async def move_beside_a_transaction() -> int:
+        with psycopg.connect(installed.url("submitter")) as connection:
+            submitter.move.options(connection=connection, ordering_key="a").submit(n=1)
+            moving = asyncio.ensure_future(move("worker", 7))
+            done, _ = await asyncio.wait([moving], timeout=2)
+            assert not done  # waits for the transaction that has appended
+        return (await moving).entries
+
+    assert asyncio.run(move_beside_a_transaction()) == 2
 
 
 def test_a_worker_runs_tasks_of_every_kind(installed: Installation) -> None:

@@ -165,6 +165,8 @@ async def test_a_move_is_refused_beside_a_worker_which_goes_on(kit: Kit) -> None
         other = open_app(kit.app.url, partitions=8)
         with pytest.raises(ConfigurationError, match="stop all workers of the queue"):
             await other.app.management.ordered.repartition(QUEUE, 8)
+        topics = getattr(other.app.connections.log, "_topics", None)
+        assert topics is None or topics.count(QUEUE) == 4  # Kafka could not undo more
         plan = await other.app.management.ordered.repartition_plan(QUEUE, 8)
         assert (plan.before, plan.partitions, len(plan.workers)) == (4, 8, 1)
         kit.submit("after")
@@ -289,6 +291,71 @@ async def test_a_move_that_was_cut_off_at_any_call_goes_on(
     new.app.close()
 
 
+async def test_a_submitter_reads_the_number_again_as_soon_as_the_database_of_the_log_is_back(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submits, "LAYOUT_SECONDS", 0.0)
+    database = kit.app.sql_store.database
+    log = kit.app.connections.log
+    assert log is not None
+    if not log.joins_transactions:
+        pytest.skip("the log is on another server, and goes on with the old number")
+    kit.submit("before", "a")
+
+    def away(steps: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(database, "read_now", away)
+        kit.submit("during", "a")
+    other = open_app(kit.app.url, clock=kit.clock, partitions=3)
+    await other.app.management.ordered.repartition(QUEUE, 3)
+    for key in KEYS:
+        kit.submit(key, key)
+    assert set(await log.lag(QUEUE)) <= {0, 1, 2}
+    async with running(other.app) as node:
+        await other.runs.until(*KEYS)
+        await settled(other.app, node, SOON)
+    other.app.close()
+
+
+async def test_a_move_that_hangs_while_another_one_ends_does_not_change_the_number(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repartition, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(repartition, "PATIENCE_SECONDS", 20.0)
+    kit.submit("waits")
+    hangs, goes_on = asyncio.Event(), asyncio.Event()
+    store = kit.app.sql_store
+    run_async = store.database.run_async
+
+    async def run_late(steps: Any, **rest: Any) -> Any:
+        if steps.__name__ == "resizing" and not hangs.is_set():
+            hangs.set()
+            await goes_on.wait()
+        return await run_async(steps, **rest)
+
+    monkeypatch.setattr(store.database, "run_async", run_late)
+    hanging = asyncio.ensure_future(kit.app.management.ordered.repartition(QUEUE, 8))
+    await hangs.wait()
+    other = open_app(kit.app.url, clock=kit.clock, partitions=3)
+    coordinator = kit.app.connections.coordinator
+    await coordinator.release(list(await coordinator.owners()), (await _movers(coordinator))[0])
+    await other.app.management.ordered.repartition(QUEUE, 3)
+    async with running(other.app) as node:
+        await other.runs.until("waits")
+        goes_on.set()
+        with pytest.raises((ConfigurationError, StoreUnavailable), match="run the move again"):
+            await hanging
+        known = store.database.read_now(store.queue_settings())
+        assert known[QUEUE].partitions == 3
+        for key in KEYS:
+            other.submit(key, key)
+        await other.runs.until(*KEYS)
+        await settled(other.app, node, SOON)
+    other.app.close()
+
+
 async def test_a_worker_that_meets_a_sealed_partition_ends_with_an_error(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +438,10 @@ async def _cut_off_after(app: App, partitions: int, calls: int) -> None:
     """Move the queue by a process that ends after a number of calls, without any farewell."""
     left = [calls]
     store = app.sql_store
+
+    async def version() -> int:
+        return (await store.database.read(store.queue_settings()))[QUEUE].version
+
     context = repartition.MoveContext(
         name=f"cut off after {calls}",
         log=_Cut(app.connections.log, left),
@@ -378,7 +449,8 @@ async def _cut_off_after(app: App, partitions: int, calls: int) -> None:
         coordinator=_Cut(app.connections.coordinator, left),
         clock=app.clock,
         lease_of=lease_of,
-        resize=lambda: store.database.run_async(store.resizing(QUEUE, partitions)),
+        version=version,
+        resize=lambda read: store.database.run_async(store.resizing(QUEUE, partitions, read)),
     )
     await repartition.Repartition(QUEUE, partitions, context).run()
 
@@ -401,3 +473,9 @@ async def _problems(app: App) -> str:
         for each in await examine(app.operate_context)
         if each.severity == "problem"
     )
+
+
+async def _movers(coordinator: Any) -> list[str]:
+    """Return the names of the moves that own leases."""
+    owners = set((await coordinator.owners()).values())
+    return sorted(owner for owner in owners if owner.startswith("repartition-"))

@@ -78,6 +78,8 @@ class MovingSimulation(Simulation):
         self.queue = self._queue_of(self.partitions)
         self.stored = self.partitions
         """Number of partitions in the task store."""
+        self.version = 1
+        """Version of the queue's settings in the task store."""
         self.store.share = 0.0  # a refused entry ends a move, until a person has cured it
         self.leases = Leases(self.clock)
         has_deaf = self.chance.random() < 0.3
@@ -221,10 +223,16 @@ class MovingSimulation(Simulation):
 
         hangs = self.chance.random() < 0.15
 
-        async def resize() -> None:
+        async def version() -> int:
+            return self.version
+
+        async def resize(version: int) -> bool:
             if hangs:
                 await self.clock.sleep(40)  # another move may end meanwhile
-            self.stored, self.is_switched = target, True
+            if version != self.version:
+                return False
+            self.stored, self.version, self.is_switched = target, version + 1, True
+            return True
 
         context = MoveContext(
             name=f"move-{self.moves}",
@@ -233,7 +241,8 @@ class MovingSimulation(Simulation):
             coordinator=Faulty(self.leases, faults),
             clock=self.clock,
             lease_of=lease_of,
-            resize=lambda: faults.wrap(resize),
+            version=lambda: faults.wrap(version),
+            resize=lambda read: faults.wrap(lambda: resize(read)),
         )
         move = Repartition(QUEUE, target, context)
         return Mover(faults, asyncio.create_task(move.run()))
@@ -255,6 +264,9 @@ class MovingSimulation(Simulation):
                 await self.clock.run(lambda: all(mover.is_over for mover in movers), 5)
             done = [await mover.end() for mover in movers]
             records = [rows.record for rows in self.store.partitions.values()]
+            opened = {record.partitions for record in records if not record.is_moving}
+            if any(done) and not opened <= {0, self.stored}:
+                self.fail(f"partitions by {opened}, but the task store has {self.stored}")
             if any(done) and all(
                 not record.is_moving and record.partitions == self.stored for record in records
             ):

@@ -153,7 +153,12 @@ class OrderedManagement:
         ConfigurationError while workers serve the queue, InvalidTask for a number that no queue can
         have, StoreUnavailable if the move was cut off; run another one then."""
         self._check_ordered(queue, partitions)
-        database = self._tasks.database
+        tasks = self._tasks
+        database = tasks.database
+
+        async def version() -> int:
+            return (await database.read(tasks.queue_settings()))[queue].version
+
         context = MoveContext(
             name=f"repartition-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             log=self._log,
@@ -161,7 +166,8 @@ class OrderedManagement:
             coordinator=self._context.coordinator,
             clock=self._context.clock,
             lease_of=lease_of,
-            resize=lambda: database.run_async(self._tasks.resizing(queue, partitions)),
+            version=version,
+            resize=lambda read: database.run_async(tasks.resizing(queue, partitions, read)),
             report=report,
         )
         return await Repartition(queue, partitions, context).run()

@@ -80,8 +80,11 @@ class MoveContext:
     clock: Clock
     lease_of: Callable[[PartitionKey], str]
     """Returns the name of a partition's lease."""
-    resize: Callable[[], Awaitable[None]]
-    """Sets the new number of partitions in the task store. Raises StoreUnavailable."""
+    version: Callable[[], Awaitable[int]]
+    """Reads the version of the queue's settings in the task store. Raises StoreUnavailable."""
+    resize: Callable[[int], Awaitable[bool]]
+    """Sets the new number of partitions in the task store, unless the version is another one;
+    returns whether it was set. Raises StoreUnavailable."""
     report: Callable[[str], None] = field(default=lambda text: None)
     """Callback with the progress, for people."""
 
@@ -105,10 +108,12 @@ class Repartition:
     async def run(self) -> Repartitioned:
         """Move the queue. Raise ConfigurationError while workers or another move own a partition,
         StoreUnavailable if a server is away; run another move then, which goes on from there."""
-        await self._context.log.ensure_partitions(self._queue, self._count)
         renewing = asyncio.ensure_future(self._renew())
         try:
-            await self._move(await self._acquire_all())
+            numbers = await self._acquire_all()
+            # Not before: a refused move must not enlarge a topic, which Kafka cannot undo.
+            await self._context.log.ensure_partitions(self._queue, self._count)
+            await self._move(numbers)
         except Fenced as error:
             raise ConfigurationError(
                 f"queue {self._queue!r}: another move or a worker took a partition over ({error});"
@@ -125,14 +130,9 @@ class Repartition:
 
     async def _move(self, numbers: Collection[int]) -> None:
         context = self._context
-        await self._seal(numbers)
-        held = await context.coordinator.renew(context.name, LEASE_SECONDS)
-        if lost := self._leases - held.keys():
-            raise StoreUnavailable(
-                f"queue {self._queue!r}: {len(lost)} leases expired before all partitions were"
-                " sealed; run the move again"
-            )
-        await context.resize()
+        await self._take_over(numbers)
+        while not await self._switch(numbers):
+            pass
         switched_at = context.clock.monotonic()
         for number in numbers:
             await self._move_tasks(number)
@@ -189,9 +189,9 @@ class Repartition:
             with contextlib.suppress(StoreUnavailable):
                 await self._context.coordinator.renew(self._context.name, LEASE_SECONDS)
 
-    # 2. seal, 6. open -----------------------------------------------------------------------------
+    # 2. seal, 3. switch, 6. open ------------------------------------------------------------------
 
-    async def _seal(self, numbers: Collection[int]) -> None:
+    async def _take_over(self, numbers: Collection[int]) -> None:
         context = self._context
         for number in numbers:
             context.report(f"sealing partition {number}")
@@ -202,8 +202,23 @@ class Repartition:
             self._is_paused |= owned.record.is_paused
             if owned.record != ScheduleRecord():  # else no owner has written anything
                 self._mark = min(self._mark, owned.record.low_water_mark)
+
+    async def _switch(self, numbers: Collection[int]) -> bool:
+        """Seal the partitions and set the new number; return whether it was set: not if
+        the queue's settings have changed meanwhile."""
+        context = self._context
+        # Read the version first: a move that takes a partition over after its seal changes it
+        # before this one sets a number, however long this process hangs.
+        version = await context.version()
         for number in numbers:
             await self._save(number, is_moving=True)
+        held = await context.coordinator.renew(context.name, LEASE_SECONDS)
+        if lost := self._leases - held.keys():
+            raise StoreUnavailable(
+                f"queue {self._queue!r}: {len(lost)} leases expired before all partitions were"
+                " sealed; run the move again"
+            )
+        return await context.resize(version)
 
     async def _save(self, number: int, is_moving: bool) -> None:
         await self._context.store.keep(

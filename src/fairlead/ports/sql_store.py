@@ -47,8 +47,9 @@ class SqlStore(TaskRecords, Protocol):
     def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
         """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
 
-    def resizing(self, queue: str, partitions: int) -> Steps[None]:
-        """Set the number of partitions of a registered queue, also to a lower one."""
+    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
+        """Set the number of partitions of a registered queue, also to a lower one, unless its
+        settings have another version; return whether it was set."""
 
     def history(self) -> HistoryStore:
         """Return the history of attempts and events in the same database."""

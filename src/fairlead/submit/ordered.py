@@ -30,7 +30,8 @@ log is on another server: most slots are then appended once."""
 
 
 OUTAGE_SECONDS = 60.0
-"""Seconds between two attempts to read the number of partitions while the task store is away."""
+"""Seconds between two attempts to read the number of partitions while the task store is away and
+the log is elsewhere."""
 
 logger = logging.getLogger("fairlead.ordered")
 
@@ -176,7 +177,9 @@ class OrderedSubmission:
         except StoreUnavailable:
             if not declared.keys() <= self._layouts.keys():
                 raise
-            # The log may be elsewhere; a worker corrects what comes to a wrong partition of it.
+            if self._log(connection).joins_transactions:
+                return  # the append fails too, or the next submit reads the number again
+            # The log is elsewhere; a worker corrects what comes to a wrong partition of it.
             for name in declared:
                 self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
             return

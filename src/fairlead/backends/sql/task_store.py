@@ -542,10 +542,9 @@ class SqlTaskStore(SqlTaskRecords):
             known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
-    def resizing(self, queue: str, partitions: int) -> Steps[None]:
-        """Set the number of partitions of a registered queue, also to a lower one."""
+    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
         yield self.statement("change_queues")
-        yield self.statement("resize_queue", queue, partitions)
+        return bool((yield self.statement("resize_queue", queue, partitions, version)))
 
     def settings_mark(self) -> Steps[SettingsMark]:
         rows = yield self.statement("queues_mark")

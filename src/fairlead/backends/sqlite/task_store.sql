@@ -417,7 +417,8 @@ ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.
  WHERE q.partitions < excluded.partitions
 
 -- name: resize_queue
-UPDATE fairlead_queues SET partitions = ?2, version = version + 1 WHERE queue = ?1
+-- ?3: version of the settings that the caller has read
+UPDATE fairlead_queues SET partitions = ?2, version = version + 1 WHERE queue = ?1 AND version = ?3 RETURNING queue
 
 -- name: pause
 UPDATE fairlead_queues SET paused = ?2, version = version + 1 WHERE queue = ?1 RETURNING queue
