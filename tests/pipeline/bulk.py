@@ -30,14 +30,9 @@ def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
 
 
 def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[StagedPart]:
-    """Open the job, and stage each part if the job needs rows."""
+    """Open the job, and stage or compare each part, as Spark does."""
     job.open(next(batch.schema for part in parts for batch in part))
-    assert job.opened is not None
-    return (
-        [job.stage(part, number) for number, part in enumerate(parts)]
-        if job.opened.needs_rows
-        else []
-    )
+    return [job.stage(part, number) for number, part in enumerate(parts)] if job.reads_rows else []
 
 
 def submit(

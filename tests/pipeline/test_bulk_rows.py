@@ -415,3 +415,90 @@ def test_part_of_a_batch_gives_the_same_binary_rows_as_its_rows_in_the_whole() -
     batch = next(RowEncoder(options(args_columns="n"), {}, SPACE).encode(table))[0]
     whole = binary_rows(batch, 1, b"a" * 16)
     assert b"".join(binary_rows(batch.slice(row, 1), 1, b"a" * 16) for row in range(5)) == whole
+
+
+# values that cannot travel ------------------------------------------------------------------------
+
+NAN, INFINITY = float("nan"), float("inf")
+US, SECONDS = pa.timestamp("us", "UTC"), pa.timestamp("s", "UTC")
+
+
+def map_of(keys: list[Any], values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return one map with all keys, and an empty one."""
+    return pa.MapArray.from_arrays([0, len(keys), len(keys)], pa.array(keys, type_), values)
+
+
+@pytest.mark.parametrize(
+    ("column", "bad", "reason"),
+    [
+        ("n", pa.array([1.0, NAN]), "n: JSON has no NaN or infinity"),
+        ("n", pa.array([None, -INFINITY]), "n: JSON has no NaN or infinity"),
+        ("n", pa.array([[1.0], [NAN]]), "n: JSON has no NaN or infinity"),
+        ("n", pa.array([{"a": {"b": 1.0}}, {"a": {"b": INFINITY}}]), "n: JSON has no NaN"),
+        ("n", pa.array([0, 3_000_000], pa.date32()), "n: cannot be written as JSON (date value"),
+        ("n", pa.array([0, 1 << 62], US), "n: cannot be written as JSON (date value out"),
+        ("run_at", pa.array([0, 9_151_488_000 * 10**9], US), "run_at 9151488000000000000 us since"),
+        ("run_at", pa.array([0, -(10**17)], US), "run_at -100000000000000000 us since 1970"),
+        ("run_at", pa.array([0, 10**13], SECONDS), "run_at 10000000000000 s since 1970: use an"),
+        ("weight", pa.array([1, (1 << 53) + 1]), "weight 9007199254740993: use a number from"),
+        ("weight", pa.array([1, (1 << 64) - 1], pa.uint64()), "weight 18446744073709551615: use"),
+        ("weight", pa.array([Decimal(1), Decimal("1e50")]), "weight Decimal('1"),
+        ("weight", pa.array([1.0, NAN]), "weight nan: use a number from"),
+        ("priority", pa.array([1, (1 << 64) - 1], pa.uint64()), "priority 18446744073709551615"),
+        ("payload", pa.array(["{}", '{"a":1e999}']), "payload: Number out of range"),
+        ("payload", pa.array(["{}", '{"a":"\\ud800"}']), "payload: "),
+    ],
+)
+def test_a_row_that_cannot_travel_is_refused_by_name_and_the_others_are_not(
+    column: str, bad: pa.Array, reason: str
+) -> None:
+    given = {"args_columns": "n"} if column == "n" else {}
+    encoded, rejects = encode(pa.record_batch({column: bad}), **given)
+    assert len(encoded) == 1
+    assert [(reject.ordinal, reject.column) for reject in rejects] == [(1, column)]
+    assert rejects[0].reason.startswith(reason), rejects[0]
+
+
+def test_a_map_without_usable_keys_is_refused() -> None:
+    twice = map_of(["a", "a"], [1, 2], pa.string())
+    nan = map_of(["a"], [NAN], pa.string())
+    bad_context = map_of(["a"], pa.array([b"\xff"]).view(pa.string()), pa.string())
+    for column, bad in (("n", twice), ("n", nan), ("args", nan), ("context", bad_context)):
+        given = {"args_columns": "n"} if column == "n" else {}
+        encoded, rejects = encode(pa.record_batch({column: bad}), **given)
+        assert len(encoded) == 1
+        assert [(reject.ordinal, reject.column) for reject in rejects] == [(0, column)]
+
+
+def test_a_run_at_of_any_year_that_a_single_submit_takes_is_taken() -> None:
+    instants = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1900, 9999)]
+    encoded, rejects = encode(pa.record_batch({"run_at": pa.array(instants, US)}))
+    assert not rejects and all(accepts(run_at=instant) for instant in instants)
+    assert [row["run_at"] for row in encoded] == [
+        Options().changed({"run_at": instant}).run_at_micros(0) for instant in instants
+    ]
+
+
+def test_columns_and_fields_that_are_there_twice_are_an_error() -> None:
+    field = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    with pytest.raises(InvalidTask, match="column n has the field a twice"):
+        encode(pa.record_batch({"n": field}), args_columns="n")
+    with pytest.raises(InvalidTask, match="column n is there twice"):
+        encode(pa.RecordBatch.from_arrays([pa.array([1])] * 2, ["n", "n"]), args_columns="n")
+    with pytest.raises(ConfigurationError, match="args_columns names n twice"):
+        options(args_columns="n,n")
+    with pytest.raises(InvalidTask, match="types names column n, which has type int64: leave it"):
+        encode(pa.record_batch({"n": [1]}), args_columns="n", types="n=int")
+
+
+@given(st.lists(st.integers() | st.floats() | st.decimals() | st.none(), min_size=1, max_size=6))
+def test_any_value_is_encoded_exactly_or_refused(values: list[Any]) -> None:
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return  # Spark cannot hold such a column either
+    encoded, rejects = encode(pa.record_batch({"n": column}), args_columns="n")
+    refused = {reject.ordinal for reject in rejects}
+    kept = [value for row, value in enumerate(column.to_pylist()) if row not in refused]
+    written = [json.loads(row["payload"])["n"] for row in encoded]
+    assert written == [str(value) if isinstance(value, Decimal) else value for value in kept]

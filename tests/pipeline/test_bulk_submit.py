@@ -21,8 +21,14 @@ from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.bulk.janitor import DAY, sweep
-from fairlead.pipeline.bulk.message import KeyTaken, RunSuperseded, SubmissionTotals
+from fairlead.pipeline.bulk.message import (
+    ContentDiffers,
+    KeyTaken,
+    RunSuperseded,
+    SubmissionTotals,
+)
 from fairlead.pipeline.errors import RefusedRows
+from fairlead.pipeline.jobs.submit import FileSubmission, run_submit
 from fairlead.pipeline.submit import bulk_submit
 from fairlead.ports.notification import Lane, Notification
 from fairlead.testing import running
@@ -231,11 +237,15 @@ def test_an_abandoned_job_leaves_nothing_and_can_be_run_again(app: App) -> None:
 
 
 @pytest.mark.parametrize("publish", ["atomic", "chunked"])
-def test_a_submission_without_rows_is_committed_too(app: App, publish: str) -> None:
+def test_a_submission_without_rows_commits_nothing_and_later_rows_are_submitted(
+    app: App, publish: str
+) -> None:
     assert submit(app.url, [[numbers(0, 0)]], publish=publish).staged == 0
-    job = job_of(app.url, submission_id="nothing", publish=publish)
+    job = job_of(app.url, publish=publish)
     job.open(numbers(0, 1).schema)
-    assert job.publish([]).inserted == 0 and job.totals() is not None
+    assert job.publish([]).inserted == 0 and job.totals() is None
+    assert submit(app.url, [[numbers(0, 5)]], publish=publish).inserted == 5
+    assert numbers_in(app.url) == list(range(5))
 
 
 # unique keys --------------------------------------------------------------------------------------
@@ -448,15 +458,22 @@ async def test_each_lane_is_announced_once_with_its_first_position_and_next_due_
     assert len(announced[0].ready) == len(first) == 2 and announced[0].due == to_micros(due)
 
 
-def test_a_second_run_of_a_submission_starts_no_spark_job(app: App, spark: SparkSession) -> None:
-    def jobs_of(group: str) -> int:
+def test_a_second_run_of_a_submission_compares_its_rows_or_starts_no_spark_job(
+    app: App, spark: SparkSession
+) -> None:
+    def jobs_of(group: str, count: int = 100, **options: str) -> int:
         spark.sparkContext.setJobGroup(group, group)
-        assert pay(frame(spark, 100), app.url).inserted == 100
+        assert pay(frame(spark, count), app.url, **options).inserted == 100
         return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
     assert jobs_of(f"first {app.url}") > 0
-    assert jobs_of(f"second {app.url}") == 0
-    assert sorted(numbers_in(app.url)) == list(range(100))
+    assert jobs_of(f"second {app.url}") > 0
+    assert jobs_of(f"third {app.url}", on_repeat="skip") == 0
+    with pytest.raises(ContentDiffers, match="'march' is committed with other content"):
+        jobs_of(f"fourth {app.url}", 101)
+    assert pay(frame(spark, 0), app.url, "april").staged == 0
+    assert sorted(numbers_in(app.url)) == list(range(100)) and left_in_stage(app.url) == 0
+    assert pay(frame(spark, 5), app.url, "april").inserted == 5
 
 
 def test_with_order_by_the_tasks_of_one_ordering_key_keep_that_order_in_their_lane(
@@ -528,18 +545,64 @@ def test_without_a_submission_id_unique_keys_prevent_doubles_in_a_repeated_submi
     assert sorted(numbers_in(app.url)) == list(range(20))
 
 
+# from files ---------------------------------------------------------------------------------------
+
+
+def test_files_of_each_format_give_the_values_that_they_hold(
+    app: App, spark: SparkSession, tmp_path: Path
+) -> None:
+    def submitted(path: Path, types: str | None = None, **given: Any) -> list[Any]:
+        before = len(rows(app.url, "SELECT id FROM fairlead_tasks"))
+        found = FileSubmission(path, app.url, "orders", "pay", "account,n", types, **given)
+        totals, used = run_submit(spark, found, lambda *_: None)
+        shown.append(used)
+        again = FileSubmission(path, app.url, "orders", "pay", "account,n", types, **given)
+        assert run_submit(spark, again, lambda *_: None)[0] == totals
+        found_rows = rows(app.url, "SELECT payload FROM fairlead_tasks ORDER BY id")[before:]
+        return [json.loads(bytes(row["payload"])) for row in found_rows]
+
+    shown: list[dict[str, str]] = []
+    order = ["10", "9", "8"]
+    csv, line = tmp_path / "jobs.csv", tmp_path / "jobs.jsonl"
+    csv.write_text("account,n,ordering_key\n" + "".join(f"00123,{n},k\n" for n in order))
+    line.write_text("".join(f'{{"account":"01","n":{n},"ordering_key":"k"}}\n' for n in order))
+    assert submitted(csv, "n=int", order_by="n") == [
+        {"account": "00123", "n": n} for n in (8, 9, 10)
+    ]
+    assert shown[-1] == {"account": "text", "n": "int", "ordering_key": "text"}
+    assert submitted(line, order_by="n") == [{"account": "01", "n": n} for n in (8, 9, 10)]
+    (tmp_path / "lake").mkdir()
+    frame(spark, 3).select("n", F.lit("007").alias("account")).write.partitionBy("account").parquet(
+        str(tmp_path / "lake" / "jobs")
+    )
+    by_number = sorted(submitted(tmp_path / "lake" / "jobs"), key=lambda task: task["n"])
+    assert by_number == [{"account": "007", "n": n} for n in range(3)]
+    assert shown[-1] == {"n": "bigint", "account": "text"}
+    csv.write_text("account,n,weight\n1,2,nan\n")
+    with pytest.raises(RefusedRows, match="jobs.csv line 2: weight 'nan': use a finite number"):
+        submitted(csv)
+    (tmp_path / "bad.csv").write_text('account,n\n1,"2\n')
+    with pytest.raises(RefusedRows, match="a quote after line 1 is not closed"):
+        submitted(tmp_path / "bad.csv")
+    with pytest.raises(ContentDiffers):
+        for path in (line, tmp_path / "lake" / "jobs"):
+            submitted(path, submission_id="march")
+
+
 # from a stream ------------------------------------------------------------------------------------
 
 
-def write_stream(spark: SparkSession, folder: Path, url: str) -> None:
+def write_stream(
+    spark: SparkSession, folder: Path, url: str, checkpoint: str = "checkpoint"
+) -> None:
     """Submit all files in micro-batches of one file, with a lasting checkpoint."""
     query = (
         spark.readStream.schema("n bigint")
         .option("maxFilesPerTrigger", 1)
         .json(str(folder / "in"))
         .writeStream.format("fairlead")
-        .options(url=url, queue="orders", task="pay", args_columns="n")
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .options(url=url, queue="orders", task="pay", args_columns="n", submission_id="numbers")
+        .option("checkpointLocation", str(folder / checkpoint))
         .trigger(availableNow=True)
         .start()
     )
@@ -578,8 +641,15 @@ def test_a_restarted_stream_submits_each_row_once(
         ("1", "committed"),
         ("2", "committed"),
     ]
-    assert len({row["submission_id"].partition("/")[0] for row in jobs}) == 1
+    kept = json.loads((tmp_path / "checkpoint" / "metadata").read_text())
+    assert {row["submission_id"].rpartition("/")[0] for row in jobs} == {f"numbers/{kept['id']}"}
     assert left_in_stage(app.url) == 0
+    # A new checkpoint begins at batch 0 again; its batches are others than those before.
+    (tmp_path / "in" / "1.json").unlink()
+    (tmp_path / "in" / "2.json").unlink()
+    add_file(tmp_path, "3.json", 90, 100)
+    write_stream(spark, tmp_path, app.url, "new")
+    assert sorted(numbers_in(app.url)) == list(range(100))
 
 
 # cleaning ------------------------------------------------------------------------------

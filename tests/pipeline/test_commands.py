@@ -78,11 +78,17 @@ def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Work
         "payouts",
         "--args",
         "partner,amount",
+        "--types",
+        "amount=float",
     )
     assert workspace.done(*submit, "--dry-run")["format"] == "csv"
     first = workspace.done(*submit)
     assert (first["inserted"], first["rejected"]) == (80, 0)
-    assert workspace.done(*submit) == first
+    assert first["types"] == {"partner": "text", "amount": "float", "fairness_key": "text"}
+    (workspace.folder / "jobs.csv").rename(workspace.folder / "renamed.csv")
+    assert (
+        workspace.done(*["renamed.csv" if each == "jobs.csv" else each for each in submit]) == first
+    )
     assert workspace.run("worker", "tasks:app", "--until-empty").returncode == 0
     runs = 70 + 10 * 5  # ten of them fail, five times each
     assert workspace.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}

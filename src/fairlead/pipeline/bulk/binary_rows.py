@@ -11,9 +11,20 @@ if TYPE_CHECKING:
 
 
 def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
-    """Return the rows without header and trailer: job, attempt (16 bytes), then the columns of the
-    batch. Columns of fixed size without nulls come first, as in `columns.staged`."""
+    """Return the rows without header and trailer, one after the other; see `row_bytes`."""
     import numpy as np
+
+    rows = row_bytes(batch, job, attempt)
+    if not len(rows):
+        return b""
+    _, offsets, joined = rows.buffers()
+    rows_end = int(np.frombuffer(offsets, "i4")[len(rows)])
+    return bytes(joined.slice(0, rows_end).to_pybytes())
+
+
+def row_bytes(batch: pa.RecordBatch, job: int, attempt: bytes) -> pa.Array:
+    """Return each row as bytes: job, attempt (16 bytes), then the columns of the batch. Columns of
+    fixed size without nulls come first, as in `columns.staged`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -26,13 +37,7 @@ def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
         lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
         parts += [_elements_as_bytes(lengths.astype(">i4")), values.fill_null(b"")]
     # Join the fields row by row in the order in which the server reads them.
-    rows = pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
-    _, offsets, joined = rows.buffers()
-    return (
-        joined.slice(0, int(np.frombuffer(offsets, "i4")[len(rows)])).to_pybytes()
-        if len(rows)
-        else b""
-    )
+    return pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
 
 
 _FORMATS = {

@@ -3,9 +3,12 @@ error text that a submit of its task would raise."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.core.values import MOST_KEY_BYTES, MOST_NAME_BYTES
+from fairlead.clock import MICROS, to_micros
+from fairlead.core.values import MOST_KEY_BYTES, MOST_NAME_BYTES, brief
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 from fairlead.pipeline.bulk.bounds import reason_against
 from fairlead.pipeline.bulk.columns import TEXTS
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 100  # characters
 _MOST_REASON = 500  # characters
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_FIRST_SECOND = to_micros(datetime.min.replace(tzinfo=UTC)) // MICROS
+_END_SECOND = to_micros(datetime.max.replace(tzinfo=UTC)) // MICROS + 1
 
 
 class Reject(NamedTuple):
@@ -33,20 +39,24 @@ class Reject(NamedTuple):
 class Problems:
     """Refused rows of one batch, each with its first problem."""
 
-    def __init__(self, first: int, rows: int) -> None:
-        """`first`: position of the batch's first row in its partition."""
+    def __init__(self, first: int, rows: int, places: Sequence[str] | None = None) -> None:
+        """`first`: position of the batch's first row in its partition. `places`: where each row
+        comes from, such as `jobs.csv line 3`."""
         self._first = first
+        self._places = places
         self._rows = rows
         self._rejects: dict[int, Reject] = {}
 
     def note(self, row: int, column: str, value: Any, reason: str) -> None:
         """Refuse a row of the batch."""
         shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if self._places is not None:
+            reason = f"{self._places[row]}: {reason}"
         reject = Reject(
             self._first + row,
             column,
             printable(reason, _MOST_REASON),
-            printable(repr(shown), _MOST_SHOWN),
+            printable(brief(shown), _MOST_SHOWN),
         )
         self._rejects.setdefault(row, reject)
 
@@ -77,7 +87,11 @@ def check(column: str, values: pa.Array, problems: Problems) -> None:
     if column in TEXTS:
         values = _unicode(column, values, problems)
     for row in pc.indices_nonzero(pc.fill_null(_suspects(column, values), True)).to_pylist():
-        value = _value(values, row)
+        try:
+            value = _value(values, row)
+        except (ValueError, OverflowError) as error:
+            problems.note(row, column, *_unreadable(column, values, row, error))
+            continue
         if (reason := reason_against(column, value)) is not None:
             problems.note(row, column, value, reason)
 
@@ -94,9 +108,11 @@ def _suspects(column: str, values: pa.Array) -> pa.Array:
             pc.or_(pc.greater(size, MOST_NAME_BYTES), blank), pc.match_substring(values, "\x00")
         )
     if column == "priority":
-        out = pc.or_(pc.less(values, PRIORITIES.start), pc.greater_equal(values, PRIORITIES.stop))
+        numbers = values.cast(pa.float64(), safe=False)
+        out = pc.or_(pc.less(numbers, PRIORITIES.start), pc.greater_equal(numbers, PRIORITIES.stop))
     elif column == "weight":
-        weights = values.cast(pa.float64())
+        # Unsafe: a number that a float cannot hold exactly is out of bounds anyway.
+        weights = values.cast(pa.float64(), safe=False)
         out = pc.invert(
             pc.and_(pc.greater_equal(weights, MIN_WEIGHT), pc.less_equal(weights, MAX_WEIGHT))
         )
@@ -105,11 +121,29 @@ def _suspects(column: str, values: pa.Array) -> pa.Array:
         out = pc.or_(pc.greater(size, MOST_KEY_BYTES), pc.match_substring(values, "\x00"))
         if column != "fairness_key":
             out = pc.or_(out, pc.equal(size, 0))
+    elif column == "run_at":
+        # A 64-bit count of nanoseconds holds only years in which a datetime can be.
+        per_second = _PER_SECOND[values.type.unit]
+        instants = values.cast(pa.int64())
+        if values.type.unit == "ns":
+            return pa.repeat(False, len(values))
+        out = pc.or_(
+            pc.less(instants, _FIRST_SECOND * per_second),
+            pc.greater_equal(instants, _END_SECOND * per_second),
+        )
     elif column == "context":
         out = values.is_valid()
     else:
         out = pa.repeat(False, len(values))
     return pc.fill_null(out, False)
+
+
+def _unreadable(column: str, values: pa.Array, row: int, error: Exception) -> tuple[Any, str]:
+    """Return a value that Python cannot hold, as text, and the reason against it."""
+    if column == "run_at":
+        value = f"{values[row].value} {values.type.unit} since 1970"
+        return value, f"run_at {value}: use an instant in the years 1 to 9999"
+    return str(values.type), f"{column}: cannot be read ({error})"
 
 
 def _value(values: pa.Array, row: int) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fairlead.errors import InvalidTask
+from fairlead.pipeline.bulk.declared_types import ORDER, PLACE, PROBLEM, arrow_type
 from fairlead.pipeline.bulk.options import BulkOptions
 
 if TYPE_CHECKING:
@@ -26,15 +27,18 @@ KNOWN_COLUMNS = (
 )
 """Columns with a fixed meaning."""
 
+_ADDED = (PLACE, PROBLEM, ORDER)
+
 TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload")
 
 
 def check(schema: pa.Schema, options: BulkOptions) -> None:
     """Raise InvalidTask with all problems: columns that are unknown, missing, repeated or of a
     wrong type."""
+    schema, wrong = _declared(schema, options)
     names = schema.names
     known = known_columns(schema, options)
-    wrong = [
+    wrong += [
         f"column {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1
     ]
     wrong += [
@@ -42,8 +46,9 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
         for name in options.args_columns
         if name not in names
     ]
+    wrong += [problem for field in schema for problem in _repeated(field.name, field.type)]
     unknown = [
-        name for name in names if name not in KNOWN_COLUMNS and name not in options.args_columns
+        name for name in names if name not in (*KNOWN_COLUMNS, *_ADDED, *options.args_columns)
     ]
     if unknown:
         wrong.append(
@@ -71,6 +76,34 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
             wrong.append(f"column {name} has type {schema.field(name).type}: use {fit}")
     if wrong:
         raise InvalidTask(f"these columns do not fit a bulk submit: {'; '.join(wrong)}")
+
+
+def _declared(schema: pa.Schema, options: BulkOptions) -> tuple[pa.Schema, list[str]]:
+    """Return the schema with the types of the option `types`, and its problems."""
+    import pyarrow as pa
+
+    wrong = []
+    for name, type_ in options.types:
+        for index in schema.get_all_field_indices(name):
+            given = schema.field(index).type
+            if not (pa.types.is_string(given) or pa.types.is_large_string(given)):
+                wrong.append(f"types names column {name}, which has type {given}: leave it out")
+            schema = schema.set(index, pa.field(name, arrow_type(type_)))
+        if name not in schema.names:
+            wrong.append(f"column {name} is missing (types names it)")
+    return schema, wrong
+
+
+def _repeated(path: str, type_: pa.DataType) -> Iterator[str]:
+    """Yield a problem for each field that a struct, however deep inside, has twice."""
+    import pyarrow as pa
+
+    fields = [type_.field(index) for index in range(type_.num_fields)]
+    names = [field.name for field in fields] if pa.types.is_struct(type_) else []
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"column {path} has the field {name} twice"
+    for field in fields:
+        yield from _repeated(f"{path}.{field.name}", field.type)
 
 
 def known_columns(schema: pa.Schema, options: BulkOptions) -> list[str]:

@@ -13,7 +13,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.bulk import columns
 from fairlead.pipeline.bulk.ids import IdSpace
-from fairlead.pipeline.bulk.jobs import end_run, find
+from fairlead.pipeline.bulk.jobs import check_content, end_run, find
 from fairlead.pipeline.bulk.message import Opened, StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.publish import Publisher
@@ -49,13 +49,23 @@ class BulkJob:
         """Check the columns, and take over the job for this run; return the epoch of the run. A
         repeated call changes nothing.
 
-        Afterwards `opened.needs_rows` says whether rows must be staged. Raise InvalidTask
-        with all problems of the columns, StoreUnavailable, or SchemaMismatch.
+        Afterwards `reads_rows` says whether `stage` needs the rows. Raise InvalidTask with all
+        problems of the columns, ContentDiffers when the submission was published with another
+        `content`, StoreUnavailable, or SchemaMismatch.
         """
         columns.check(schema, self.options)
         with self._connected() as (app, stage):
             self.opened = app.sql_store.database.run(self._open(app, stage))
         return self.epoch
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether rows must be staged, or compared with those published before. Call after
+        `open`."""
+        assert self.opened is not None, "not opened"
+        return self.opened.needs_rows or (
+            self.options.on_repeat == "compare" and not self.opened.is_same
+        )
 
     @property
     def partitions(self) -> int:
@@ -65,18 +75,24 @@ class BulkJob:
 
     def stage(self, batches: Iterable[pa.RecordBatch], part: int) -> StagedPart:
         """Check, encode and stage the rows of one part (partition of the DataFrame), all or
-        nothing.
+        nothing. If the submission is already published, stage nothing: the message only says what
+        the rows are, so that `publish` can compare them.
 
         Raise RefusedRows with the first rows that do not fit (unless on_error is "quarantine"),
         or RunSuperseded when another run has taken over.
         """
         opened = self.opened
         assert opened is not None, "stage before open"
-        attempt = str(uuid.uuid4())
+        attempt = str(uuid.uuid4()) if opened.needs_rows else ""
         space = IdSpace.of(opened.opened_at, self.submission_id, self.epoch, part)
         rows = RowEncoder(self.options, opened.registered, space)
-        with self._connected() as (_, stage):
-            stage.write(opened, part, attempt, self._encoded(rows, batches, part))
+        encoded = self._encoded(rows, batches, part)
+        if opened.needs_rows:
+            with self._connected() as (_, stage):
+                stage.write(opened, part, attempt, encoded)
+        else:
+            for _ in encoded:
+                pass
         return StagedPart(
             self.submission_id,
             self.epoch,
@@ -87,14 +103,17 @@ class BulkJob:
             rows.bytes,
             rows.is_keyed,
             rows.queues,
+            rows.digest.text,
         )
 
     def publish(self, messages: Sequence[StagedPart]) -> SubmissionTotals:
         """Turn the staged rows of these parts into tasks, each once. If the submission is already
-        published, only return its totals.
+        published, only return its totals. Parts without any rows publish nothing, and a later run
+        may give rows.
 
-        Raise RunSuperseded when another run has taken over, KeyTaken when on_conflict is "error"
-        and a unique key is taken, and StageLost when staged rows are missing.
+        Raise ContentDiffers when the submission is published with other rows, RunSuperseded when
+        another run has taken over, KeyTaken when on_conflict is "error" and a unique key is taken,
+        and StageLost when staged rows are missing.
         """
         with self._connected() as (app, stage):
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(
@@ -102,8 +121,7 @@ class BulkJob:
             )
             with suppress(StoreUnavailable):  # the janitor deletes what is left
                 app.sql_store.database.run(stage.drop(job.number, self.submission_id))
-        assert job.totals is not None
-        return job.totals
+        return job.counts
 
     def abort(self) -> None:
         """End this run without publishing anything. Another run of the submission starts from the
@@ -125,14 +143,24 @@ class BulkJob:
     def _open(self, app: App, stage: Stage) -> Steps[Opened]:
         now = SYSTEM_CLOCK.now()
         yield Statement(
-            stage.sql["open_job"], (self.submission_id, self.epoch, now, self.options.publish)
+            stage.sql["open_job"],
+            (self.submission_id, self.epoch, now, self.options.publish, self.options.content),
         )
-        number, _, state, _, opened_at = (yield Statement(stage.sql["job"], (self.submission_id,)))[
-            0
-        ][:5]
+        job = yield from find(stage.sql, self.submission_id)
+        assert job is not None
+        check_content(job, self.options.content, job.declared)
+        is_same = self.options.content is not None and self.options.content == job.declared
         settings = yield from app.sql_store.queue_settings()
         registered = {queue: setting.partitions for queue, setting in settings.items()}
-        return Opened(number, self.submission_id, self.epoch, state, opened_at, registered)
+        return Opened(
+            job.number,
+            self.submission_id,
+            self.epoch,
+            job.state,
+            job.opened_at,
+            registered,
+            is_same,
+        )
 
     def _encoded(
         self, rows: RowEncoder, batches: Iterable[pa.RecordBatch], part: int

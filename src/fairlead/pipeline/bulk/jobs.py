@@ -6,7 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.pipeline.bulk.message import RunSuperseded, StagedPart, SubmissionTotals
+from fairlead.pipeline.bulk.message import (
+    ContentDiffers,
+    RunSuperseded,
+    StagedPart,
+    SubmissionTotals,
+)
 from fairlead.ports.statements import Statement, Steps
 
 _decode = msgspec.json.Decoder(list[StagedPart]).decode
@@ -27,6 +32,8 @@ class JobRow(NamedTuple):
     inserted: int
     duplicates: int
     rejected: int
+    declared: str | None
+    content: str | None
 
     @property
     def messages(self) -> list[StagedPart]:
@@ -36,8 +43,11 @@ class JobRow(NamedTuple):
     @property
     def totals(self) -> SubmissionTotals | None:
         """Totals of the job; None until it is committed."""
-        if self.state != "committed":
-            return None
+        return self.counts if self.state == "committed" else None
+
+    @property
+    def counts(self) -> SubmissionTotals:
+        """Totals of the rows that are published so far."""
         return SubmissionTotals(
             self.submission_id,
             self.staged,
@@ -77,6 +87,17 @@ def end_run(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> St
     owns it."""
     rows = yield Statement(sql["abort_job"], (submission_id, epoch, now))
     return rows[0][0] if rows else None
+
+
+def check_content(job: JobRow, given: str | None, kept: str | None) -> None:
+    """Raise ContentDiffers unless both digests, if there are two, are the same."""
+    if given is not None and kept is not None and given != kept:
+        state = "is committed" if job.state == "committed" else "has begun to publish"
+        raise ContentDiffers(
+            f"submission {job.submission_id!r} {state} with other content ({kept}, not {given}):"
+            " the rows or the options that shape the tasks have changed, and nothing more was"
+            " submitted; give new rows a submission_id of their own, or repeat the same rows"
+        )
 
 
 def superseded(submission_id: str) -> RunSuperseded:

@@ -23,6 +23,11 @@ class KeyTaken(FairleadError):
     """Unique keys of some rows were taken, and on_conflict is "error"; nothing was published."""
 
 
+class ContentDiffers(FairleadError):
+    """A submission was published, whole or in part, with other content; this run submitted
+    nothing."""
+
+
 class StagedPart(msgspec.Struct, frozen=True):
     """Message that an attempt of a Spark task staged one part (a partition of the DataFrame)."""
 
@@ -30,7 +35,7 @@ class StagedPart(msgspec.Struct, frozen=True):
     epoch: str
     part: int
     attempt: str
-    """UUID of this attempt of the Spark task."""
+    """UUID of this attempt of the Spark task; empty when the rows were only compared."""
     rows: int
     rejected: int
     bytes: int
@@ -38,6 +43,8 @@ class StagedPart(msgspec.Struct, frozen=True):
     """True when some rows have unique keys."""
     queues: dict[str, int]
     """Number of partitions of each queue of the rows."""
+    digest: str
+    """Digest of the rows in any order, in hexadecimal digits; see `content.RowDigest`."""
 
 
 class StagedPiece(NamedTuple):
@@ -73,6 +80,8 @@ class Opened(msgspec.Struct, frozen=True):
     opened_at: int
     registered: dict[str, int]
     """Number of partitions of each known queue."""
+    is_same: bool
+    """Whether the digest that the submitter gave is that of the rows published before."""
 
     @property
     def needs_rows(self) -> bool:

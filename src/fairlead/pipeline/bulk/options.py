@@ -14,12 +14,14 @@ from fairlead.core.values import MOST_KEY_BYTES
 from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.bounds import reason_against
+from fairlead.pipeline.bulk.declared_types import read_types
 from fairlead.urls import split_url
 
 _CHOICES = {
     "on_conflict": ("ignore", "error"),
     "on_error": ("fail", "quarantine"),
     "publish": ("atomic", "chunked"),
+    "on_repeat": ("compare", "skip"),
     "keep_result": ("true", "false"),
 }
 _LEAST = {
@@ -53,6 +55,15 @@ class BulkOptions:
     on_error: str = "fail"
     """Reaction to a row with a value out of bounds: fail the job ("fail"), or store the row in
     fairlead_bulk_rejects ("quarantine")."""
+    on_repeat: str = "compare"
+    """Reaction to a submission id that is already published: read the rows and fail if they differ
+    from the published ones ("compare"), or read nothing ("skip")."""
+    content: str | None = None
+    """Digest of the content, if the submitter knows one, such as that of a file. A repeat with the
+    same digest reads no rows; one with another digest fails at once."""
+    types: tuple[tuple[str, str], ...] = ()
+    """Types of columns of text, as (column, type); `declared_types.TYPES` lists the types. Other
+    columns keep the types of the DataFrame."""
     publish: str = "atomic"
     """Way of publishing. "atomic": all rows in one transaction; "chunked": each row exactly once,
     in several transactions, so that a failed job may have published some chunks."""
@@ -102,6 +113,9 @@ class BulkOptions:
             values["args_columns"] = tuple(
                 name.strip() for name in values["args_columns"].split(",") if name.strip()
             )
+        if "types" in values:
+            values["types"], problems = read_types(values["types"])
+            wrong += problems
         read = cls(**{"url": "", **values})
         wrong += read._problems()
         if wrong:
@@ -134,6 +148,11 @@ class BulkOptions:
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 wrong.append(f"{name} {value}: use {least} or more")
+        wrong += [
+            f"args_columns names {name} twice"
+            for name in sorted(set(self.args_columns))
+            if self.args_columns.count(name) > 1
+        ]
         if (self.partitions or 1) > MOST_PARTITIONS:
             wrong.append(f"partitions {self.partitions}: use {MOST_PARTITIONS} or fewer")
         return wrong

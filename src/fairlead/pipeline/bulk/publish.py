@@ -9,7 +9,8 @@ import msgspec
 
 from fairlead.app import App
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
+from fairlead.pipeline.bulk.content import joined_content
+from fairlead.pipeline.bulk.jobs import JobRow, check_content, end_run, lock, superseded, touch
 from fairlead.pipeline.bulk.message import KeyTaken, StagedPart, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
@@ -33,10 +34,12 @@ class Publisher:
         self._epoch = epoch
 
     def publish(self, messages: Sequence[StagedPart]) -> JobRow:
-        """Publish the parts (see `BulkJob.publish`), and return the committed job."""
+        """Publish the parts (see `BulkJob.publish`), and return the committed job. Without any
+        rows, return the job aborted, so that a later run may give rows."""
         database = self._app.sql_store.database
         self._check(messages)
-        queues = {queue: count for message in messages for queue, count in message.queues.items()}
+        staged = [message for message in messages if message.attempt]
+        queues = {queue: count for message in staged for queue, count in message.queues.items()}
         # In a transaction of its own: the settings of all queues are locked until its end.
         database.run(self._app.sql_store.registration(queues))
         if self._options.publish == "atomic":
@@ -45,7 +48,7 @@ class Publisher:
         else:
             job = database.run(self._begin(messages))
         # If an earlier run began to publish the job in chunks, publish the rest in chunks as well.
-        while job.state != "committed":
+        while job.state == "publishing":
             self._wait_for_room(job)
             job, notification = database.run(self._advance(self._options.rows_per_chunk))
             self._app.channel.announce(notification)
@@ -57,21 +60,31 @@ class Publisher:
         job = yield from self._begin(messages)
         return (
             (yield from self._advance(job.staged))
-            if job.publish == "atomic"
+            if job.publish == "atomic" and job.state != "aborted"
             else (job, Notification())
         )
 
     def _begin(self, messages: Sequence[StagedPart]) -> Steps[JobRow]:
         """Store which parts the job publishes; a later run continues with the same parts."""
         job = yield from lock(self._stage.sql, self._submission_id, self._epoch)
+        rows, rejected = sum(m.rows for m in messages), sum(m.rejected for m in messages)
+        content = joined_content(messages)
         if job.state != "open":
+            check_content(job, content if messages else None, job.content)
             return job
+        if not all(message.attempt for message in messages):
+            raise superseded(self._submission_id)  # the published job was deleted meanwhile
+        if not rows + rejected:
+            yield from end_run(
+                self._stage.sql, self._submission_id, self._epoch, SYSTEM_CLOCK.now()
+            )
+            return job._replace(state="aborted")
         ordered = sorted(messages, key=lambda message: message.part)
-        rows, rejected = sum(m.rows for m in ordered), sum(m.rejected for m in ordered)
         parts = msgspec.json.encode(ordered).decode()
         now = SYSTEM_CLOCK.now()
         yield Statement(
-            self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now)
+            self._stage.sql["begin_publishing"],
+            (self._submission_id, parts, rows, rejected, now, content),
         )
         if rejected:
             attempts = [(message.attempt, message.part) for message in ordered if message.rejected]

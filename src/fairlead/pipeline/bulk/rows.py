@@ -10,6 +10,8 @@ from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT
 from fairlead.pipeline.bulk import arguments
 from fairlead.pipeline.bulk.checks import Problems, Reject, check
 from fairlead.pipeline.bulk.columns import known_columns, staged
+from fairlead.pipeline.bulk.content import RowDigest
+from fairlead.pipeline.bulk.declared_types import PLACE, PROBLEM, convert
 from fairlead.pipeline.bulk.ids import IdSpace
 from fairlead.pipeline.bulk.options import BulkOptions
 
@@ -33,6 +35,7 @@ class RowEncoder:
         self.rows = 0
         self.rejected = 0
         self.bytes = 0
+        self.digest = RowDigest()
         self.is_keyed = False
         """True when a row has a unique key."""
         self.queues: dict[str, int] = {}
@@ -49,8 +52,9 @@ class RowEncoder:
 
         options = self._options
         known = known_columns(batch.schema, options)
-        problems = Problems(self._rows_read, batch.num_rows)
+        problems = Problems(self._rows_read, batch.num_rows, _places(batch))
         self._rows_read += batch.num_rows
+        batch = _readable(batch, options, problems)
         for column in known:
             default = {"queue": options.queue, "name": options.task}.get(column)
             values = batch.column(column)
@@ -70,6 +74,8 @@ class RowEncoder:
         columns = {column: batch.column(column) for column in known}
         encoded = pa.record_batch(self._columns(batch.num_rows, columns, payloads), schema=staged())
         self.rows += encoded.num_rows
+        self.digest.add_rows(encoded, payloads)
+        self.digest.add_rejects(rejects)
         self.rejected += len(rejects)
         self.bytes += encoded.nbytes
         return encoded, rejects
@@ -137,6 +143,27 @@ def _given(
         )
     values = columns[name].cast(type)
     return values if default is None else values.fill_null(pa.scalar(default, type))
+
+
+def _places(batch: pa.RecordBatch) -> list[str] | None:
+    """Return where each row comes from, if the reader of a file has said so."""
+    return batch.column(PLACE).to_pylist() if PLACE in batch.schema.names else None
+
+
+def _readable(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> pa.RecordBatch:
+    """Return the rows with the declared types; refuse those that a reader of files could not
+    read."""
+    import pyarrow.compute as pc
+
+    if PROBLEM in batch.schema.names:
+        found = batch.column(PROBLEM)
+        for row in pc.indices_nonzero(found.is_valid()).to_pylist():
+            column, _, reason = found[row].as_py().partition("\n")
+            problems.note(row, column, None, reason)
+    for name, type_ in options.types:
+        values = convert(name, batch.column(name), type_, problems)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, values)
+    return batch
 
 
 def _need_unique_keys(batch: pa.RecordBatch, problems: Problems) -> None:

@@ -2,24 +2,28 @@
 -- Statements have the same names and parameters as in postgres.sql. Staged rows are in files, not in a table.
 
 -- name: open_job
--- ?2 epoch, ?3 now, ?4 atomic or chunked. Keep the parts of a job that is being published; do not change a committed job.
-INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at)
-VALUES (?1, ?2, 'open', ?4, ?3, ?3)
+-- ?2 epoch, ?3 now, ?4 atomic or chunked, ?5 digest that the submitter gave. Keep the parts of a job that is being published; do
+-- not change a committed job.
+INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at, declared)
+VALUES (?1, ?2, 'open', ?4, ?3, ?3, ?5)
 ON CONFLICT (submission_id) DO UPDATE
    SET epoch = excluded.epoch, touched_at = excluded.touched_at,
        opened_at = CASE WHEN j.epoch = excluded.epoch THEN j.opened_at ELSE excluded.opened_at END,
        state = CASE WHEN j.state = 'publishing' THEN j.state ELSE 'open' END,
        publish = CASE WHEN j.state = 'publishing' THEN j.publish ELSE excluded.publish END,
+       declared = CASE WHEN j.state = 'publishing' THEN j.declared ELSE excluded.declared END,
        swept = j.swept AND j.state = 'publishing'
  WHERE j.state <> 'committed'
 
 -- name: job
-SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected, declared,
+       content
   FROM fairlead_bulk_jobs WHERE submission_id = ?1
 
 -- name: lock_job
 -- SQLite has one writer at a time, so the transaction needs no other lock.
-SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected, declared,
+       content
   FROM fairlead_bulk_jobs WHERE submission_id = ?1
 
 -- name: touch_job
@@ -27,8 +31,9 @@ SELECT number, epoch, state, publish, opened_at, parts, staged, published_throug
 UPDATE fairlead_bulk_jobs SET touched_at = ?3 WHERE submission_id = ?1 AND epoch = ?2 RETURNING number
 
 -- name: begin_publishing
--- ?2 parts, ?3 rows staged, ?4 rows rejected, ?5 now
-UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = ?2, staged = ?3, rejected = ?4, touched_at = ?5
+-- ?2 parts, ?3 rows staged, ?4 rows rejected, ?5 now, ?6 count and digest of the rows
+UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = ?2, staged = ?3, rejected = ?4, touched_at = ?5,
+       content = ?6
  WHERE submission_id = ?1
 
 -- name: advance

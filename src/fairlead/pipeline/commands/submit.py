@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from fairlead.cli.options import Json
@@ -30,11 +31,21 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Columns of the arguments: a,b; default: column `payload` or `args`."),
     ] = None
+    types: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Types of columns of text: amount=decimal,count=int; others stay text. Known: text,"
+                " int, decimal, float, bool, date, timestamp."
+            )
+        ),
+    ] = None
     submission_id: Annotated[
         str | None,
         typer.Option(
             help=(
-                "Id of the job: a repeated id changes nothing. Default: from path, time and size."
+                "Id of the job: a repeated id with the same content changes nothing. Default: a"
+                " digest of the content."
             )
         ),
     ] = None
@@ -58,8 +69,8 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def submit(options: SubmitOptions) -> None:
-    """Submit a task for each row, all in one commit. A repeated run of the same file changes
-    nothing.
+    """Submit a task for each row, all in one commit. A repeated run of the same content changes
+    nothing, whatever the file is called.
 
     Example: fairlead pipeline submit jobs.parquet --task pay --queue payouts --args partner,amount
     """
@@ -72,6 +83,7 @@ def submit(options: SubmitOptions) -> None:
             queue=options.queue,
             task=options.task,
             args=options.args,
+            types=options.types,
             submission_id=options.submission_id,
             order_by=options.order_by,
             on_conflict=options.on_conflict,
@@ -82,14 +94,23 @@ def submit(options: SubmitOptions) -> None:
         described = submission.described()
         if options.dry_run:
             print_result(
-                options.json, described, f"would submit {options.file} as {submission.identity!r}"
+                options.json,
+                described,
+                f"would submit {options.file} as {submission.identity!r}; types:"
+                f" {_shown(described['types'])}",
             )
             return
         with session_of(options.spark) as spark, watching("submitting") as on_rows:
-            totals = run_submit(spark, submission, on_rows)
+            totals, types = run_submit(spark, submission, on_rows)
         print_result(
             options.json,
-            totals,
+            msgspec.structs.asdict(totals) | {"types": types or described["types"]},
             f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} existed already,"
-            f" {totals.rejected:,} rejected",
+            f" {totals.rejected:,} rejected; types: {_shown(types or described['types'])}",
         )
+
+
+def _shown(types: dict[str, str] | str) -> str:
+    if isinstance(types, str):
+        return types
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())

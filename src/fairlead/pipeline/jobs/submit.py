@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bulk.declared_types import ORDER, read_types
+from fairlead.pipeline.bulk.files import DataFile, data_files, digest_of, format_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from fairlead.pipeline.bulk.message import SubmissionTotals
     from fairlead.pipeline.runs import OnRows
 
-_FORMATS = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
+_OWN_TYPES = {"priority": "int", "weight": "float", "run_at": "timestamp"}
+"""Types of known columns that a file gives as text."""
 
 
 @dataclass(frozen=True)
@@ -33,42 +32,77 @@ class FileSubmission:
     queue: str
     task: str | None = None
     args: str | None = None
+    types: str | None = None
     submission_id: str | None = None
     order_by: str | None = None
     on_conflict: str = "ignore"
     on_error: str = "fail"
     publish: str = "atomic"
 
-    @property
-    def identity(self) -> str:
-        """Return the submission id: the given one, or a digest of path, modification time and size
-        of every file, and of the options that shape the tasks."""
-        if self.submission_id:
-            return self.submission_id
-        files = sorted(self.file.rglob("*")) if self.file.is_dir() else [self.file]
-        stats = [
-            (str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size)
-            for path in files
-            if path.is_file()
-        ]
-        made = (stats, self.queue, self.task, self.args)
-        return f"{self.file.name}-{hashlib.sha256(repr(made).encode()).hexdigest()[:16]}"
+    @cached_property
+    def files(self) -> list[DataFile]:
+        """Files with the rows."""
+        return data_files(self.file)
+
+    @cached_property
+    def content(self) -> str:
+        """Digest of the bytes of the files, and of the options that shape the tasks."""
+        shape = (
+            self.format,
+            self.queue,
+            self.task,
+            sorted(self.args_columns),
+            self._declared,
+        )
+        return digest_of(self.files, shape)
 
     @property
+    def identity(self) -> str:
+        """Return the submission id: the given one, or the beginning of the digest."""
+        return self.submission_id or f"file-{self.content[:32]}"
+
+    @cached_property
     def format(self) -> str:
-        """Return the format of the file; a folder is read as Parquet. Raise ConfigurationError for
-        an unknown suffix."""
-        if self.file.is_dir():
-            return "parquet"
-        found = _FORMATS.get(self.file.suffix.lower())
-        if found is None:
+        """Format of the files. Raise ConfigurationError for an unknown suffix."""
+        return format_of(self.file, self.files)
+
+    @cached_property
+    def args_columns(self) -> tuple[str, ...]:
+        """Columns that are arguments."""
+        return tuple(filter(None, map(str.strip, (self.args or "").split(","))))
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Columns that are known without Spark: those of a CSV file, or those that folders give."""
+        from fairlead.pipeline.bulk.text_rows import csv_header
+
+        if self.format == "csv":
+            return csv_header(self.files)
+        return [name for name, _ in self.files[0].partition]
+
+    @cached_property
+    def text_types(self) -> dict[str, str]:
+        """Types of the columns of text. Raise ConfigurationError for unknown ones."""
+        types = dict(self._declared)
+        if self.format == "json":
+            if types:
+                raise ConfigurationError("--types: JSON has types of its own; leave the option out")
+            return {}
+        for name in self.columns:
+            own = "text" if name in self.args_columns else _OWN_TYPES.get(name, "text")
+            types.setdefault(name, own)
+        order = self.order_by
+        is_known = order in _OWN_TYPES and order not in self.args_columns
+        if order in self.columns and order not in dict(self._declared) and not is_known:
             raise ConfigurationError(
-                f"{self.file}: unknown kind of file; known suffixes: {', '.join(sorted(_FORMATS))}"
+                f"--order-by {order}: declare the type of this column of text, for example --types"
+                f" {order}=int"
             )
-        return found
+        return types
 
     def described(self) -> dict[str, Any]:
         """Return the options for a dry run, without secrets."""
+        types = self.text_types
         return {
             name: str(value)
             for name, value in asdict(self).items()
@@ -76,35 +110,105 @@ class FileSubmission:
         } | {
             "submission_id": self.identity,
             "format": self.format,
+            "types": types or f"as in the {self.format} file",
         }
+
+    @property
+    def _declared(self) -> tuple[tuple[str, str], ...]:
+        declared, wrong = read_types(self.types or "")
+        if wrong:
+            raise ConfigurationError("; ".join(wrong))
+        return declared
 
 
 def run_submit(
     spark: SparkSession, submission: FileSubmission, on_rows: OnRows
-) -> SubmissionTotals:
-    """Submit the file. Raise RefusedRows with row, column and reason; ConfigurationError for
-    columns that do not fit."""
+) -> tuple[SubmissionTotals, dict[str, str]]:
+    """Submit the file; return the totals, and the type of each column. Raise RefusedRows with row,
+    column and reason; ContentDiffers for another file under the same submission id;
+    ConfigurationError for columns that do not fit."""
     from fairlead.pipeline.submit import bulk_submit
 
+    df = read(spark, submission)
+    is_json = submission.format == "json"
     totals = bulk_submit(
-        read(spark, submission),
+        df,
         submission.url,
         queue=submission.queue,
         task=submission.task,
         submission_id=submission.identity,
-        order_by=submission.order_by,
-        args_columns=submission.args,
+        content=submission.content,
+        order_by=_order_column(submission),
+        args_columns=None if is_json else submission.args,
+        types=",".join(f"{name}={type_}" for name, type_ in submission.text_types.items()) or None,
         on_conflict=submission.on_conflict,
         on_error=submission.on_error,
         publish=submission.publish,
     )
     on_rows("tasks", totals.inserted)
-    return totals
+    types = {} if is_json else {f.name: f.dataType.simpleString() for f in df.schema.fields}
+    return totals, {
+        name: submission.text_types.get(name, type_)
+        for name, type_ in types.items()
+        if not name.startswith("_fairlead_")
+    }
 
 
 def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
-    """Return the rows of the file."""
-    reader = spark.read
+    """Return the rows of the file. A task of Spark reads a whole CSV or JSON file."""
+    if submission.format == "parquet":
+        return _parquet(spark, submission.file)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from fairlead.pipeline.bulk.text_rows import csv_schema, json_schema
+
     if submission.format == "csv":
-        reader = reader.option("header", True).option("inferSchema", True)
-    return reader.format(submission.format).load(str(submission.file))
+        schema = csv_schema(submission.columns)
+        rows = partial(_csv, submission.files, submission.columns)
+    else:
+        order_by = submission.order_by if _order_column(submission) == ORDER else None
+        schema = json_schema(order_by)
+        rows = partial(_json, submission.files, submission.args_columns, order_by)
+    count = len(submission.files)
+    return spark.range(0, count, 1, count).mapInArrow(rows, from_arrow_schema(schema))
+
+
+def _parquet(spark: SparkSession, file: Path) -> DataFrame:
+    """Return the rows of Parquet files. The columns that folders give stay text."""
+    inference = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    before = spark.conf.get(inference)
+    spark.conf.set(inference, "false")
+    try:
+        return spark.read.parquet(str(file))
+    finally:
+        spark.conf.set(inference, str(before))
+
+
+def _order_column(submission: FileSubmission) -> str | None:
+    from fairlead.pipeline.bulk.text_rows import json_schema
+
+    name = submission.order_by
+    if name is None or submission.format != "json":
+        return name
+    return name if name in json_schema(None).names else ORDER
+
+
+def _csv(
+    files: Sequence[DataFile], columns: Sequence[str], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    from fairlead.pipeline.bulk.text_rows import batches, csv_rows, csv_schema
+
+    for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
+        yield from batches(csv_rows(files[number], columns), csv_schema(columns))
+
+
+def _json(
+    files: Sequence[DataFile],
+    args: Sequence[str],
+    order_by: str | None,
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    from fairlead.pipeline.bulk.text_rows import batches, json_rows, json_schema
+
+    for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
+        yield from batches(json_rows(files[number], args, order_by), json_schema(order_by))

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline.bulk.columns import check
 from fairlead.pipeline.bulk.job import BulkJob
 from fairlead.pipeline.bulk.message import StagedPart
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+"""Local properties that Spark sets for the tasks of a micro-batch. The id of the query is the one
+in CHECKPOINT/metadata; a restart of the query keeps it, and a new checkpoint has a new one."""
+
 
 @dataclass
 class Staged(WriterCommitMessage):
@@ -33,7 +38,7 @@ class Staged(WriterCommitMessage):
     submission_id: str
     epoch: str
     message: StagedPart | None
-    """None when the submission needed no more rows."""
+    """None when the submission is published and its rows are not compared."""
 
 
 class BulkWriter(DataSourceArrowWriter):
@@ -58,8 +63,9 @@ class BulkWriter(DataSourceArrowWriter):
 
 
 class BulkStreamWriter(DataSourceStreamArrowWriter):
-    """Stream writer: each micro-batch is a submission of its own, named by the query and the number
-    of the batch.
+    """Stream writer: each micro-batch is a submission of its own, named by the id in the checkpoint
+    and the number of the batch, after the submission_id of the options. So the batches of a new
+    checkpoint are new, and a repeated batch of the same checkpoint is known.
 
     Spark commits in another process than the one that created the writer, so `commit` takes the
     submission from the messages.
@@ -73,8 +79,11 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of this partition of this micro-batch."""
         context = _context()
-        query = self._options.submission_id or context.getLocalProperty("sql.streaming.queryId")
-        submission_id = f"{query}/{context.getLocalProperty('streaming.sql.batchId')}"
+        submission_id = micro_batch_id(
+            self._options.submission_id,
+            context.getLocalProperty(_QUERY_ID),
+            context.getLocalProperty(_BATCH_ID),
+        )
         job = BulkJob(self._options.with_submission_id(submission_id), self._epoch)
         job.open(self._schema)
         return _stage(job, iterator)
@@ -103,11 +112,24 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
         return BulkJob(self._options.with_submission_id(submission_id), epoch)
 
 
+def micro_batch_id(given: str | None, query: str | None, batch: str | None) -> str:
+    """Return the submission id of a micro-batch, from the id that Spark wrote into
+    CHECKPOINT/metadata and the number of the batch. Raise ConfigurationError if Spark does not say
+    them."""
+    if not query or not batch:
+        raise ConfigurationError(
+            f"Spark does not say the id of the checkpoint ({_QUERY_ID}) and the number of the"
+            f" micro-batch ({_BATCH_ID}), so a repeated batch could not be told from a new one; use"
+            " writeStream.foreachBatch and bulk_submit with a submission_id that names both"
+        )
+    return "/".join((*([given] if given else []), query, batch))
+
+
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
     """Open the submission and return its writer. Raise ConfigurationError or InvalidTask with all
     problems of the options and columns."""
     job = BulkJob(_read(options, overwrite))
-    job.open(_arrow(schema))
+    job.open(arrow_schema(schema))
     return BulkWriter(job)
 
 
@@ -115,7 +137,7 @@ def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> BulkStreamWriter:
     """Return the writer of a stream, which opens a submission for each micro-batch."""
-    read, columns = _read(options, overwrite), _arrow(schema)
+    read, columns = _read(options, overwrite), arrow_schema(schema)
     check(columns, read.with_submission_id("each micro-batch has one"))
     return BulkStreamWriter(read, columns)
 
@@ -128,15 +150,29 @@ def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:
     return BulkOptions.read(options)
 
 
-def _arrow(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow types of the columns. Raise InvalidTask for a type that cannot leave
+    Spark."""
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
 
-    return to_arrow_schema(schema)
+    fields, wrong = [], []
+    for field in schema.fields:
+        try:
+            fields.append(pa.field(field.name, to_arrow_type(field.dataType), field.nullable))
+        except PySparkException:
+            wrong.append(f"column {field.name} has type {field.dataType.simpleString()}")
+    if wrong:
+        raise InvalidTask(
+            f"these columns do not fit a bulk submit: {'; '.join(wrong)}: cast it to string, or"
+            " leave it out"
+        )
+    return pa.schema(fields)
 
 
 def _stage(job: BulkJob, batches: Iterator[pa.RecordBatch]) -> Staged:
-    is_needed = job.opened is not None and job.opened.needs_rows
-    message = job.stage(batches, _context().partitionId()) if is_needed else None
+    message = job.stage(batches, _context().partitionId()) if job.reads_rows else None
     return Staged(job.submission_id, job.epoch, message)
 
 

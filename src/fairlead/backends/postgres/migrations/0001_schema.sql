@@ -461,6 +461,8 @@ CREATE TABLE fairlead_bulk_jobs (
     opened_at         bigint  NOT NULL,           -- time at which the run with this epoch began
     touched_at        bigint  NOT NULL,           -- time of the last change of the job
     parts             text,                       -- JSON: staged parts to publish; NULL before publishing begins
+    declared          text,                       -- digest of the content that the submitter gave, such as that of a file
+    content           text,                       -- count and digest of the rows; NULL before publishing begins
     staged            bigint  NOT NULL DEFAULT 0, -- number of rows in these parts
     published_through bigint  NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          bigint  NOT NULL DEFAULT 0,

@@ -411,6 +411,8 @@ CREATE TABLE fairlead_bulk_jobs (
     opened_at         INTEGER NOT NULL,           -- time at which the run with this epoch began
     touched_at        INTEGER NOT NULL,           -- time of the last change of the job
     parts             TEXT,                       -- JSON: staged parts to publish; NULL before publishing begins
+    declared          TEXT,                       -- digest of the content that the submitter gave, such as that of a file
+    content           TEXT,                       -- count and digest of the rows; NULL before publishing begins
     staged            INTEGER NOT NULL DEFAULT 0, -- number of rows in these parts
     published_through INTEGER NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          INTEGER NOT NULL DEFAULT 0,
