@@ -45,7 +45,7 @@ test-fleets: $(STAMP)  ## simulate forty thousand random fleets on virtual time;
 fuzz: $(STAMP) postgresql java redis  ## give each reader of other processes' records 100,000 damaged ones; ten minutes
 	@FAIRLEAD_FUZZ=100000 $(TESTS) $(SEEDS) -m fuzz
 
-fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; 20 minutes
+fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; an hour or more
 	@FAIRLEAD_FUZZ=1000000 $(BIN)/python -m pytest -q -s $(SEEDS) -m fuzz tests/unit
 
 coverage: $(STAMP) postgresql pgbouncer java redis  ## measure the lines and branches that `make test` runs; also write coverage.json

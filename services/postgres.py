@@ -267,6 +267,7 @@ def _parent_folder(user: pwd.struct_passwd | None) -> str:
     usual = tempfile.gettempdir()
     if user is None:
         return usual
+    # In each of them, our folder gets a random name and the mode 0700.
     for candidate in (usual, "/tmp", "/var/tmp"):
         path = Path(candidate).resolve()
         if all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents)):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import termios
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -180,6 +187,26 @@ def test_a_bulk_change_of_many_tasks_is_asked_for(shop: Path) -> None:
     shop_app.close()
 
 
+def test_a_bulk_change_that_leaves_tasks_unchanged_exits_with_code_1(shop: Path) -> None:
+    url = f"sqlite:///{shop / 'shop.db'}"
+    shop_app = App(url)
+    shop_app.migrate()
+
+    @shop_app.task
+    async def pay() -> None: ...
+
+    pay.submit_many([{}] * 3)
+    retry = ("tasks", "retry", "--all", "--state", "SUBMITTED", "--url", url)
+    output = fairlead_here(shop, *retry, exits=1)
+    assert "retried: 0" in output and "refused: 3 tasks: their state does not allow it" in output
+    done = json.loads(fairlead_here(shop, *retry, "--json", exits=1))
+    assert (done["changed"], len(done["refused"])) == (0, 1)
+    known, unknown = pay.submit().id, str(uuid.uuid4())
+    output = fairlead_here(shop, "tasks", "cancel", known, unknown, "--url", url, exits=1)
+    assert "cancelled: 1" in output and f"refused: no task {unknown}" in output.replace("'", "")
+    shop_app.close()
+
+
 def test_a_person_can_give_waiting_tasks_another_priority_or_key(shop: Path) -> None:
     url = ("--url", "sqlite:///shop.db")
     pay = ("submit", "shop:app", "pay", '{"partner": "a"}', "--fairness-key")
@@ -278,6 +305,66 @@ def test_wrong_use_prints_one_line_and_exits_with_code_2(
     output = run(shop, *arguments, exits=2)
     assert expected in output
     assert "secret" not in output
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")])
+def test_a_port_of_metrics_that_is_taken_ends_the_worker_before_it_runs_a_task(
+    shop: Path, workers: tuple[str, ...]
+) -> None:
+    fairlead(shop, "submit", "shop:app", "pay", '{"partner": "acme"}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = ("worker", "shop:app", "--until-empty", "--metrics-port", port, *workers)
+        output = fairlead(shop, *command, exits=2)
+    (line,) = output.strip().splitlines()
+    assert f"127.0.0.1:{port}: Address already in use; give another --metrics-port" in line
+    url = ("--url", "sqlite:///shop.db")
+    (task,) = json.loads(fairlead_here(shop, "tasks", "list", *url, "--json"))
+    assert (task["state"], task["version"]) == ("SUBMITTED", 1)
+    assert "paid acme" in fairlead(shop, *command)  # the port is free now
+
+
+def on_a_terminal(folder: Path, columns: int, *arguments: str) -> str:
+    """Return the output of a command on a terminal of so many columns."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    known = {key: value for key, value in environment().items() if key != "COLUMNS"}
+    command = [sys.executable, "-m", "fairlead", *arguments]
+    process = subprocess.Popen(
+        command, cwd=folder, env=known | {"TERM": "xterm"}, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    output = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(ours, 65_536):
+            output += data
+    os.close(ours)
+    assert process.wait() == 0, output
+    return re.sub(r"\x1b\[[\d;]*m", "", output.decode())
+
+
+def test_tables_on_a_terminal_of_80_columns_show_whole_ids(shop: Path) -> None:
+    with (shop / "shop.py").open("a") as code:
+        code.write("\napp.queue('later', kind='ordered')\n@app.task(queue='later')\n")
+        code.write("async def remind() -> None: ...\n")
+    url = ("--url", "sqlite:///shop.db")
+    submit = ("submit", "shop:app", "pay", '{"partner": "a"}', "--fairness-key")
+    ids = [fairlead(shop, *submit, f"a-long-key-of-a-tenant/{n}").strip() for n in range(2)]
+    late = ("--ordering-key", "account-77", "--run-at", "2099-01-01T00:00:00+00:00")
+    ordered = fairlead(shop, "submit", "shop:app", "remind", *late).strip()
+    tables = {
+        ("tasks", "list"): ids,
+        ("tasks", "show", ids[0]): ids[:1],
+    }
+    for command, shown in tables.items():
+        lines = on_a_terminal(shop, 80, *command, *url).splitlines()
+        assert all(len(line) <= 80 for line in lines), lines
+        assert all(any(id in line for line in lines) for id in shown), lines
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    lines = on_a_terminal(shop, 80, "tasks", "list", "--state", "DONE", *url).splitlines()
+    assert all(any(id in line for line in lines) for id in ids), lines
+    lines = on_a_terminal(shop, 80, "ordered", "tasks", "later", *url).splitlines()
+    assert any(ordered in line for line in lines), lines
 
 
 def test_the_first_signal_drains_and_the_second_ends_at_once(shop: Path) -> None:

@@ -244,6 +244,10 @@ async def test_a_handle_by_id_finds_state_and_result_in_another_application(app:
         other.handle(str(uuid.uuid4())).state()
     with pytest.raises(UnknownTask, match="no task"):
         other.handle("not an id").state()
+    with pytest.raises(UnknownTask, match="no task"):
+        other.handle(str(uuid.uuid4())).result(timeout=SOON)
+    with pytest.raises(UnknownTask, match="no task"):
+        await other.handle(str(uuid.uuid4())).result_async(timeout=SOON)
     for wrong in (7, "", "a\0b", None):
         with pytest.raises(InvalidTask, match="id"):
             other.handle(wrong)  # type: ignore[arg-type]

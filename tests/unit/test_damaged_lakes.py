@@ -23,7 +23,7 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.alerts import heartbeat
 from fairlead.pipeline.alerts.watch import KeyMinutes, Rules, Watched, observe
-from fairlead.pipeline.alerts.webhook import Deliveries, Notice, load
+from fairlead.pipeline.alerts.webhook import Deliveries, Notice, Waiting, load
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
 from fairlead.pipeline.jobs import backfill
@@ -122,7 +122,7 @@ def backfills() -> Reader:
 
 def webhook_files() -> Reader:
     notice = Notice("9f0c", "open", "flood", "mail", "acme", "2026", "2026", 4, "flood")
-    good = Deliveries([notice], [("9f0c", "over", "2026")])
+    good = Deliveries([Waiting(1_790_000_000, notice)], [("9f0c", "over", "2026")])
     read = files("webhook.json", lambda folder: load(folder / "webhook.json"))
     return Reader(read, [msgspec.json.encode(good)], (ConfigurationError,))
 

@@ -177,6 +177,79 @@ def test_waiting_alerts_survive_a_crash(tmp_path: Path) -> None:
         assert back.texts == ["a", "b"]
 
 
+class Clock:
+    """A clock that a test sets, in seconds since 1970."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_790_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def test_an_alert_is_given_up_after_a_day_with_an_error_that_names_it(
+    listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, file = Clock(), tmp_path / "waiting.json"
+    hook = Webhook(listener.url, file, now=clock.now)
+    listener.answers = [500] * 5
+    assert hook.send([notice("a")]) == 1
+    clock.seconds += 3600
+    assert hook.send([notice("b")]) == 2
+    clock.seconds += 23 * 3600 - 1
+    assert Webhook(listener.url, file, now=clock.now).send([]) == 2  # also after a restart
+    hook = Webhook(listener.url, file, now=clock.now)
+    clock.seconds += 1
+    assert hook.send([]) == 1
+    (error,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert (error.seconds, error.incident) == (86_400, notice("a").incident_id)
+    assert error.alert == notice("a").text and "given up" in error.message
+    assert "secret" not in str(vars(error))
+    assert hook.send([notice("a")]) == 1  # a repeated batch
+    assert hook.send([]) == 0
+    assert listener.texts == ["b"]
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_the_time_after_which_an_alert_is_given_up_can_be_set(
+    listener: Listener, tmp_path: Path, seconds: int
+) -> None:
+    clock = Clock()
+    hook = Webhook(listener.url, tmp_path / "w.json", give_up_seconds=seconds, now=clock.now)
+    listener.answers = [500, 500]
+    assert hook.send([notice("a")]) == (1 if seconds else 0)
+    clock.seconds += 60
+    hook.send([])
+    assert Webhook(listener.url, tmp_path / "w.json", now=clock.now).send([]) == 0
+    assert listener.texts == []
+
+
+def test_an_old_alert_is_tried_once_more_before_it_is_given_up(
+    listener: Listener, tmp_path: Path
+) -> None:
+    clock = Clock()
+    hook = Webhook(listener.url, tmp_path / "waiting.json", now=clock.now)
+    listener.answers = [500]
+    assert hook.send([notice("a")]) == 1
+    clock.seconds += 30 * 86_400  # for example because this process was stopped
+    assert hook.send([]) == 0
+    assert listener.texts == ["a"]
+
+
+def test_a_clock_that_was_set_back_makes_no_alert_wait_for_ever(
+    listener: Listener, tmp_path: Path
+) -> None:
+    clock, file = Clock(), tmp_path / "waiting.json"
+    listener.answers = [500] * 3
+    assert Webhook(listener.url, file, now=clock.now).send([notice("a")]) == 1
+    clock.seconds -= 365 * 86_400
+    hook = Webhook(listener.url, file, now=clock.now)
+    assert hook.send([]) == 1
+    clock.seconds += 86_400
+    assert hook.send([]) == 0
+    assert listener.texts == []
+
+
 def test_an_alert_of_a_repeated_batch_waits_only_once(tmp_path: Path) -> None:
     with listening() as closed:
         url = closed.url

@@ -94,11 +94,20 @@ def as_json(value: Any) -> None:
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; None shows as an empty cell."""
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(shown("" if cell is None else str(cell)) for cell in row))
-    # Without a terminal, nothing is cut: programs need whole ids.
+    """Print a table; None shows as an empty cell. A column `id` is never cut, because commands need
+    whole ids."""
+    table = Table(box=None, pad_edge=False)
+    cells = [[shown("" if cell is None else str(cell)) for cell in row] for row in rows]
+    for n, name in enumerate(columns):
+        if name == "id":
+            table.add_column(
+                name, no_wrap=True, min_width=max((r[n].cell_len for r in cells), default=0)
+            )
+        else:
+            table.add_column(name)
+    for row in cells:
+        table.add_row(*row)
+    # Without a terminal, hardly anything is cut.
     (console if console.is_terminal else Console(width=240)).print(table)
 
 

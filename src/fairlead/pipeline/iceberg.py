@@ -13,12 +13,14 @@ import uuid
 from collections.abc import Collection
 from functools import reduce
 from operator import and_
+from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import Clock
+from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import BrokenLake
@@ -206,6 +208,8 @@ def _require(spark: SparkSession, catalog: str) -> None:
         raise ConfigurationError(
             f"catalog {name!r} needs spark.sql.extensions={_EXTENSIONS}; {help}"
         )
+    setting = spark.conf.get(f"spark.sql.catalog.{name}.warehouse", None)
+    check_warehouse(setting, spark.conf.get(f"spark.sql.catalog.{name}.type", None))
     try:
         spark.catalog.databaseExists(catalog)
     except Exception as error:
@@ -213,6 +217,14 @@ def _require(spark: SparkSession, catalog: str) -> None:
         raise ConfigurationError(
             f"catalog {name!r} cannot be opened: {hide_urls(_first_line(error))}; {help}"
         ) from None
+
+
+def check_warehouse(setting: str | None, kind: str | None) -> None:
+    """Raise ConfigurationError if the warehouse of a catalog is in a folder of this machine where
+    other users may replace files. A URL, or a name that a REST catalog knows, is no such folder."""
+    path = re.sub(r"^file:(//(?=/))?", "", setting or "")
+    if path.startswith("/") or (path and kind == "hadoop" and ":" not in path):
+        check_folder("warehouse", Path(path) / "metadata")
 
 
 def _first_line(error: Exception) -> str:

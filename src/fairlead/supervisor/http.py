@@ -65,9 +65,10 @@ class StatusServer:
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=64)
         except (OSError, OverflowError, UnicodeError) as error:
-            cause = getattr(error, "strerror", None) or error
+            cause = str(getattr(error, "strerror", None) or error).partition(" (while ")[0]
             raise ConfigurationError(
-                f"metrics cannot be served on {host}:{port}: {cause}"
+                f"metrics cannot be served on {host}:{port}: {cause}; give another --metrics-port"
+                " or --metrics-host, or end the program that listens there"
             ) from error
         self._listener.setblocking(False)
         self._routes = routes

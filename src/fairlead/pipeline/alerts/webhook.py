@@ -1,5 +1,6 @@
-"""Send alerts to a URL in order, each at least once, also after restarts and outages of the URL. An
-alert is sent twice only after a crash between the response and the record of it."""
+"""Send alerts to a URL in order, each at least once, also after restarts and outages of the URL,
+until the URL has failed for too long. An alert is sent twice only after a crash between its arrival
+and the record of it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +30,9 @@ RESPONSE_SECONDS = 5.0
 MOST_WAITING = 1000
 """Maximum number of alerts that wait for a URL that does not respond; the oldest are dropped
 first."""
+
+GIVE_UP_SECONDS = 24 * 3600
+"""Seconds for which an alert waits by default."""
 
 MOST_REMEMBERED = 1000
 """Maximum number of delivered alerts in the file, the newest ones."""
@@ -53,20 +57,30 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """An alert that is not delivered yet."""
+
+    since: int
+    """Beginning of the wait, in seconds since 1970."""
+    notice: Notice
+
+
 class Deliveries(msgspec.Struct):
     """Waiting and delivered alerts, stored in a file."""
 
-    waiting: list[Notice] = []
+    waiting: list[Waiting] = []
     taken: list[tuple[str, str, str]] = []
-    """(incident_id, state, noticed_at) of the last delivered alerts."""
+    """(incident_id, state, noticed_at) of the last alerts that were delivered, refused or given
+    up."""
 
     def is_new(self, notice: Notice) -> bool:
         """Return whether the alert neither waits nor was delivered. A repeated batch has alerts
         that are not new."""
-        return notice not in self.waiting and _key(notice) not in self.taken
+        waits = any(each.notice == notice for each in self.waiting)
+        return not waits and _key(notice) not in self.taken
 
-    def mark_delivered(self, notice: Notice) -> None:
-        """Remember the alert as delivered."""
+    def mark_taken(self, notice: Notice) -> None:
+        """Remember the alert as one that is not to be sent again."""
         self.taken.append(_key(notice))
         del self.taken[:-MOST_REMEMBERED]
 
@@ -104,12 +118,23 @@ def signature(secret: str, seconds: int, body: bytes) -> str:
 class Webhook:
     """Sender to one URL. A file stores the waiting and the last delivered alerts."""
 
-    def __init__(self, url: str, file: Path, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        file: Path,
+        secret: str | None = None,
+        *,
+        give_up_seconds: float = GIVE_UP_SECONDS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """Load the alerts of the file, if it exists. Raise ConfigurationError for a URL that is not
         HTTP, or a file that cannot be read.
 
         secret: key of the signature in the header SIGNATURE; see `signature`. A user and password
         in the URL are sent as HTTP basic authentication.
+
+        give_up_seconds: time after which a waiting alert is dropped, at the next failed attempt.
+        now: clock, in seconds since 1970.
         """
         try:
             parts = urlsplit(url)
@@ -127,15 +152,21 @@ class Webhook:
         self._host = shown_url(url if "@" in f"{parts.path}{parts.query}" else origin)
         self._file = file
         self._secret = secret
+        self._give_up_seconds = give_up_seconds
+        self._now = now
         # A redirect would turn the request into a GET, without the alert, at another host.
         self._client = httpx.Client(timeout=RESPONSE_SECONDS, follow_redirects=False)
         self._known = load(file)
+        # A clock that was set back makes no alert wait for longer.
+        self._known.waiting = [
+            Waiting(min(each.since, int(now())), each.notice) for each in self._known.waiting
+        ]
         self._is_down = False
 
     def send(self, notices: Sequence[Notice]) -> int:
         """Post these alerts after the waiting ones. Return how many alerts still wait."""
-        known = self._known
-        known.waiting += [each for each in notices if known.is_new(each)]
+        known, now = self._known, int(self._now())
+        known.waiting += [Waiting(now, each) for each in notices if known.is_new(each)]
         if not known.waiting:
             return 0
         if (dropped := len(known.waiting) - MOST_WAITING) > 0:
@@ -145,17 +176,38 @@ class Webhook:
                 extra={"webhook": self._host, "alerts": dropped},
             )
         self._save()  # before the delivery, so that a crash loses none
-        while known.waiting and self._post(known.waiting[0]):
-            known.mark_delivered(known.waiting.pop(0))
+        while known.waiting and self._post(known.waiting[0].notice):
+            known.mark_taken(known.waiting.pop(0).notice)
             self._save()  # after a crash before this line, the alert is sent again
+        self._drop_old(now)
         return len(known.waiting)
+
+    def _drop_old(self, now: int) -> None:
+        """Drop the alerts that have waited for too long, after a failed attempt."""
+        known = self._known
+        old = [each for each in known.waiting if now - each.since >= self._give_up_seconds]
+        if not old:
+            return
+        for each in old:
+            log.error(
+                "an alert was given up, because the webhook has failed for too long",
+                extra={
+                    "webhook": self._host,
+                    "seconds": now - each.since,
+                    "incident": each.notice.incident_id,
+                    "alert": each.notice.text,
+                },
+            )
+            known.mark_taken(each.notice)
+        known.waiting = [each for each in known.waiting if each not in old]
+        self._save()
 
     def _post(self, notice: Notice) -> bool:
         """Return whether the alert is dealt with: taken, or refused for good."""
         body = msgspec.json.encode(notice)
         headers = {"Content-Type": "application/json", "Idempotency-Key": "/".join(_key(notice))}
         if self._secret:
-            headers[SIGNATURE] = signature(self._secret, int(time.time()), body)
+            headers[SIGNATURE] = signature(self._secret, int(self._now()), body)
         try:
             status = self._client.post(self._url, content=body, headers=headers).status_code
         except httpx.HTTPError as error:

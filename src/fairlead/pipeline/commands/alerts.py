@@ -15,7 +15,9 @@ import typer
 
 from fairlead.cli.logs import configure
 from fairlead.cli.options import Json
+from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.data_folder import check_folder
 from fairlead.pipeline.commands.access import kafka_at, lake_in, session_of, small_tables
 from fairlead.pipeline.commands.options import SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
@@ -43,6 +45,10 @@ class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
             show_envvar=True,
         ),
     ] = None
+    give_up: Annotated[
+        str,
+        typer.Option(help="Time after which an alert that the webhook does not take is given up."),
+    ] = "24h"
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two checks.")] = 10.0
     settings: SettingsFile = None
     tables: TableOptions
@@ -68,11 +74,15 @@ def alerts(options: AlertsOptions) -> None:
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).alerts
+        give_up = duration(options.give_up)
+        assert give_up is not None  # a default is set
+        check_folder("--checkpoint", options.checkpoint / "webhook.json")
         make_heartbeats_topic(endpoint)  # report problems with Kafka before Spark starts
         hook = options.webhook and Webhook(
             options.webhook,
             options.checkpoint.absolute() / "webhook.json",
             os.environ.get(_SECRET),
+            give_up_seconds=give_up.total_seconds(),
         )
         configure("info", "text")
         logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -15,6 +15,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import history_of, kafka_at, lake_in, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeFolder, SparkOptions, Url
@@ -105,6 +106,8 @@ def ingest(options: IngestOptions) -> None:
             options.kafka is not None or options.checkpoint is not None or options.once
         ):
             raise ConfigurationError("--kafka, --checkpoint and --once need --stream")
+        if options.checkpoint is not None:
+            check_folder("--checkpoint", options.checkpoint / "offsets")
         pause = duration(options.every)
         lake = lake_in(options.lake)
         if options.hash_keys:

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
+from fairlead.pipeline.errors import CheckFailed
+
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def collect(rows: DataFrame, at_most: int) -> pd.DataFrame:
-    """Return the rows, which by construction are at most `at_most`. Instants are naive and UTC."""
+    """Return the rows, which by construction are at most `at_most`. Instants are naive and UTC.
+    Raise CheckFailed for more rows, which would be left out of the report."""
     found = rows.limit(at_most + 1).toPandas()
-    assert len(found) <= at_most, (
-        f"{len(found)} rows or more, at most {at_most} expected: {rows.columns}"
-    )
+    if len(found) > at_most:
+        raise CheckFailed(f"{len(found)} rows or more, at most {at_most} expected: {rows.columns}")
     return found

@@ -1,0 +1,91 @@
+"""Finished tasks are found from outside, by state and by id; Redis alone, which keeps none, says so."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fairlead import App, NoRetry, State, UnknownTask
+from fairlead.errors import NotSupported
+from fairlead.testing import drain
+from tests.end_to_end.test_command_line import fairlead_here
+
+
+@pytest.mark.parametrize("store", ["sqlite_url", "migrated_postgres_url"])
+async def test_the_command_lists_finished_tasks_and_an_id_leads_to_a_handle_on_sql_stores(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = request.getfixturevalue(store)
+    app, other = App(url), App(url)
+    app.migrate()
+
+    @app.task(name="pay", keep_result=True)
+    async def pay(n: int) -> int:
+        return 2 * n
+
+    @app.task(name="bad", retry=NoRetry())
+    async def bad() -> None:
+        raise ValueError("no")
+
+    paid = [pay.submit(n=n) for n in range(2)]
+    failed = bad.submit()
+    await drain(app)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    waiting = pay.options(run_at=later).submit(n=7)
+    cancelled = pay.options(run_at=later).submit(n=8)
+    app.management.cancel(cancelled.id)
+    app.management.fail(failed.id)
+    for state, expected in {
+        "DONE": {each.id for each in paid},
+        "FAILED": {failed.id},
+        "CANCELLED": {cancelled.id},
+        "WAITING": {waiting.id},
+    }.items():
+        listed = ("tasks", "list", "--state", state, "--url", url)
+        found = json.loads(fairlead_here(tmp_path, *listed, "--json"))
+        assert {(task["id"], task["state"]) for task in found} == {(id, state) for id in expected}
+        table = fairlead_here(tmp_path, *listed)
+        assert all(id in table for id in expected)
+    assert other.handle(paid[1].id).state() == State.DONE
+    assert other.handle(paid[1].id).result(timeout=20) == 2
+    assert await other.handle(paid[1].id).result_async(timeout=20) == 2
+    assert other.handle(waiting.id).state() == State.WAITING
+    unknown = other.handle(str(uuid.uuid4()))
+    asks: list[Callable[[], object]] = [unknown.record, unknown.state, unknown.result]
+    for ask in asks:
+        with pytest.raises(UnknownTask, match="no task"):
+            ask()
+    with pytest.raises(UnknownTask, match="no task"):
+        await unknown.result_async()
+    app.close()
+    other.close()
+
+
+async def test_redis_alone_says_that_it_keeps_no_finished_tasks(
+    redis_url: str, tmp_path: Path
+) -> None:
+    app = App(redis_url)
+    app.migrate()
+
+    @app.task(name="pay")
+    async def pay() -> None: ...
+
+    paid = pay.submit()
+    await drain(app)
+    listed = ("tasks", "list", "--state", "DONE", "--url", redis_url)
+    (line,) = fairlead_here(tmp_path, *listed, exits=1).strip().splitlines()
+    assert "sqlite:// and postgresql://" in line
+    for id in (paid.id, str(uuid.uuid4())):
+        handle = app.handle(id)
+        asks: list[Callable[[], object]] = [handle.record, handle.state, handle.result]
+        for ask in asks:
+            with pytest.raises(NotSupported, match="postgresql://"):
+                ask()
+        with pytest.raises(NotSupported, match="postgresql://"):
+            await handle.result_async()
+    app.close()
