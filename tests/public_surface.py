@@ -245,6 +245,13 @@ CALLS: dict[str, Call] = {
         )
         for name in ("tasks", "check_log", "status")
     },
+    **{
+        f"OrderedManagement.{name}": Call(
+            lambda shop, name=name: getattr(shop.app.management.ordered, name),
+            lambda _: {"queue": "letters", "partitions": 8},
+        )
+        for name in ("repartition", "repartition_plan")
+    },
     "OrderedManagement.drop": Call(
         lambda shop: shop.app.management.ordered.drop,
         lambda _: {"queue": "letters", "key": TaskKey(5, "a", "u")},

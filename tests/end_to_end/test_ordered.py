@@ -183,7 +183,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ["tasks", "reminders", "--partition", "8"],
             2,
-            "queue 'reminders' has partitions 0 to 7, not 8",
+            "partition of queue 'reminders' 8: use a whole number from 0 to 7",
         ),
         (
             ["drop", "reminders", "a", "--run-at", "2026-01-31T09:00:00+00:00"],

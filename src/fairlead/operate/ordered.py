@@ -153,6 +153,8 @@ class OrderedManagement:
         ConfigurationError while workers serve the queue, InvalidTask for a number that no queue can
         have, StoreUnavailable if the move was cut off; run another one then."""
         self._check_ordered(queue, partitions)
+        if not callable(report):
+            raise InvalidTask(f"report {values.brief(report)}: use a function of a text")
         tasks = self._tasks
         database = tasks.database
 
@@ -218,15 +220,14 @@ class OrderedManagement:
     def _check_ordered(self, queue: str, partitions: int) -> int:
         """Return the number of partitions of an ordered queue. Raise InvalidTask for another queue,
         and for a new number that no queue can have."""
-        declared = self._context.queues.get(queue)
+        declared = self._context.queues.get(values.name("queue", queue, error=InvalidTask))
         if declared is None or not declared.is_ordered:
             known = [name for name, each in self._context.queues.items() if each.is_ordered]
             raise UnknownQueue(
                 f"no ordered queue {queue!r} is declared; declared: {', '.join(known) or 'none'}."
                 " Other queues take another number of partitions at the start of a worker"
             )
-        if not 1 <= partitions <= MOST_PARTITIONS:
-            raise InvalidTask(f"{partitions} partitions: use 1 to {MOST_PARTITIONS}")
+        values.whole("partitions", partitions, 1, MOST_PARTITIONS, InvalidTask)
         return self._partitions(queue)
 
     def _partitions(self, queue: str) -> int:

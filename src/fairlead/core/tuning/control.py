@@ -23,6 +23,9 @@ from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 _HALVINGS = 7
 """Half-lives after which use counts for less than a hundredth and need not be read."""
 
+_FORGOTTEN = 64
+"""Half-lives after which use counts nothing."""
+
 _ROUNDING = 1e-6
 
 _HOUR = 3600.0
@@ -210,8 +213,10 @@ def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Pr
 
 
 def decay(age: float, half_life: float) -> float:
-    """Return how much use from `age` seconds ago counts, 0 to 1."""
-    return math.exp2(-max(0.0, age) / half_life)
+    """Return how much use from `age` seconds ago counts, 0 to 1. Use of long ago counts nothing:
+    numbers near the least float would lose their ratios."""
+    halvings = max(0.0, age) / half_life
+    return math.exp2(-halvings) if halvings < _FORGOTTEN else 0.0
 
 
 class _Summed(NamedTuple):
