@@ -280,6 +280,71 @@ def test_each_change_names_the_rows_it_was_computed_from(world: World) -> None:
     assert (evidence.due, evidence.got) == (pytest.approx(2 / 3), pytest.approx(0.8))
 
 
+def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World) -> None:
+    """Computed here from the rows alone. `b` appears every second hour, and its rows of an earlier
+    release have no worker time by weight."""
+    rows = [
+        # Hours ago, key, tasks, worker-seconds, weight, worker-seconds by weight.
+        (6, "a", 200, 300.0, 2.0, 100.0),
+        (4, "a", 100, 900.0, 1.5, 450.0),
+        (4, "b", 400, 200.0, 4.0, None),
+        (2, "b", 300, 450.0, 1.0, 450.0),
+        (2, "a", 250, 250.0, 1.0, 125.0),
+        (1, "c", 10, 40.0, 5.0, 8.0),
+    ]
+    now = world.clock.at
+    for ago, key, tasks, busy, weight, weighted in rows:
+        for window_s in (3600, 60):
+            row = {
+                "window_start": now - timedelta(hours=ago),
+                "window_s": window_s,
+                "queue": "q",
+                "fairness_key": key,
+                "busy_us": round(busy * 1e6),
+                "weight": weight,
+                "weighted_us": None if weighted is None else weighted * 1e6,
+                "demand_us": round(busy * 1e6),
+                "claimed": tasks,
+            }
+            world.gold.write(TENANT_SHARE, [row])
+    guards = Guards(half_life=7200.0)
+    found = world.tune(apply=False, settings=TuneSettings(guards=guards))["q"]
+
+    def total(key: str | None, of) -> float:
+        return sum(
+            0.5 ** ((ago - 1) / 2) * of(tasks, busy, weight, weighted or busy / weight)
+            for ago, name, tasks, busy, weight, weighted in rows
+            if key in (None, name)
+        )
+
+    tasks_of = {key: total(key, lambda n, busy, w, by_w: n) for key in (None, "a", "b", "c")}
+    busy_of = {key: total(key, lambda n, busy, w, by_w: busy) for key in (None, "a", "b", "c")}
+    by_task = {k: tasks_of[k] / total(k, lambda n, busy, w, by_w: n / w) for k in "abc"}
+    by_time = {k: busy_of[k] / total(k, lambda n, busy, w, by_w: by_w) for k in "abc"}
+    due = {key: min(by_task[key], by_time[key]) for key in "abc"}
+    mean = busy_of[None] / tasks_of[None]
+    wanted = {key: due[key] / ((busy_of[key] + 30 * mean) / (tasks_of[key] + 30)) for key in "ab"}
+    scale = (due["a"] + due["b"]) / sum(wanted.values())
+    assert [change.fairness_key for change in found.changes] == ["a", "b", "c"]
+    for change in found.changes:
+        key, evidence = change.fairness_key, change.evidence
+        mine = [row for row in rows if row[1] == key]
+        assert (evidence.hours, evidence.tasks) == (len(mine), sum(row[2] for row in mine))
+        assert evidence.busy == pytest.approx(sum(row[3] for row in mine))
+        assert evidence.by_task == pytest.approx(by_task[key])
+        assert evidence.by_time == pytest.approx(by_time[key])
+        assert evidence.run == pytest.approx(busy_of[key] / tasks_of[key])
+        assert evidence.due == pytest.approx(due[key] / sum(due.values()))
+        assert evidence.got == pytest.approx(busy_of[key] / busy_of[None])
+        # A key starts at the lower of its mean and the weight of its latest hour.
+        latest = {row[1]: row[4] for row in rows}[key]
+        assert change.now == pytest.approx(min(due[key], latest))
+        assert change.factor == pytest.approx(change.guarded / change.now)
+        if change.is_tuned:
+            assert change.raw == pytest.approx(wanted[key] * scale)
+    assert [change.is_tuned for change in found.changes] == [True, True, False]
+
+
 def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:
     world.add_hours(3, BUSY | {"third": 800.0}, TASKS | {"third": 400})
     world.app.management.set_weight("q", "long", 1.0)

@@ -402,6 +402,22 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     )
 
 
+@pytest.mark.parametrize(("due", "last"), [(1e-9, MIN_WEIGHT), (1e9, MAX_WEIGHT)])
+def test_a_share_far_beside_the_others_leads_to_no_weight_outside_the_range(
+    due: float, last: float
+) -> None:
+    """All multiples of the share within the bounds are outside the range of weights."""
+    found = {"far": Key(due, 1.0, ran(1.0)), "other": Key(1.0, 1.0, ran(1.0))}
+    for _ in range(40):
+        changes = by_key(propose(found, FINE, Guards()))
+        found = {
+            name: msgspec.structs.replace(key, now=changes[name].guarded)
+            for name, key in found.items()
+        }
+        assert all(MIN_WEIGHT <= key.now <= MAX_WEIGHT for key in found.values())
+    assert found["far"].now == pytest.approx(last)
+
+
 def test_beside_a_key_at_its_bound_no_weight_moves_on() -> None:
     found = AT_A_BOUND
     for _ in range(11):

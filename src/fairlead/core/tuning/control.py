@@ -353,7 +353,13 @@ def _within(weight: float, room: tuple[float, float]) -> float:
 
 
 def _bounds(key: Key, guards: Guards) -> tuple[float, float]:
-    return max(guards.lowest * key.due, MIN_WEIGHT), min(guards.highest * key.due, MAX_WEIGHT)
+    # A share far beside the others, such as a contract of 1 beside 100,000, may lie outside the
+    # range of weights with all its multiples.
+    range_of_weights = MIN_WEIGHT, MAX_WEIGHT
+    return (
+        _within(guards.lowest * key.due, range_of_weights),
+        _within(guards.highest * key.due, range_of_weights),
+    )
 
 
 def _of_step(key: Key, guards: Guards) -> tuple[float, float]:
