@@ -4,6 +4,7 @@ hold."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,79 @@ def test_a_folder_is_the_set_of_its_files_and_of_the_columns_in_its_names(tmp_pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigurationError, match="no file in this folder"):
         submission(tmp_path / "empty").identity  # noqa: B018 - the property raises
+
+
+@pytest.mark.parametrize("kind", ["link to a folder", "link to nothing", "pipe", "loop"])
+def test_a_folder_leaves_out_no_rows_in_silence(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    (folder / "day=1").mkdir(parents=True)
+    (folder / "day=1" / "a.csv").write_text("account\n1\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.csv").write_text("account\n2\n")
+    name = folder / "day=1" / "x.csv"
+    match kind:
+        case "link to a folder":
+            name.symlink_to(tmp_path / "more")
+        case "link to nothing":
+            name.symlink_to(tmp_path / "none.csv")
+        case "pipe":
+            os.mkfifo(name)
+        case "loop":
+            name.symlink_to(folder)
+    with pytest.raises(ConfigurationError, match=r"x\.csv: |none\.csv"):
+        data_files(folder)
+    hidden = name.rename(name.with_name(".x.csv"))
+    assert [file.name for file in data_files(folder)] == ["day=1/a.csv"]
+    if kind == "pipe":
+        with pytest.raises(ConfigurationError, match="not a regular file"):
+            data_files(hidden)
+
+
+def test_a_file_or_folder_that_cannot_be_read_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("account\n1\n")
+    found = submission(tmp_path)
+    assert len(found.files) == 1
+    file.unlink()
+    with pytest.raises(ConfigurationError, match=r"a\.csv: cannot be read: No such file"):
+        found.identity  # noqa: B018 - the property raises
+
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ConfigurationError, match="cannot be read: Permission denied"):
+        data_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["jobs.csv", "jobs.jsonl"])
+@pytest.mark.parametrize("change", ["more rows", "another file", "removed"])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, name: str, change: str
+) -> None:
+    file = tmp_path / name
+    text = "account\n1\n2\n" if name.endswith("csv") else '{"account": 1}\n{"account": 2}\n'
+    file.write_text(text)
+    (found,) = data_files(file)
+    rows = (
+        csv_rows(found, ["account"])
+        if name.endswith("csv")
+        else json_rows(found, ["account"], None)
+    )
+    next(rows)
+    match change:
+        case "more rows":
+            file.write_text(text * 2)
+        case "another file":
+            (tmp_path / "new").write_text(text)
+            os.utime(tmp_path / "new", ns=(1, 1))
+            (tmp_path / "new").replace(file)
+        case "removed":
+            file.unlink()
+    with pytest.raises(RefusedRows, match=f"{name}: changed while it was read"):
+        list(rows)
 
 
 # CSV ----------------------------------------------------------------------------------------------
@@ -204,6 +278,16 @@ def test_the_columns_of_csv_files_are_named_once_and_are_the_same_in_all_files(
             csv_header(data_files(tmp_path / "in"))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_csv_file_in_another_encoding_is_refused_by_its_header(
+    tmp_path: Path, encoding: str
+) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text("größe\n1\n", encoding=encoding)
+    with pytest.raises(ConfigurationError, match="the first line is not UTF-8"):
+        submission(file, args=None).described()
+
+
 def test_an_order_by_column_of_text_needs_a_declared_type(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text("account,n,ordering_key,run_at\n")
@@ -255,6 +339,16 @@ def test_the_arguments_of_a_json_line_keep_their_types_and_digits(tmp_path: Path
         ('{"name": ""}', "name", "task name is empty"),
         ('{"run_at": 5}', "run_at", "run_at 5: use an instant"),
         ('{"run_at": "2026-01-31"}', "run_at", "run_at: naive datetime"),
+        (
+            '{"run_at": "0001-01-01T00:00:00+14:00"}',
+            "run_at",
+            "run_at 0001-01-01T00:00:00+14:00: use an instant in the years 1 to 9999, in UTC",
+        ),
+        (
+            '{"run_at": "9999-12-31T23:59:59-14:00"}',
+            "run_at",
+            "run_at 9999-12-31T23:59:59-14:00: use an instant in the years 1 to 9999, in UTC",
+        ),
         ('{"context": {"a": 1}}', "context", "context['a'] 1: use a string"),
         ('{"ordering_key": "a\\u0000"}', "ordering_key", "ordering_key 'a\\x00': must not hold"),
     ],
@@ -268,6 +362,17 @@ def test_a_json_line_that_cannot_be_a_task_is_refused_with_its_line(
     assert arguments(rows) == [{"account": 1}]
     assert [(reject.ordinal, reject.column) for reject in rejects] == [(1, column)]
     assert rejects[0].reason.startswith(f"jobs.jsonl line 2: {reason}")
+
+
+def test_a_field_of_a_json_line_and_of_a_folder_is_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "account=7").mkdir()
+    file = tmp_path / "account=7" / "jobs.jsonl"
+    file.write_text('{"account": 8, "n": 1}\n{"n": 2}\n')
+    rows, rejects = read(tmp_path, args="account,n")
+    assert arguments(rows) == [{"account": "7", "n": 2}]
+    assert rejects[0].reason.endswith(
+        "account is given twice: by the line, and by the name of a folder"
+    )
 
 
 values = st.recursive(

@@ -20,7 +20,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk import content, files, publish
 from fairlead.pipeline.bulk.janitor import DAY, sweep
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import ContentDiffers, RunSuperseded
+from fairlead.pipeline.bulk.message import ContentDiffers, KeyTaken, RunSuperseded
 from fairlead.pipeline.bulk.text_rows import batches, csv_rows, csv_schema
 from fairlead.pipeline.jobs.submit import FileSubmission
 from fairlead.pipeline.source import sink
@@ -302,6 +302,18 @@ def test_the_same_rows_in_another_order_and_in_other_parts_are_the_same_content(
     assert numbers_in(app.url) == list(range(9))
 
 
+def test_the_order_of_the_entries_of_a_context_is_no_content(app: App) -> None:
+    def submitted(entries: list[tuple[str, str]]) -> None:
+        context = pa.array([entries], pa.map_(pa.string(), pa.string()))
+        assert submit(app.url, [[numbers(0, 1, context=context)]]).inserted == 1
+
+    submitted([("n", "1"), ("who", "a")])
+    submitted([("who", "a"), ("n", "1")])
+    with pytest.raises(ContentDiffers):
+        submitted([("who", "b"), ("n", "1")])
+    assert numbers_in(app.url) == [0]
+
+
 def test_a_given_digest_is_compared_before_any_row_is_read(app: App) -> None:
     submit(app.url, [[numbers(0, 5)]], content="a")
     same = job_of(app.url, content="a")
@@ -326,6 +338,31 @@ def test_a_rival_with_other_rows_cannot_stop_a_submission_that_has_begun_to_publ
     with pytest.raises(ContentDiffers, match="has begun to publish"):
         job_of(app.url, content="b").open(numbers(0, 1).schema)
     assert job.publish(messages).inserted == 5
+
+
+def test_a_taken_key_does_not_deny_the_chunks_of_an_earlier_run(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(app.url, [[numbers(9, 10, unique_key=pa.array(["k"]))]], submission_id="first")
+    batch = numbers(0, 3, unique_key=pa.array([None, None, "k"], pa.string()))
+    job = job_of(app.url, publish="chunked", rows_per_chunk="2")
+    messages = staged(job, [[batch]])
+    waits = iter([None, CrashedError()])
+
+    def crash_before_the_second_chunk(*_: Any) -> None:
+        if (error := next(waits)) is not None:
+            raise error
+
+    monkeypatch.setattr(publish.Publisher, "_wait_for_room", crash_before_the_second_chunk)
+    with pytest.raises(CrashedError):
+        job.publish(messages)
+    monkeypatch.undo()
+    strict = job_of(app.url, on_conflict="error")
+    with pytest.raises(KeyTaken, match="are taken, and nothing more was published"):
+        strict.publish(compared(strict, [[batch]]))
+    assert numbers_in(app.url) == [9, 0, 1]
+    again = job_of(app.url)
+    assert again.publish(compared(again, [[batch]])).inserted == 2
 
 
 def test_a_comparison_is_refused_when_the_published_job_is_deleted_meanwhile(app: App) -> None:

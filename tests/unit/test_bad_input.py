@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +61,10 @@ def test_arguments_that_do_not_fit_the_handler_are_refused(
         ({"priority": 10}, r"from 0 \(first\) to 9"),
         ({"priority": 1.0}, r"from 0 \(first\) to 9"),
         ({"run_at": datetime(2026, 1, 1)}, "naive datetime"),
+        (
+            {"run_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))},
+            "use an instant in the years 1 to 9999",
+        ),
         ({"run_at": 12345}, "aware datetime"),
         ({"unique_key": ""}, "unique_key is empty"),
         ({"ordering_key": "a\x00b"}, "NUL"),

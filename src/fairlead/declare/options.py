@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.clock import to_micros
+from fairlead.clock import to_datetime, to_micros
 from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
@@ -60,15 +60,22 @@ class Options(msgspec.Struct, frozen=True):
 
     def run_at_micros(self, now: int) -> int:
         """Return the earliest start in microseconds since the epoch: `now` if no `run_at` is
-        set. Raises InvalidTask if `run_at` is not an aware datetime."""
+        set. Raises InvalidTask if `run_at` is not an aware datetime, or in UTC not in the years 1
+        to 9999."""
         if self.run_at is None:
             return now
         if not isinstance(self.run_at, datetime):
             raise InvalidTask(f"run_at {values.brief(self.run_at)}: use an aware datetime")
         try:
-            return to_micros(self.run_at)
+            micros = to_micros(self.run_at)
+            to_datetime(micros)  # the offset may lead out of the years that a datetime can hold
         except ValueError as error:
             raise InvalidTask(f"run_at: {error}") from error
+        except OverflowError:
+            raise InvalidTask(
+                f"run_at {self.run_at.isoformat()}: use an instant in the years 1 to 9999, in UTC"
+            ) from None
+        return micros
 
 
 def _check_context(context: object) -> None:

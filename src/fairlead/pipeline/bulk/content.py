@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ class RowDigest:
     def add_rows(self, staged: pa.RecordBatch, payloads: Sequence[bytes]) -> None:
         """Add accepted rows and their uncompressed payloads."""
         kept = [name for name in staged.schema.names if name not in _NOT_CONTENT]
+        staged = staged.set_column(
+            staged.schema.get_field_index("context"), "context", _sorted(staged.column("context"))
+        )
         rows = row_bytes(staged.select(kept), 0, bytes(16)).to_pylist()
         self._add(
             b"%d %b%b" % (len(row), row, payload)
@@ -53,6 +57,16 @@ class RowDigest:
         digest, number = hashlib.blake2b, int.from_bytes
         self._sum += sum(number(digest(row, digest_size=_BYTES).digest()) for row in rows)
         self._sum %= _MODULUS
+
+
+def _sorted(contexts: pa.Array) -> pa.Array:
+    """Return the JSON objects with sorted keys: the order of a map's entries is no content."""
+    import pyarrow as pa
+
+    if contexts.null_count == len(contexts):
+        return contexts
+    texts = (text and json.dumps(json.loads(text), sort_keys=True) for text in contexts.to_pylist())
+    return pa.array(texts, pa.string())
 
 
 def joined_content(messages: Iterable[StagedPart]) -> str:

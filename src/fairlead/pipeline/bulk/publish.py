@@ -121,9 +121,10 @@ class Publisher:
         inserted = sum(done.inserted for done in published)
         duplicates = last - first - inserted
         if duplicates and self._options.on_conflict == "error":
+            more = "more " if first else ""  # chunks of an earlier run
             raise KeyTaken(
                 f"submission {self._submission_id!r}: {duplicates:,} of {last:,} rows have unique"
-                " keys that are taken, and nothing was published; leave them out, or use"
+                f" keys that are taken, and nothing {more}was published; leave them out, or use"
                 " on_conflict=ignore"
             )
         notification = joined([done.notification for done in published])

@@ -19,7 +19,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.bounds import reason_against
 from fairlead.pipeline.bulk.columns import KNOWN_COLUMNS
 from fairlead.pipeline.bulk.declared_types import ORDER, PLACE, PROBLEM
-from fairlead.pipeline.bulk.files import DataFile
+from fairlead.pipeline.bulk.files import DataFile, check_unchanged
 from fairlead.pipeline.errors import RefusedRows
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
     for file in files:
         with _opened(file) as lines:
             header = next(csv.reader(lines, strict=True), [])
+        if not all(map(_is_unicode, header)):
+            raise ConfigurationError(f"{file.path}: the first line is not UTF-8; convert the file")
         names = [*header, *(name for name, _ in file.partition)]
         if not header or not all(name.strip() for name in header):
             raise ConfigurationError(f"{file.path}: the first line must name every column")
@@ -61,7 +63,7 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
 
 def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a CSV file: texts as they are written. Raise RefusedRows for a quote that
-    is not closed, behind which rows have no known end."""
+    is not closed, behind which rows have no known end, and for a file that changed meanwhile."""
     csv.field_size_limit(_MOST_FIELD_BYTES)
     given = dict(file.partition)
     with _opened(file) as lines:
@@ -73,6 +75,7 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
             try:
                 fields = next(reader)
             except StopIteration:
+                check_unchanged(file)
                 return
             except csv.Error as error:
                 if "unexpected end of data" in str(error):
@@ -122,7 +125,8 @@ def _is_unicode(text: str) -> bool:
 
 def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iterator[Row]:
     """Yield the rows of a file with one JSON object a line. `args`: fields that are arguments;
-    without any, the field `args` or `payload` holds them."""
+    without any, the field `args` or `payload` holds them. Raise RefusedRows for a file that changed
+    meanwhile."""
     with open(file.path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if text := line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
@@ -131,6 +135,7 @@ def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iter
                     yield row | _json_row(text, dict(file.partition), args, order_by)
                 except _Refused as refused:
                     yield row | {PROBLEM: f"{refused.column}\n{refused}"}
+    check_unchanged(file)
 
 
 def json_schema(order_by: str | None) -> pa.Schema:
@@ -168,6 +173,8 @@ def _json_row(
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _Refused("(row)", f"not a JSON object on one line: {error}") from error
     for name, text in given.items():
+        if name in fields:
+            raise _Refused(name, f"{name} is given twice: by the line, and by the name of a folder")
         fields[name] = msgspec.Raw(_write(text))
         if name in _FIXED:
             values[name] = text
