@@ -19,6 +19,7 @@ import json
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ at 500 tasks per second."""
 
 def task(n: int, keys: int | None = None) -> NewTask:
     return NewTask(
-        f"{n:036}",
+        str(uuid.UUID(int=n)),
         *PARTITION,
         "remind",
         b'{"name": "someone"}',
