@@ -27,11 +27,15 @@ _RETRY_SECONDS = 0.1
 _TRANSIENT_ERRORS = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
-"""Errors of a new topic or of a broker that has just started, after which a call is retried."""
+"""Errors of a new topic, a new leader or a broker that has just started, after which a call is
+retried."""
 
 _PAGE = 10_000
 """Maximum number of messages in one poll of the consumer."""
