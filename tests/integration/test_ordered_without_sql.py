@@ -48,6 +48,19 @@ def kit(
     kit.app.close()
 
 
+def _worker(kit: Kit, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of a worker that notes its runs in `folder`."""
+    (folder / "app.py").write_text(WORKER)
+    (folder / "runs").touch()
+    environment = {
+        **os.environ,
+        "FAIRLEAD_URL": kit.app.url or "",
+        "RUNS": str(folder / "runs"),
+        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    return [sys.executable, "-m", "fairlead", "worker", "app:app"], environment
+
+
 @pytest.mark.full("an outage")
 async def test_tasks_run_and_end_without_the_database_and_are_in_its_history_when_it_is_back(
     kit: Kit, postgres: PostgresServer
@@ -102,16 +115,8 @@ async def remind(name: str) -> None:
 async def test_a_worker_takes_over_from_a_killed_one_without_the_database(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "app.py").write_text(WORKER)
+    command, environment = _worker(kit, tmp_path)
     runs = tmp_path / "runs"
-    runs.touch()
-    environment = {
-        **os.environ,
-        "FAIRLEAD_URL": kit.app.url or "",
-        "RUNS": str(runs),
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
-    command = [sys.executable, "-m", "fairlead", "worker", "app:app"]
     workers = [subprocess.Popen(command, env=environment) for _ in range(2)]
     keys = keys_of_partitions(8, 8)
 
@@ -155,16 +160,8 @@ async def test_a_worker_takes_over_from_a_killed_one_without_the_database(
 async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_is_back(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "app.py").write_text(WORKER)
+    command, environment = _worker(kit, tmp_path)
     runs, output = tmp_path / "runs", tmp_path / "output"
-    runs.touch()
-    environment = {
-        **os.environ,
-        "FAIRLEAD_URL": kit.app.url or "",
-        "RUNS": str(runs),
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
-    command = [sys.executable, "-m", "fairlead", "worker", "app:app"]
 
     async def until_run(name: str) -> None:
         async with asyncio.timeout(SOON):
@@ -204,16 +201,8 @@ async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_
 async def test_a_worker_that_starts_without_the_database_keeps_to_the_pause_of_a_queue(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "app.py").write_text(WORKER)
+    command, environment = _worker(kit, tmp_path)
     runs, output = tmp_path / "runs", tmp_path / "output"
-    runs.touch()
-    environment = {
-        **os.environ,
-        "FAIRLEAD_URL": kit.app.url or "",
-        "RUNS": str(runs),
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
-    command = [sys.executable, "-m", "fairlead", "worker", "app:app"]
     schedule = kit.app.connections.schedule
     assert schedule is not None
     async with running(kit.app, lease_seconds=LEASE) as node:

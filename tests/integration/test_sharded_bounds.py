@@ -288,7 +288,7 @@ def test_a_client_of_a_cluster_names_the_keys_of_every_script(
         for name in client.smembers(key)
     }
     print(*sorted(found), sep="\n")
-    # These scripts do not know the groups, and do without these keys if the server refuses them.
+    # Scripts without the names of the groups do without these keys if the server refuses them.
     assert found == {("CORDON", "{q}:waiting:g"), ("DELETE", "{q}:waiting:g")}
 
 

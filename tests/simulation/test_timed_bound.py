@@ -10,11 +10,11 @@ from sys import maxsize
 
 import pytest
 
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.triggers.timed_flows import Account, TimedLane, TimedTenantFlow
 from fairlead.model import PartitionKey, Trigger, tenant_of
 from tests import tiers
 from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
+from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import seeds
 
 WORLDS = 8
@@ -26,31 +26,7 @@ UNCERTAIN = 5
 ROUNDING = 1e-6
 """Seconds by which each start is rounded at most."""
 
-SECOND = 1_000_000
 FIRST = tiers.seed()
-
-
-class Steady(RunTimes):
-    """Run times with a fixed unit of a second: the bound holds while the unit does not change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unit = SECOND
-        self._all.add(SECOND, 1000)
-
-    def _set_unit(self) -> None:
-        pass
-
-
-class Exact(Steady):
-    """Run times that are known before the runs."""
-
-    def __init__(self, costs: dict[str, int]) -> None:
-        super().__init__()
-        self._costs = costs
-
-    def expected(self, name: str, key: str) -> int:
-        return self._costs[key]
 
 
 class TimedWorld(FairWorld):

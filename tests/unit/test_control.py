@@ -191,7 +191,7 @@ def used(ran_tasks: list[tuple[float, float]]) -> Used:
 def test_one_task_more_raises_a_declared_weight_by_one_part_in_all_tasks_at_most(
     before: list[tuple[float, float]], task: tuple[float, float]
 ) -> None:
-    """That holds for the mean over tasks, whatever the weight and the length of the task. The lower
+    """The mean over tasks has this bound, whatever the weight and the length of the task. The lower
     mean of the two never exceeds it."""
     n = len(before)
     by_task = n / sum(1 / weight for _, weight in before)

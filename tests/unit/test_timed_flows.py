@@ -22,11 +22,11 @@ from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane, TimedTenantFlow
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
+from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import examples
 
 KEYS = "abcd"
 NAMES = ("mail", "pay")
-SECOND = 1_000_000
 weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, st.sampled_from([0.5, 1.0, 3.0])))
 costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND // 100, SECOND, 15 * SECOND])
 """Microseconds."""
@@ -52,29 +52,6 @@ def trigger(
         seq=number,
         level=Level(0, number),
     )
-
-
-class Steady(RunTimes):
-    """Run times with a fixed unit of a second, because the bound holds while the unit does not change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unit = SECOND
-        self._all.add(SECOND, 1000)
-
-    def _set_unit(self) -> None:
-        pass
-
-
-class Exact(Steady):
-    """Run times that are known before the runs."""
-
-    def __init__(self, costs: dict[str, int]) -> None:
-        super().__init__()
-        self._costs = costs
-
-    def expected(self, name: str, key: str) -> int:
-        return self._costs[key]
 
 
 class Lane:

@@ -230,16 +230,17 @@ class TimedLane(FairLane):
         return flow
 
 
-class TimedFlow(Flow):
-    """Triggers of one key, which is no path."""
+class AccountedFlow(Flow):
+    """Triggers with an account, which remains while a run of them is charged."""
 
-    __slots__ = ("account",)
+    __slots__ = ()
 
     lane: TimedLane
+    account: Account
 
     def __init__(self, key: str, lane: TimedLane, rank: int) -> None:
         super().__init__(key, lane, rank)
-        self.account = Account()
+        self.account = Account()  # type: ignore[misc]  # a slot of each class below
 
     @property
     def is_idle(self) -> bool:
@@ -249,6 +250,12 @@ class TimedFlow(Flow):
         if self.cells is None:
             self.account.saved = 0
         super().add(cell)
+
+
+class TimedFlow(AccountedFlow):
+    """Triggers of one key, which is no path."""
+
+    __slots__ = ("account",)
 
     def reweigh(self, key: str) -> None:
         lane = self.lane
@@ -286,26 +293,12 @@ class TimedMember(Member):
         return not self.cells and not self.account.running
 
 
-class TimedTenantFlow(TenantFlow):
+class TimedTenantFlow(AccountedFlow, TenantFlow):
     """Triggers of a tenant of which a key is a path."""
 
     __slots__ = ("account",)
 
-    lane: TimedLane
     members: dict[str, TimedMember]  # type: ignore[assignment]
-
-    def __init__(self, key: str, lane: TimedLane, rank: int) -> None:
-        super().__init__(key, lane, rank)
-        self.account = Account()
-
-    @property
-    def is_idle(self) -> bool:
-        return self.cells is None and not self.account.running
-
-    def add(self, cell: Cell) -> None:
-        if self.cells is None:
-            self.account.saved = 0
-        super().add(cell)
 
     def member(self, key: str, first: Trigger) -> TimedMember:
         member = super().member(key, first)
