@@ -28,6 +28,7 @@ async def send(
     made: Console, method: str, path: str, headers: dict[str, str] | None = None
 ) -> httpx.Response:
     """Send a request with a valid CSRF token and origin, unless the headers say otherwise."""
+    made.parts.live.end()  # a stream of events would never end
     browser = Browser(made)
     first = await browser.get("/")
     while first.is_redirect:

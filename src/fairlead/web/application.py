@@ -25,6 +25,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.web import pages
 from fairlead.web.access import Access
 from fairlead.web.guard import LOOPBACK_HOSTS, Guard
+from fairlead.web.live import LiveHub
 from fairlead.web.page import Page
 from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, Mask, TraceUrl
 from fairlead.web.refusals import Refusal, defect, refusal_of
@@ -180,6 +181,7 @@ def console(
         signer=Signer(key_of(secret or settings.token)),
         templates=environment(),
         navigation=_sorted(entries),
+        live=LiveHub(app),
         routes={route.name: route for route in routes},
     )
     if len(parts.routes) < len(routes):

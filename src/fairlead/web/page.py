@@ -156,8 +156,9 @@ class Page:
 
     @cached_property
     def notice(self) -> str | None:
-        """Message of the action before; None without one."""
-        cookie = self.request.cookies.get(NOTICE_COOKIE)
+        """Message of the action before; None without one, and for a part that is loaded again."""
+        is_part = "hx-request" in self.request.headers
+        cookie = None if is_part else self.request.cookies.get(NOTICE_COOKIE)
         return None if cookie is None else self.parts.signer.signed("notice", cookie)
 
     @property

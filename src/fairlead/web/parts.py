@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from fairlead.app import App
 from fairlead.web.access import Access
+from fairlead.web.live import LiveHub
 from fairlead.web.sessions import Signer
 
 if TYPE_CHECKING:
@@ -100,4 +101,5 @@ class ConsoleParts:
     navigation: Sequence[Navigation]
     routes: dict[str, ScreenRoute]
     """Routes by name."""
+    live: LiveHub
     reads: SharedReads = field(default_factory=SharedReads)

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.visible import LINES, visible
+from fairlead.web import charts
 
 NOTHING = "\N{EN DASH}"
 """Cell of a value that is not there."""
@@ -30,6 +31,7 @@ def environment() -> Environment:
     found.filters.update(
         count=count, duration=duration, iso=iso, percent=percent, plural=plural, when=when
     )
+    found.globals.update(charts=charts)
     return found
 
 
