@@ -30,7 +30,7 @@ from fairlead.web.page import Page
 from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, Mask, TraceUrl
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.rendering import environment
-from fairlead.web.routing import Navigation, ScreenRoute, routes_of
+from fairlead.web.routing import Handler, Navigation, ScreenRoute, routes_of
 from fairlead.web.sessions import Signer, key_of
 from fairlead.web.static_files import FILES
 
@@ -38,6 +38,8 @@ SHORTEST_TOKEN = 16
 """Minimum characters of a token that a person chooses."""
 MOST_THREADS = 8
 """Handlers that read the store at once; others wait."""
+MOST_WAITING = 200
+"""Greatest number of handlers that wait; further requests are refused."""
 
 
 class Console(Starlette):
@@ -73,20 +75,25 @@ class Console(Starlette):
     async def handle(self, route: ScreenRoute, request: Request) -> Response:
         """Check that the viewer may use the route, and return what its handler responds."""
         page = Page(request, self.parts)
-        response: Response
+        if not page.allows(route.action, route.scoped):
+            return self.refuse(request, _not_allowed(page.access, route))
+        return await self._run(route.handler, page)
+
+    async def _run(self, handler: Handler, page: Page) -> Response:
         try:
-            if not page.allows(route.action, route.scoped):
-                return self.refuse(request, _not_allowed(page.access, route))
-            if inspect.iscoroutinefunction(route.handler):
-                response = await route.handler(page)
-            else:
-                if self._limiter is None:
-                    self._limiter = anyio.CapacityLimiter(MOST_THREADS)
-                run = cast(Callable[[Page], Response], route.handler)
-                response = await anyio.to_thread.run_sync(run, page, limiter=self._limiter)
+            if inspect.iscoroutinefunction(handler):
+                response: Response = await handler(page)
+                return response
+            if self._limiter is None:
+                self._limiter = anyio.CapacityLimiter(MOST_THREADS)
+            if self._limiter.statistics().tasks_waiting >= MOST_WAITING:
+                raise Refusal(503, "Too many requests at once", "Try again in a few seconds.")
+            run = cast(Callable[[Page], Response], handler)
+            return await anyio.to_thread.run_sync(run, page, limiter=self._limiter)
         except Exception as error:
-            return self.refuse(request, refusal_of(error) or defect(error, request.scope["path"]))
-        return response
+            is_operator = page.access.reads and page.access.tenants is None
+            refusal = refusal_of(error, is_operator=is_operator)
+            return self.refuse(page.request, refusal or defect(error, page.request.scope["path"]))
 
     def refuse(self, request: Request, refusal: Refusal) -> Response:
         """Return the page of a refusal, or its JSON for a client that is no browser."""
@@ -103,16 +110,10 @@ class Console(Starlette):
         return HTMLResponse(html, refusal.status, headers)
 
     async def _first(self, request: Request) -> Response:
-        """Lead to the first screen of the menu that the viewer may open."""
-        page = Page(request, self.parts)
-        if not page.navigation:
-            text = "No screen can be limited to your tenants yet."
-            return self.refuse(request, Refusal(403, "No access", text))
-        return RedirectResponse(page.link(page.navigation[0].route), 303)
+        return await self._run(_lead_to_first, Page(request, self.parts))
 
     async def _login(self, request: Request) -> Response:
-        page = Page(request, self.parts)
-        return page.render("login.html", following=page.query.text("next") or "/")
+        return await self._run(_show_login, Page(request, self.parts))
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -199,6 +200,17 @@ def screen_modules() -> list[ModuleType]:
 
 def _sorted(entries: list[Navigation | None]) -> list[Navigation]:
     return sorted((each for each in entries if each is not None), key=lambda each: each.order)
+
+
+def _lead_to_first(page: Page) -> Response:
+    """Lead to the first screen of the menu that the viewer may open."""
+    if not page.navigation:
+        raise Refusal(403, "No access", "No screen here can be limited to your tenants.")
+    return RedirectResponse(page.link(page.navigation[0].route), 303)
+
+
+def _show_login(page: Page) -> Response:
+    return page.render("login.html", following=page.query.text("next") or "/")
 
 
 def _not_allowed(access: Access, route: ScreenRoute) -> Refusal:

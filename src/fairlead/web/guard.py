@@ -7,18 +7,20 @@ Headers, W3C; the login of Jupyter, whose token in the URL becomes a cookie.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import ipaddress
 import math
 import time
 from collections.abc import Callable
 from http.cookies import SimpleCookie
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
+from markupsafe import escape
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlead.core import values
@@ -34,6 +36,12 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_BODY_BYTES = 256 * 1024
 MOST_PATH_BYTES = 2048
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
+
+_CONTINUE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Console</title>'
+    '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Continue</a></p></html>'
+)
+"""Page that leads to an address of the console at once."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -67,7 +75,7 @@ class Guard:
         try:
             response = await self._check(visit)
         except Exception as error:
-            refusal = refusal_of(error) or defect(error, scope["path"])
+            refusal = refusal_of(error, is_operator=False) or defect(error, scope["path"])
             response = self._refuse(request, refusal)
         sender = visit.with_headers(send)
         if response is not None:
@@ -146,7 +154,7 @@ class Guard:
 
     def _enter(self, visit: _Visit, following: str) -> Response:
         visit.start(is_logged_in=True)
-        return RedirectResponse(visit.base + own_path(following), 303)
+        return visit.lead_to(visit.base + own_path(following))
 
     def _check_secret(self, visit: _Visit, given: str) -> None:
         """Raise Refusal if it is not the token, or after too many wrong ones."""
@@ -182,7 +190,9 @@ class _Visit:
         self.base = quote(root)
         self.path = path[len(root) :] if path.startswith(root) else path
         server = scope.get("server") or ("", 0)
-        self._cookie_name = f"fairlead_session_{server[1] or 0}"
+        # Browsers share cookies between ports, and between a path and those below it.
+        mount = hashlib.sha256(root.encode(errors="surrogatepass")).hexdigest()[:6]
+        self._cookie_name = f"fairlead_session_{server[1] or 0}_{mount}"
         cookies = request.cookies
         cookie = cookies.get(self._cookie_name)
         self.session = None if cookie is None else signer.session(cookie, time.time())
@@ -223,15 +233,7 @@ class _Visit:
 
     def check_origin(self) -> None:
         """Raise Refusal if a page of another site sent the request."""
-        headers = self.request.headers
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if site is not None:
-            is_ours = site == "same-origin"
-        else:
-            is_ours = True
-        if origin is not None and not (origin == "null" and site == "same-origin"):
-            is_ours = is_ours and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-        if not is_ours:
+        if not is_same_origin(self.request.headers):
             raise Refusal(
                 403, "Sent by another site", "Open the console itself, and do this action there."
             )
@@ -307,7 +309,20 @@ class _Visit:
             )
         query = self.request.scope["query_string"].decode("latin-1")
         here = quote(self.path) + (f"?{query}" if query else "")
+        if self._is_from_elsewhere:
+            return self.lead_to(self.base + here)
         return RedirectResponse(f"{self.base}{LOGIN}?next={quote(here, safe='')}", 303)
+
+    def lead_to(self, address: str) -> Response:
+        """Send a browser to an address of the console. After a link on another site, a browser
+        sends our cookie only to addresses that a page of ours leads to."""
+        if self._is_from_elsewhere:
+            return HTMLResponse(_CONTINUE.format(escape(address)))
+        return RedirectResponse(address, 303)
+
+    @property
+    def _is_from_elsewhere(self) -> bool:
+        return self.request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site")
 
     def _cookie(self, value: str, *more: str) -> str:
         secure = ["Secure"] if self.request.url.scheme == "https" else []
@@ -342,6 +357,17 @@ class _Visit:
             await send(message)
 
         return send_with_headers
+
+
+def is_same_origin(headers: Headers) -> bool:
+    """Return whether a request comes from a page of ours, or from a client that is no browser."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site not in (None, "same-origin"):
+        return False
+    if origin is None or (origin == "null" and site == "same-origin"):
+        return True
+    scheme, _, place = origin.partition("://")
+    return scheme in ("http", "https") and place.lower() == headers.get("host", "").lower()
 
 
 def own_path(given: str) -> str:

@@ -81,7 +81,7 @@ class Page:
 
     def allows(self, action: str | None, scoped: bool) -> bool:
         """Return whether the viewer may use a route with this action and scope."""
-        if self.access.tenants is not None and not scoped:
+        if not self.access.reads or (self.access.tenants is not None and not scoped):
             return False
         return action is None or self.access.may(action)
 

@@ -34,11 +34,12 @@ class Refusal(Exception):
     """One or two sentences: the cause and the cure."""
 
 
-_KNOWN: tuple[tuple[type[FairleadError], int, str], ...] = (
+_KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidTask, 400, "This request cannot be used"),
     (UnknownTask, 404, "No such task"),
     (UnknownQueue, 404, "No such queue"),
     (UnknownPolicy, 404, "No such version"),
+    (LookupError, 404, "Not found"),
     (StaleVersion, 409, "The task has changed meanwhile"),
     (NotAllowed, 409, "Not possible in this state"),
     (NotSupported, 501, "This store does not have that"),
@@ -48,19 +49,26 @@ _KNOWN: tuple[tuple[type[FairleadError], int, str], ...] = (
 )
 
 
-def refusal_of(error: Exception) -> Refusal | None:
-    """Return what a viewer sees of an error that is expected; None for a defect."""
+_TRY_AGAIN = "Tasks stay in the store. Try again when its server responds."
+
+
+def refusal_of(error: Exception, *, is_operator: bool) -> Refusal | None:
+    """Return what a viewer sees of an error that is expected; None for a defect. Only an operator
+    sees the text of an error that may name servers."""
     if isinstance(error, Refusal):
         return error
-    for kind, status, title in _KNOWN:
-        if isinstance(error, kind):
-            text = str(error)
-            if status == 503 and kind is StoreUnavailable:
-                text += ". Tasks are safe in the store; try again when its server responds."
-            return Refusal(status, title, text)
-    if isinstance(error, FairleadError):
-        return Refusal(400, "This request cannot be used", str(error))
-    return None
+    if not isinstance(error, FairleadError):
+        return None
+    status, title = next(
+        ((status, title) for kind, status, title in _KNOWN if isinstance(error, kind)),
+        (400, "This request cannot be used"),
+    )
+    text = str(error)
+    if status >= 500 and not is_operator:
+        text = "Whoever runs this console can see the reason."
+    if isinstance(error, StoreUnavailable):
+        text = f"{text.rstrip('.')}. {_TRY_AGAIN}"
+    return Refusal(status, title, text)
 
 
 def defect(error: Exception, path: str) -> Refusal:

@@ -29,8 +29,6 @@ class Navigation:
     """Name of the route that the entry leads to; it takes no parameters."""
     order: int
     """Position in the menu, ascending."""
-    group: str = "work"
-    """Group of entries: `work`, `time`, `cluster` or `help`."""
 
 
 class ScreenRoute(Route):
@@ -45,12 +43,10 @@ class ScreenRoute(Route):
         methods: Sequence[str],
         action: str | None,
         scoped: bool,
-        public: bool = False,
     ) -> None:
         self.handler = handler
         self.action = action
         self.scoped = scoped
-        self.public = public
 
         async def endpoint(request: Request) -> Response:
             answer: Response = await request.scope["fairlead.console"].handle(self, request)
