@@ -77,7 +77,14 @@ async def test_each_of_2500_tasks_in_error_is_reported_once(app: App) -> None:
         await settled(app, node)
         await eventually(lambda: len(seen) == 2500)
     assert seen == Counter(ids)
-    assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
+    read, incidents = app.store.database.read_now, app.store.incidents
+    assert read(incidents.undelivered(10)) == []
+    # Delivered ones are listed while they are open, in pages from the latest on.
+    latest = read(incidents.latest(None, 1000))
+    latest += read(incidents.latest(latest[-1].id, 10_000))
+    assert {incident.subject for incident in latest} == set(ids)
+    assert [incident.id for incident in latest] == sorted({i.id for i in latest}, reverse=True)
+    assert all(incident.delivered_at is not None for incident in latest)
 
 
 async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_no_other(

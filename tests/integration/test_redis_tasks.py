@@ -643,6 +643,10 @@ async def test_tasks_in_error_are_delivered_as_incidents_once_by_any_elected_wor
     assert (kind, name) == ("error", "bad")
     (left,) = app.store.database.read_now(app.store.incidents.undelivered(10))
     assert [left.subject] == odd
+    latest = app.store.database.read_now(app.store.incidents.latest(None, 20))
+    latest += app.store.database.read_now(app.store.incidents.latest(latest[-1].id, 20))
+    assert {incident.subject for incident in latest} == {handle.id for handle in handles}
+    assert [incident.id for incident in latest] == sorted((i.id for i in latest), reverse=True)
     app.management.retry(odd[0])
     assert await app.store.incidents.claim(left.since * 2, left.since * 2, 10) == []
     await app.store.database.close_async()

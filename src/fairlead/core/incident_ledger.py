@@ -137,6 +137,11 @@ class IncidentLedger:
         found = (entry.incident for entry in self.entries.values())
         return dict(Counter((i.kind.value, i.queue, i.name) for i in found))
 
+    def latest(self) -> list[Incident]:
+        """Return all incidents, descending by id."""
+        found = [entry.incident for entry in self.entries.values()]
+        return sorted(found, key=lambda incident: -incident.id)
+
     def undelivered(self, limit: int) -> list[Incident]:
         """Return undelivered incidents, ascending by id."""
         found = [entry.incident for entry in self.entries.values()]

@@ -43,6 +43,10 @@ class IncidentStore(Protocol):
     async def counts(self) -> IncidentCounts:
         """Return the numbers of open incidents, delivered or not."""
 
+    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
+        """Return open incidents without their tasks, delivered or not, descending by id, for
+        people: at most `limit` whose ids are below `below`; None is no bound."""
+
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         """Return undelivered incidents without their tasks, ascending by id, for people."""
 

@@ -134,6 +134,11 @@ class RedisIncidents:
         found: dict[bytes, bytes] = yield RedisCall(("HGETALL", self._counts))
         return found
 
+    def latest(self, below: int | None, limit: int) -> RedisSteps[list[Incident]]:
+        most = "+inf" if below is None else f"({below}"
+        keys = yield RedisCall(("ZREVRANGEBYSCORE", self._ids, most, "-inf", "LIMIT", 0, limit))
+        return (yield from self._read(map(bytes.decode, keys))).latest()
+
     def undelivered(self, limit: int) -> RedisSteps[list[Incident]]:
         wanted = min(limit, int((yield RedisCall(("ZCARD", self._due)))))
         found: list[Incident] = []

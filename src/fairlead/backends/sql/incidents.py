@@ -15,6 +15,9 @@ from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 
+_ABOVE_ALL = (1 << 63) - 1
+
+
 class SqlIncidents:
     """A `fairlead.ports.incident_store.IncidentStore` in the database of a task store."""
 
@@ -96,6 +99,10 @@ class SqlIncidents:
 
     def _count_rows(self) -> Steps[Sequence[Row]]:
         return (yield self._statement("counts"))
+
+    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
+        bound = _ABOVE_ALL if below is None else below
+        return [_incident(row) for row in (yield self._statement("latest", bound, limit))]
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return [_incident(row) for row in (yield self._statement("undelivered", limit))]
