@@ -1,5 +1,5 @@
-"""A big task table for benchmarks of the console: real rows of each state, copied by statements of the
-database until the tables have the wanted sizes.
+"""A big task table for benchmarks of the console: real rows of each state, copied by statements of
+the database until the tables have the wanted sizes.
 
 The copies differ in id, fairness key, time and position. Nothing runs them; they are there to be
 looked at.
@@ -90,7 +90,8 @@ def _sqlite(url: str, tasks: int, attempts: int) -> None:
     connection.execute("PRAGMA synchronous = off")
     for table, count in (("fairlead_tasks", tasks), ("fairlead_attempts", attempts)):
         connection.execute(
-            f"CREATE TEMP TABLE template AS SELECT row_number() OVER () - 1 AS nr, t.* FROM {table} t"
+            "CREATE TEMP TABLE template AS SELECT row_number() OVER () - 1 AS nr, t.*"
+            f" FROM {table} t"
         )
         columns = [
             row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "seq"

@@ -14,7 +14,6 @@ from fairlead.model import ABOUT_TASKS, INCIDENT_LINGERS, Incident, IncidentKind
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
-
 _ABOVE_ALL = (1 << 63) - 1
 
 

@@ -1,0 +1,26 @@
+"""The doctor: what is wrong with store, workers and queues, and how to cure it."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from fairlead.operate.doctor import Finding, examine
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, screen
+
+NAVIGATION = Navigation(title="Doctor", route="doctor", order=120, group="help")
+
+_ORDER = {"problem": 0, "note": 1, "ok": 2}
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of this screen."""
+    return [screen("/doctor", show_doctor, name="doctor")]
+
+
+def show_doctor(page: Page) -> Response:
+    """Show what the doctor finds, problems first."""
+    found: list[Finding] = page.shared("doctor", lambda: page.wait(examine(page.context)))
+    findings = sorted(found, key=lambda finding: _ORDER[finding.severity])
+    problems = sum(finding.severity == "problem" for finding in findings)
+    return page.render("doctor.html", findings=findings, problems=problems)
