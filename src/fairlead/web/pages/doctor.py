@@ -8,7 +8,7 @@ from fairlead.operate.doctor import Finding, examine
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
-NAVIGATION = Navigation(title="Doctor", route="doctor", order=120, group="help")
+NAVIGATION = Navigation(title="Doctor", route="doctor", order=120)
 
 _ORDER = {"problem": 0, "note": 1, "ok": 2}
 

@@ -10,7 +10,7 @@ from fairlead.operate.incidents import latest_incidents
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
-NAVIGATION = Navigation(title="Incidents", route="incidents", order=90, group="cluster")
+NAVIGATION = Navigation(title="Incidents", route="incidents", order=90)
 
 _MOST_ID = (1 << 63) - 1
 

@@ -14,7 +14,7 @@ from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
-NAVIGATION = Navigation(title="Ordered", route="ordered", order=50, group="work")
+NAVIGATION = Navigation(title="Ordered", route="ordered", order=50)
 
 _MOST_TASKS = 200
 _MOST_MICROS = (1 << 62) - 1

@@ -8,7 +8,7 @@ from fairlead.core.visible import visible
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
-NAVIGATION = Navigation(title="Periodic", route="periodic", order=70, group="time")
+NAVIGATION = Navigation(title="Periodic", route="periodic", order=70)
 
 
 def routes() -> list[ScreenRoute]:

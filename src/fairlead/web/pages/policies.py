@@ -12,7 +12,7 @@ from fairlead.ports.policy_store import KEPT_VERSIONS, Policy, PolicyState, Swit
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
-NAVIGATION = Navigation(title="Policies", route="policies", order=110, group="cluster")
+NAVIGATION = Navigation(title="Policies", route="policies", order=110)
 
 _MOST_VERSION = (1 << 63) - 1
 _MOST_KEYS = 500

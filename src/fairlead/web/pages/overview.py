@@ -1,0 +1,39 @@
+"""The first screen: what needs a person, then the numbers of each queue."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from fairlead.operate.summary import Summary, summary
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, screen
+
+NAVIGATION = Navigation(title="Overview", route="overview", order=10)
+
+_MOST_ATTENTION = 50
+"""Lines of what needs a person."""
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of this screen."""
+    return [screen("/", show_overview, name="overview", scoped=True)]
+
+
+def show_overview(page: Page) -> Response:
+    """Show what needs a person, and all queues."""
+    tenants = page.access.tenants
+    found: Summary = page.shared(
+        ("overview", tenants), lambda: summary(page.context, tenants=tenants)
+    )
+    return page.render(
+        "overview.html",
+        summary=found,
+        attention=found.attention[:_MOST_ATTENTION],
+        more=max(len(found.attention) - _MOST_ATTENTION, 0),
+        ends=sum(queue.ends_per_second for queue in found.queues),
+        failures=sum(queue.failures_per_second for queue in found.queues),
+        running=sum(queue.processing.number for queue in found.queues),
+        ready=sum(queue.backlog.number for queue in found.queues),
+        errors=sum(queue.errors.number for queue in found.queues),
+        worst=max((queue.waits.p99 or 0 for queue in found.queues), default=0),
+    )

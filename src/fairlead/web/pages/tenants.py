@@ -1,0 +1,80 @@
+"""The tenants: who waits, who got what, and who was due what; one tenant with its part of every
+queue."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from starlette.responses import Response
+
+from fairlead.errors import UnknownTask
+from fairlead.model import tenant_of
+from fairlead.operate import tenants as reads
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+
+NAVIGATION = Navigation(title="Tenants", route="tenants", order=30)
+
+_MOST_SKIPPED = 1_000_000
+_ORDERS = {"backlog": "most tasks ready", "wait": "longest wait", "share": "greatest share", "name": "name"}
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of these screens."""
+    return [
+        screen("/tenants", show_tenants, name="tenants", scoped=True),
+        screen("/tenants/tenant", show_tenant, name="tenant", scoped=True),
+        action("/tenants/weight", set_weight, name="tenant_weight", action="weight"),
+    ]
+
+
+def show_tenants(page: Page) -> Response:
+    """Show a page of tenants."""
+    order = page.query.one_of("order", get_args(reads.TenantOrder), "backlog") or "backlog"
+    queue, search = page.query.text("queue"), page.query.text("search")
+    skip, rows = page.query.whole("skip", 0, _MOST_SKIPPED, 0), page.query.rows()
+    scope = page.access.tenants
+    found = page.shared(
+        ("tenants", order, queue, search, skip, rows, scope),
+        lambda: reads.tenants(
+            page.context,
+            order=order,  # type: ignore[arg-type]
+            queue=queue,
+            search=search,
+            skip=skip,
+            limit=rows,
+            tenants=scope,
+        ),
+    )
+    return page.render(
+        "tenants.html",
+        found=found,
+        order=order,
+        orders=list(_ORDERS.items()),
+        queue=queue,
+        search=search,
+        first=page.with_query(skip=None) if skip else None,
+        following=None if found.skip is None else page.with_query(skip=found.skip),
+        now=page.context.clock.now(),
+    )
+
+
+def show_tenant(page: Page) -> Response:
+    """Show one tenant, by any of its fairness keys."""
+    key = page.query.exact("key") or ""
+    if not page.access.sees(key):
+        raise UnknownTask(f"no tenant {tenant_of(key)!r}")
+    scope = page.access.tenants
+    found = page.shared(
+        ("tenant", key, scope), lambda: reads.tenant(page.context, tenant_of(key), tenants=scope)
+    )
+    return page.render("tenant.html", found=found, key=key, now=page.context.clock.now())
+
+
+def set_weight(page: Page) -> Response:
+    """Set the weight of a key in one queue, or return to the weights of its tasks."""
+    key, queue = page.form.exact("key") or "", page.form.required("queue")
+    weight = page.form.number("weight", 0.001, 1000.0)
+    page.management.set_weight(queue, key, weight, actor=page.access.name)
+    what = "the weights of its tasks hold" if weight is None else f"weight {weight:g}"
+    return page.done(f"{key or '(no key)'} in {queue}: {what} from now on.", "tenant", key=key)
