@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis bench-redis-failover
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -25,12 +25,12 @@ help:  ## list the targets
 demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; needs the package only
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql pgbouncer java redis  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
+test: $(STAMP) postgresql pgbouncer java redis chromium  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
 	@$(TESTS) -m 'not full and not spark'
 
 test-all: test-matrix test-pipeline  ## test everything, in hours: all stores, channels and seeds, and all of Spark
 
-test-matrix: $(STAMP) postgresql pgbouncer java redis  ## test all stores and channels without Spark, with outages and new seeds; half an hour
+test-matrix: $(STAMP) postgresql pgbouncer java redis chromium  ## test all stores and channels without Spark, with outages and new seeds; half an hour
 	@$(TESTS) $(SEEDS) -m 'not spark'
 
 test-again: $(STAMP)  ## run the tests that failed in the last run
@@ -48,7 +48,7 @@ fuzz: $(STAMP) postgresql java redis  ## give each reader of other processes' re
 fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; an hour or more
 	@FAIRLEAD_FUZZ=1000000 $(BIN)/python -m pytest -q -s $(SEEDS) -m fuzz tests/unit
 
-coverage: $(STAMP) postgresql pgbouncer java redis  ## measure the lines and branches that `make test` runs; also write coverage.json
+coverage: $(STAMP) postgresql pgbouncer java redis chromium  ## measure the lines and branches that `make test` runs; also write coverage.json
 	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
 
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
@@ -154,3 +154,6 @@ java:
 
 redis:
 	@sh scripts/need_redis.sh
+
+chromium:
+	@sh scripts/need_chromium.sh

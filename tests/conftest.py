@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -24,6 +24,9 @@ from services.server import Server
 from services.zookeeper import ZooKeeperServer
 from tests import servers, tiers
 from tests.databases import Databases
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 _HOST = pytest.StashKey[servers.Host]()
 
@@ -259,6 +262,16 @@ def app(store_url: str) -> Iterator[App]:
     application.migrate()
     yield application
     application.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, for one module, because asyncio starts no other loop while it runs. Skip the test if
+    Chromium is missing."""
+    from tests import browsers  # Playwright is slow to import, and few modules need it
+
+    with skip_if_missing("chromium"), browsers.started() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
