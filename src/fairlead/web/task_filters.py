@@ -1,0 +1,69 @@
+"""The filter of tasks in the parameters of a request: the address of a list is its filter."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from fairlead.core import values
+from fairlead.model import State
+from fairlead.operate.filters import TaskFilters
+from fairlead.web.inputs import BadInput, Inputs
+
+NAMES = (
+    "state",
+    "queue",
+    "name",
+    "fairness_key",
+    "tenant",
+    "ordering_key",
+    "unique_key",
+    "id",
+    "argument",
+    "error",
+    "older_than",
+    "submitted_from",
+    "submitted_before",
+)
+"""Parameters of a filter."""
+
+_MOST_SECONDS = 10 * 365 * 86_400
+
+
+def filters_of(inputs: Inputs) -> TaskFilters:
+    """Return the filter that a query or a form has. `older_than` is in seconds, instants are ISO
+    8601, in UTC without a zone. Raise BadInput."""
+    found = TaskFilters()
+    if (state := inputs.one_of("state", list(State))) is not None:
+        found["state"] = State(state)
+    for name in ("queue", "name", "ordering_key", "unique_key", "id", "argument", "error"):
+        if (text := inputs.text(name)) is not None:
+            found[name] = text  # type: ignore[literal-required]
+    for name in ("fairness_key", "tenant"):  # both may be the empty text, which a check box says
+        if (text := inputs.text(name)) is not None:
+            found[name] = text  # type: ignore[literal-required]
+    if inputs.flag("no_key"):
+        found["fairness_key"] = ""
+    if seconds := inputs.whole("older_than", 0, _MOST_SECONDS, 0):
+        found["older_than"] = timedelta(seconds=seconds)
+    for name in ("submitted_from", "submitted_before"):
+        if (text := inputs.text(name, 64)) is not None:
+            found[name] = instant_of(name, text)  # type: ignore[literal-required]
+    return found
+
+
+def instant_of(name: str, text: str) -> datetime:
+    """Return the instant that a person wrote. Raise BadInput."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{name} {values.brief(text)}: use 2026-01-31T09:00, in UTC") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def pairs_of(inputs: Inputs) -> dict[str, list[str]]:
+    """Return the parameters of the filter alone, for the hidden fields of a form."""
+    found: dict[str, list[str]] = {}
+    for name, value in inputs.pairs():
+        if name in (*NAMES, "no_key") and value:
+            found.setdefault(name, []).append(value)
+    return found
