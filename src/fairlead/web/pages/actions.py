@@ -1,0 +1,90 @@
+"""Bulk actions with their progress, and the log of what people did."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from fairlead.ports.action_store import ActionState
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+
+NAVIGATION = Navigation(title="Actions", route="actions", order=130)
+
+_MOST_ID = (1 << 63) - 1
+_OVER = frozenset({ActionState.DONE, ActionState.FAILED})
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of these screens."""
+    return [
+        screen("/actions", show_actions, name="actions", scoped=True),
+        screen("/actions/action", show_action, name="action", scoped=True),
+        screen("/audit", show_audit, name="audit", scoped=True),
+        action("/actions/interrupt", interrupt, name="action_interrupt", action="cancel", scoped=True),
+        action("/actions/resume", resume, name="action_resume", action="retry", scoped=True),
+    ]
+
+
+def show_actions(page: Page) -> Response:
+    """Show bulk actions, the latest first."""
+    rows, scope = page.query.rows(), page.access.tenants
+    before = page.query.whole("before", 0, _MOST_ID, 0) or None
+    found = page.shared(
+        ("actions", before, rows, scope),
+        lambda: page.management.actions.list(before=before, limit=rows + 1, tenants=scope),
+    )
+    shown = found[:rows]
+    return page.render(
+        "actions.html",
+        actions=shown,
+        first=page.with_query(before=None) if before else None,
+        following=page.with_query(before=shown[-1].id) if len(found) > rows else None,
+        now=page.context.clock.now(),
+    )
+
+
+def show_action(page: Page) -> Response:
+    """Show one bulk action with its progress."""
+    number, scope = page.query.whole("id", 1, _MOST_ID, 0), page.access.tenants
+    found = page.management.actions.show(number, tenants=scope)
+    entries = page.management.audit.list(action=number, tenants=scope, limit=50)
+    return page.render(
+        "action.html",
+        action=found,
+        is_over=found.state in _OVER,
+        is_interrupted=found.state == ActionState.INTERRUPTED,
+        entries=entries,
+        now=page.context.clock.now(),
+    )
+
+
+def show_audit(page: Page) -> Response:
+    """Show what people did, the latest first."""
+    rows, scope = page.query.rows(), page.access.tenants
+    before = page.query.whole("before", 0, _MOST_ID, 0) or None
+    texts = {
+        name: page.query.text(name) for name in ("actor", "verb", "queue", "fairness_key", "task_id")
+    }
+    found = page.management.audit.list(before=before, limit=rows + 1, tenants=scope, **texts)
+    shown = found[:rows]
+    return page.render(
+        "audit.html",
+        entries=shown,
+        chosen=texts,
+        first=page.with_query(before=None) if before else None,
+        following=page.with_query(before=shown[-1].id) if len(found) > rows else None,
+    )
+
+
+def interrupt(page: Page) -> Response:
+    """Let a bulk action stop after its present batch."""
+    number = page.form.whole("id", 1, _MOST_ID, 0)
+    page.management.actions.interrupt(number, actor=page.access.name, tenants=page.access.tenants)
+    return page.done("The action stops after its present batch.", "action", id=number)
+
+
+def resume(page: Page) -> Response:
+    """Let a worker go on with an interrupted bulk action."""
+    number = page.form.whole("id", 1, _MOST_ID, 0)
+    page.management.actions.resume(number, actor=page.access.name, tenants=page.access.tenants)
+    return page.done("A worker goes on with the action.", "action", id=number)
