@@ -21,6 +21,7 @@ _COMMANDS = {
     "doctor": "fairlead.cli.doctor:doctor",
     "replay": "fairlead.cli.replay:replay_command",
     "simulate": "fairlead.cli.simulate:simulate_command",
+    "web": "fairlead.cli.web:web",
     "demo": "fairlead.cli.demo:demo_command",
 }
 

@@ -1,0 +1,1 @@
+"""Screens of the console, one module each: `routes()`, and `NAVIGATION` for the menu."""

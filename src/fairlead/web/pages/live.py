@@ -1,0 +1,28 @@
+"""The stream of server-sent events, which tells open pages that something has changed."""
+
+from __future__ import annotations
+
+from starlette.responses import Response, StreamingResponse
+
+from fairlead.web.page import Page
+from fairlead.web.refusals import Refusal
+from fairlead.web.routing import ScreenRoute, screen
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the route of the stream, whose events name nothing, so that all may open it."""
+    return [screen("/live", stream_changes, name="live", scoped=True)]
+
+
+async def stream_changes(page: Page) -> Response:
+    """Stream an event for each change. Raise Refusal for too many viewers at once."""
+    live = page.parts.live
+    if not page.parts.settings.live:
+        raise Refusal(404, "No such page", "This console was made with live=False.")
+    if live.is_full:
+        raise Refusal(503, "Too many viewers", "Close other pages of the console, then try again.")
+    if page.request.method == "HEAD":
+        return Response(media_type="text/event-stream")
+    return StreamingResponse(
+        live.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )

@@ -1,0 +1,39 @@
+"""All queues: their tasks by state, the oldest that is ready, and whether they are paused."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+
+NAVIGATION = Navigation(title="Queues", route="queues", order=40)
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of this screen."""
+    return [
+        screen("/queues", show_queues, name="queues"),
+        action("/queues/pause", pause_queue, name="queue_pause", action="pause"),
+        action("/queues/resume", resume_queue, name="queue_resume", action="pause"),
+    ]
+
+
+def show_queues(page: Page) -> Response:
+    """Show every queue."""
+    queues = page.shared("queues", lambda: page.management.queues())
+    return page.render("queues.html", queues=queues, now=page.context.clock.now())
+
+
+def pause_queue(page: Page) -> Response:
+    """Pause a queue in the whole cluster."""
+    queue = page.form.required("queue")
+    page.management.pause(queue)
+    return page.done(f"{queue} is paused: running tasks end, no others start.", "queues")
+
+
+def resume_queue(page: Page) -> Response:
+    """Start tasks of a paused queue again."""
+    queue = page.form.required("queue")
+    page.management.unpause(queue)
+    return page.done(f"{queue} runs again.", "queues")

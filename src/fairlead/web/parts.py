@@ -1,0 +1,107 @@
+"""The parts that all screens of one console share: settings, application, templates, reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jinja2 import Environment
+from starlette.requests import Request
+
+from fairlead.app import App
+from fairlead.web.access import Access
+from fairlead.web.live import LiveHub
+from fairlead.web.sessions import Signer
+
+if TYPE_CHECKING:
+    from fairlead.web.routing import Navigation, ScreenRoute
+
+T = TypeVar("T")
+
+Authorize = Callable[[Request], Access | Awaitable[Access]]
+"""Function of the host application: the access of the viewer who sends a request."""
+Mask = Callable[[str, Any], Any]
+"""Function that gets the name of a task and its arguments, and returns them without secrets."""
+TraceUrl = Callable[[str], str | None]
+"""Function that gets the id of a trace and returns the address of its page; None if it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings:
+    """Settings of one console, as `console()` takes them."""
+
+    title: str
+    authorize: Authorize | None
+    token: str
+    """Token of the login; not used with `authorize`."""
+    is_token_given: bool
+    """Whether a person chose the token; without it, the console serves this machine only."""
+    hosts: frozenset[str] | None
+    """Names that the header Host may have, without port; None is any."""
+    mask: Mask | None
+    trace_url: TraceUrl | None
+    read_only: bool
+    frame_ancestors: str
+    live: bool
+    """Whether open pages follow changes."""
+
+
+class SharedReads:
+    """Results of reads that viewers share for `seconds`, so that many viewers of one screen cost as
+    much as one. Thread-safe."""
+
+    def __init__(self, seconds: float = 1.0, most: int = 256) -> None:
+        self._seconds = seconds
+        self._most = most
+        """Greatest number of results that are kept."""
+        self._lock = threading.Lock()
+        self._found: dict[Hashable, tuple[float, Any]] = {}
+        self._reading: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return the result of a read: one that is younger than `seconds`, or a new one. Viewers
+        that ask meanwhile wait for it."""
+        with self._lock:
+            one_reader = self._reading.setdefault(key, threading.Lock())
+        try:
+            with one_reader:
+                found = self._found.get(key)
+                if found is None or time.monotonic() - found[0] > self._seconds:
+                    found = (time.monotonic(), read())
+                    self._keep(key, found)
+                result: T = found[1]
+                return result
+        finally:
+            with self._lock:
+                if not one_reader.locked():
+                    self._reading.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop all results, after an action that changes them."""
+        with self._lock:
+            self._found.clear()
+
+    def _keep(self, key: Hashable, found: tuple[float, Any]) -> None:
+        with self._lock:
+            self._found.pop(key, None)
+            while len(self._found) >= self._most:
+                del self._found[next(iter(self._found))]
+            self._found[key] = found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleParts:
+    """Parts that the pages of one console share."""
+
+    app: App
+    settings: ConsoleSettings
+    signer: Signer
+    templates: Environment
+    navigation: Sequence[Navigation]
+    routes: dict[str, ScreenRoute]
+    """Routes by name."""
+    live: LiveHub
+    reads: SharedReads = field(default_factory=SharedReads)

@@ -1,0 +1,87 @@
+"""Live updates: one look a second for all viewers, and none without viewers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairlead import App
+from fairlead.web import Access
+from fairlead.web.live import Changes, LiveHub
+from fairlead.web.parts import SharedReads
+from tests.web.browsing import Browser, with_access
+
+
+def test_many_notifications_are_one_change_a_second_for_all_viewers() -> None:
+    changes = Changes(look=1.0, rest=5.0)
+    first = changes.look(0.0)
+    for n in range(1000):
+        changes.add()
+        assert changes.look(n / 1001) == first
+    assert [changes.look(at) for at in (1.0, 1.1, 1.9, 2.0, 3.0)] == [first + 1] * 5
+
+
+def test_a_change_without_a_notification_is_told_within_the_rest() -> None:
+    changes = Changes(look=1.0, rest=5.0)
+    first = changes.look(0.0)
+    assert [changes.look(float(at)) - first for at in range(1, 12)] == [0] * 4 + [1] * 5 + [2] * 2
+
+
+async def test_a_submit_reaches_a_viewer_and_the_hub_stops_with_the_last(app: App) -> None:
+    hub = LiveHub(app)
+    stream = hub.stream()
+    assert (await anext(stream)).startswith(b"retry:")
+    assert hub.viewers == 1 and hub._notifier is not None
+    hub.changes.add()
+    assert (await anext(stream)).startswith(b"event: changed\ndata: ")
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert hub.viewers == 0 and hub._notifier is None
+
+
+async def test_streams_end_when_the_hub_ends(app: App) -> None:
+    hub = LiveHub(app)
+    stream = hub.stream()
+    await anext(stream)
+    hub.end()
+    assert [event async for event in stream if b"changed" not in event] == []
+    assert hub.viewers == 0
+
+
+async def test_too_many_viewers_are_told_so(app: App) -> None:
+    made = with_access(app, Access.read())
+    made.parts.live.viewers = 500
+    response = await Browser(made).get("/live")
+    assert response.status_code == 503 and "Close other pages" in response.text
+
+
+async def test_viewers_of_one_screen_share_one_read() -> None:
+    reads, count = SharedReads(), 0
+
+    def read() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    results = await asyncio.gather(
+        *(asyncio.to_thread(reads.get, "queues", read) for _ in range(20))
+    )
+    assert set(results) == {1}
+    reads.clear()
+    assert reads.get("queues", read) == 2
+
+
+def test_shared_reads_are_bounded_and_an_error_is_not_kept() -> None:
+    reads = SharedReads(seconds=60, most=3)
+    for n in range(10):
+        reads.get(n, lambda n=n: n)  # type: ignore[misc]
+    assert len(reads._found) == 3 and not reads._reading
+
+    def fail() -> int:
+        raise ValueError
+
+    for _ in range(2):
+        try:
+            reads.get("fails", fail)
+        except ValueError:
+            continue
+        raise AssertionError
+    assert reads.get("fails", lambda: 5) == 5
