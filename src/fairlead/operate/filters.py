@@ -117,6 +117,13 @@ def is_within(fairness_key: str, tenants: Collection[str] | None) -> bool:
     return scope is None or tenant_of(fairness_key) in scope
 
 
+def checked_id(task_id: object) -> str:
+    """Return a text that may be a task id. Raise InvalidTask."""
+    if not isinstance(task_id, str):
+        raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
+    return values.text("id", task_id, may_be_empty=True, error=InvalidTask)
+
+
 def instant(what: str, at: datetime | None) -> int:
     """Return an instant in microseconds since the epoch. Raise InvalidTask for a naive datetime."""
     if at is None:

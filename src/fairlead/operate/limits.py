@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit, needs_permits
 from fairlead.core.limits.sharded_permits import permit_holders
 from fairlead.engine.cluster_limits import follow, limit_name
+from fairlead.errors import InvalidTask
 from fairlead.operate.context import OperateContext
 
 MOST_HOLDERS = 1000
@@ -43,7 +45,8 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def limits_of_queue(context: OperateContext, queue: str) -> list[LimitView]:
     """Return the limits that this application declares for a queue and its tasks. Reads the ledgers
-    of the cluster-wide ones. Raise StoreUnavailable."""
+    of the cluster-wide ones. Raise InvalidTask, StoreUnavailable."""
+    values.name("queue", queue, InvalidTask)
     return [
         await _view(context, name, task, policy) for name, task, policy in _declared(context, queue)
     ]

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from fairlead.core import values
 from fairlead.engine.lease_names import owners_of
-from fairlead.errors import UnknownQueue
+from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.operate.context import OperateContext
 from fairlead.operate.limits import LimitView, limits_of_queue
@@ -109,6 +110,7 @@ async def queue_view(
     """Return one queue for its page. Reads what `summary` reads, the records of the partitions, and
     the ledgers of cluster-wide limits. With `tenants`, the numbers are of these tenants only, and
     partitions and limits are left out. Raise UnknownQueue, InvalidTask, NotSupported."""
+    values.name("queue", queue, InvalidTask)
     found = summary(context, queue=queue, tenants=tenants)
     if not found.queues:
         raise UnknownQueue(f"no queue named {queue!r} is known to any node")

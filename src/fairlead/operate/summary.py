@@ -9,7 +9,9 @@ from typing import Literal
 import msgspec
 
 from fairlead.clock import MICROS
+from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.errors import InvalidTask
 from fairlead.model import Incident, IncidentKind, tenant_of
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import Counted, scope_of
@@ -110,6 +112,8 @@ def summary(
     their tasks are left out. Raise InvalidTask, and NotSupported on a store without rows.
     """
     scope = scope_of(tenants)
+    if queue is not None:
+        values.name("queue", queue, InvalidTask)
     records, database = context.store.records, context.store.database
     at: int = database.read_now(context.store.periodics.clock(context.clock.now()))
     settings: dict[str, QueueSettings] = database.read_now(records.queue_settings())

@@ -25,7 +25,7 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.context import OperateContext
-from fairlead.operate.filters import Counted, TaskFilters, instant, is_within, task_filter
+from fairlead.operate.filters import Counted, TaskFilters, checked_id, instant, is_within, task_filter
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.ports.cluster_state import NodeRecord
@@ -62,7 +62,7 @@ class Management:
 
     def show(self, task_id: str, *, tenants: Collection[str] | None = None) -> TaskRecord:
         """Return the task. Raise UnknownTask, also for a task of none of `tenants`."""
-        _id(task_id)
+        checked_id(task_id)
         record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
         if record is None or not is_within(record.fairness_key, tenants):
             raise UnknownTask(
@@ -74,7 +74,7 @@ class Management:
         """Return the task with this id, or the only one whose id begins so, with at least 4
         hexadecimal digits. Raise UnknownTask, also for a task of none of `tenants`; InvalidTask if
         several ids begin so."""
-        digits = _id(beginning).replace("-", "").lower()
+        digits = checked_id(beginning).replace("-", "").lower()
         if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
             return self.show(beginning, tenants=tenants)
         before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
@@ -97,7 +97,7 @@ class Management:
     ) -> list[AttemptRecord]:
         """Return the attempts of a task, first to last. Raise UnknownTask for a task of none of
         `tenants`."""
-        _id(task_id)
+        checked_id(task_id)
         if tenants is not None:
             self.show(task_id, tenants=tenants)
         attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
@@ -108,7 +108,7 @@ class Management:
         bytes, UnknownTask for a task of none of `tenants`."""
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        found = self._database.read_now(self._store.payload(_id(task_id)))
+        found = self._database.read_now(self._store.payload(checked_id(task_id)))
         return None if found is None else unpack(*found)
 
     def find(
@@ -384,12 +384,6 @@ def _check(change: Change) -> None:
     if not given:
         raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
     Options().changed(given)
-
-
-def _id(task_id: object) -> str:
-    if not isinstance(task_id, str):
-        raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
-    return values.text("id", task_id, may_be_empty=True, error=InvalidTask)
 
 
 def _name(queue: object) -> str:

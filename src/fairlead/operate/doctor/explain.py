@@ -8,12 +8,13 @@ from typing import Literal
 import msgspec
 
 from fairlead.clock import MICROS, to_datetime
+from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import UnknownTask
 from fairlead.model import LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor.finding import Finding, Severity
-from fairlead.operate.filters import is_within
+from fairlead.operate.filters import checked_id, is_within
 from fairlead.operate.overview import owners
 
 _EVERY_KEY = 1_000_000
@@ -83,16 +84,20 @@ async def explanation(
 ) -> Explanation:
     """Return why a task is in its state, and what must happen before it goes on. For a task that
     may run, counts the tasks ahead of it, so the cost grows with its partition's backlog. With
-    `tenants`, no other task, node or key is named. Raise UnknownTask, also for a task of none of
+    `tenants`, no task of another tenant is named. Raise UnknownTask, also for a task of none of
     `tenants`."""
     store = context.store
-    record: TaskRecord | None = store.database.read_now(store.records.task(task_id))
+    record: TaskRecord | None = store.database.read_now(store.records.task(checked_id(task_id)))
     if record is None or not is_within(record.fairness_key, tenants):
-        raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
-    return Explanation(task=record, reasons=await _reasons(context, record))
+        raise UnknownTask(
+            f"no task {values.brief(task_id)}: it never committed, or its history was cleaned"
+        )
+    return Explanation(task=record, reasons=await _reasons(context, record, tenants))
 
 
-async def _reasons(context: OperateContext, record: TaskRecord) -> list[Reason]:
+async def _reasons(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> list[Reason]:
     match record.state:
         case State.WAITING:
             return [_waiting(record)]
@@ -101,7 +106,7 @@ async def _reasons(context: OperateContext, record: TaskRecord) -> list[Reason]:
         case State.ERROR:
             return [_in_error(record)]
         case State.SUBMITTED:
-            return await _submitted(context, record)
+            return await _submitted(context, record, tenants)
         case _:
             what = f"{record.state}: it is finished"
             return [Reason(kind="finished", severity="ok", what=what)]
@@ -151,9 +156,11 @@ def _in_error(record: TaskRecord) -> Reason:
     )
 
 
-async def _submitted(context: OperateContext, record: TaskRecord) -> list[Reason]:
+async def _submitted(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> list[Reason]:
     found = _paused(context, record)
-    held = await _held_by_its_key(context, record)
+    held = await _held_by_its_key(context, record, tenants)
     return [*found, held or await _in_its_partition(context, record)]
 
 
@@ -173,7 +180,9 @@ def _paused(context: OperateContext, record: TaskRecord) -> list[Reason]:
     ]
 
 
-async def _held_by_its_key(context: OperateContext, record: TaskRecord) -> Reason | None:
+async def _held_by_its_key(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> Reason | None:
     """Return a reason if an earlier task of the same ordering key holds this one, or None."""
     if record.ordering_key is None:
         return None
@@ -182,6 +191,15 @@ async def _held_by_its_key(context: OperateContext, record: TaskRecord) -> Reaso
     if not heads or heads[0][0].id == record.id:
         return None
     head, state = heads[0]
+    if not is_within(head.fairness_key, tenants):
+        return Reason(
+            kind="held_by_its_key",
+            severity="problem" if state == State.ERROR else "ok",
+            what=f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by a task that"
+            " you may not see",
+            queue=record.queue,
+            held_by_state=State(state),
+        )
     is_error = state == State.ERROR
     return Reason(
         kind="held_by_its_key",
