@@ -25,7 +25,14 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.context import OperateContext
-from fairlead.operate.filters import Counted, TaskFilters, checked_id, instant, is_within, task_filter
+from fairlead.operate.filters import (
+    Counted,
+    TaskFilters,
+    checked_id,
+    instant,
+    is_within,
+    task_filter,
+)
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.ports.cluster_state import NodeRecord
