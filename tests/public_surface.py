@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -18,14 +19,27 @@ from fairlead.engine.settings import NodeSettings
 from fairlead.errors import FairleadError
 from fairlead.model import State, TaskKey
 from fairlead.operate.changes import Cancel
+from fairlead.operate.doctor import explanation
+from fairlead.operate.filters import TaskFilters
+from fairlead.operate.limits import limits_of_queue
+from fairlead.operate.nodes import nodes
 from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.overview import queue_view
 from fairlead.operate.periodic import PeriodicManagement
+from fairlead.operate.summary import summary
 from fairlead.operate.tasks import Management
+from fairlead.operate.tenants import tenant, tenants
 from fairlead.submit.transaction import Transaction
 from fairlead.testing import drain
 
 CLASSES = (Queue, Task, TaskHandle, Management, PeriodicManagement, OrderedManagement, Transaction)
 """Public classes that are not in `fairlead.__all__`, because other public objects return them."""
+
+READS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (tenants, tenant, summary, queue_view, nodes, limits_of_queue, explanation)
+}
+"""Public functions of `fairlead.operate`, each given the context first."""
 
 NOT_CALLED = {
     "ConcurrencyPolicy": "a protocol",
@@ -197,8 +211,24 @@ CALLS: dict[str, Call] = {
     "TaskHandle.result_async": Call(lambda shop: shop.done.result_async),
     **{
         f"Management.{name}": Call(lambda shop, name=name: getattr(shop.app.management, name))
-        for name in ("show", "named", "attempts", "payload", "find", "pause", "unpause")
+        for name in (
+            "find",
+            "page",
+            "count",
+            "pause",
+            "unpause",
+        )
     },
+    **{
+        f"Management.{name}": Call(
+            lambda shop, name=name: getattr(shop.app.management, name),
+            lambda shop: {"task_id": shop.done.id},
+        )
+        for name in ("show", "attempts", "payload")
+    },
+    "Management.named": Call(
+        lambda shop: shop.app.management.named, lambda shop: {"beginning": shop.done.id}
+    ),
     **{
         f"Management.{name}": Call(
             lambda shop, name=name: getattr(shop.app.management, name),
@@ -236,7 +266,7 @@ CALLS: dict[str, Call] = {
         f"PeriodicManagement.{name}": Call(
             lambda shop, name=name: getattr(shop.app.management.periodic, name)
         )
-        for name in ("run", "pause", "resume", "remove")
+        for name in ("list", "run", "pause", "resume", "remove")
     },
     **{
         f"OrderedManagement.{name}": Call(
@@ -251,6 +281,23 @@ CALLS: dict[str, Call] = {
             lambda _: {"queue": "letters", "partitions": 8},
         )
         for name in ("repartition", "repartition_plan")
+    },
+    **{
+        name: Call(
+            lambda shop, read=READS[name]: functools.partial(read, shop.app.operate_context),
+            lambda shop, good=good: {
+                what: shop.done.id if what == "task_id" else "default" for what in good
+            },
+        )
+        for name, good in {
+            "tenants": (),
+            "tenant": ("name",),
+            "summary": (),
+            "queue_view": ("queue",),
+            "nodes": (),
+            "limits_of_queue": ("queue",),
+            "explanation": ("task_id",),
+        }.items()
     },
     "OrderedManagement.drop": Call(
         lambda shop: shop.app.management.ordered.drop,
@@ -272,7 +319,7 @@ def _task_of(app: App) -> Callable[..., Any]:
 def _objects() -> dict[str, Any]:
     """Return the public classes and functions, and the public methods of the classes, by name."""
     found: dict[str, Any] = {}
-    named = {name: getattr(fairlead, name) for name in fairlead.__all__}
+    named = READS | {name: getattr(fairlead, name) for name in fairlead.__all__}
     for name, value in {**named, **{each.__name__: each for each in CLASSES}}.items():
         is_error = isinstance(value, type) and issubclass(value, FairleadError)
         if is_error and name not in ("Retry", "Snooze"):
@@ -294,6 +341,8 @@ def parameters_of(name: str) -> list[str]:
         match parameter.kind, parameter.name:
             case _, "self":
                 pass
+            case _, "context" if name in READS:
+                pass
             case inspect.Parameter.VAR_POSITIONAL, _:
                 pass  # the arguments of the task, which come with the `**kwargs`
             case inspect.Parameter.VAR_KEYWORD, rest:
@@ -310,6 +359,10 @@ _MORE = {
     ("App.periodic", "options"): _TASK,
     ("App.node", "settings"): [field.name for field in dataclasses.fields(NodeSettings)],
     ("Task.options", "changes"): [*TaskOptions.__annotations__],
+    **{
+        (f"Management.{name}", "filters"): [*TaskFilters.__annotations__]
+        for name in ("find", "page", "count", "bulk")
+    },
     **{
         (f"Task.{name}", "kwargs"): ["amount", "more"]
         for name in ("draft", "submit", "submit_async")

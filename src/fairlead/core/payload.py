@@ -25,21 +25,21 @@ def pack(encoded: bytes) -> tuple[bytes, str]:
     return encoded, PayloadFormat.JSON
 
 
-def unpack(stored: bytes, payload_format: str) -> bytes:
+def unpack(stored: bytes, payload_format: str, most: int = MOST_BYTES) -> bytes:
     """Return the JSON bytes of a stored payload. Raises InvalidTask for an unknown format, corrupt
-    bytes, or more than MOST_BYTES."""
+    bytes, or compressed ones of which there are more than `most`."""
     if payload_format == PayloadFormat.JSON:
         return stored
     if payload_format == PayloadFormat.JSON_ZLIB:
         stream = zlib.decompressobj()
         try:
-            unpacked = stream.decompress(stored, MOST_BYTES + 1)
+            unpacked = stream.decompress(stored, most + 1)
         except zlib.error as error:
             raise InvalidTask(
                 f"payload marked {payload_format} cannot be decompressed: {error}"
             ) from error
-        if len(unpacked) > MOST_BYTES:
-            raise InvalidTask(f"payload marked {payload_format} has more than {MOST_BYTES:,} bytes")
+        if len(unpacked) > most:
+            raise InvalidTask(f"payload marked {payload_format} has more than {most:,} bytes")
         if not stream.eof:
             raise InvalidTask(f"payload marked {payload_format} cannot be decompressed: it is cut")
         return unpacked

@@ -6,6 +6,7 @@ datetimes. Ids are the canonical text of a UUIDv7: they sort by time of submissi
 in SQL, logs and JSON.
 """
 
+from fairlead.model.argument import ArgumentFilter
 from fairlead.model.attempt import AttemptRecord, Finish
 from fairlead.model.fields import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 from fairlead.model.incident import (
@@ -58,6 +59,7 @@ __all__ = [
     "Submitted",
     "ClaimedTask",
     "TaskRecord",
+    "ArgumentFilter",
     "IncidentKind",
     "IncidentReport",
     "Incident",

@@ -3,15 +3,21 @@ keys with the most waiting tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
+from fairlead.core import values
 from fairlead.engine.lease_names import owners_of
-from fairlead.errors import UnknownQueue
+from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.operate.context import OperateContext
+from fairlead.operate.limits import LimitView, limits_of_queue
+from fairlead.operate.summary import Attention, QueueNumbers, summary
 from fairlead.operate.tasks import Management
+from fairlead.operate.tenants import TenantPage
+from fairlead.operate.tenants import tenants as tenants_of
+from fairlead.ports.backlog_store import OwnedBacklog
 from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 
@@ -56,6 +62,20 @@ class Overview(msgspec.Struct, frozen=True):
     """Mean run times that the workers last saved; None without cost="runtime"."""
 
 
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue as its page shows it."""
+
+    numbers: QueueNumbers
+    attention: list[Attention]
+    """Conditions that need a person."""
+    tenants: TenantPage
+    """Tenants with the longest backlogs."""
+    partitions: list[PartitionView] = []
+    limits: list[LimitView] = []
+    run_times: RunTimesRecord | None = None
+    """Mean run times that the workers last saved; None without cost="runtime"."""
+
+
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
     """Return the node that reads each partition of these queues. Raise StoreUnavailable."""
     if not context.channel.shares_partitions:
@@ -77,16 +97,52 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         raise UnknownQueue(
             f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
         )
+    records = await context.backlog.records()
+    partitions = await _partitions(context, queue, status.partitions, records)
+    heaviest, keys = management.heaviest_keys(queue, most_keys)
+    run_times = _run_times(queue, records)
+    return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)
+
+
+async def queue_view(
+    context: OperateContext, queue: str, *, tenants: Collection[str] | None = None
+) -> QueueView:
+    """Return one queue for its page. Reads what `summary` reads, the records of the partitions, and
+    the ledgers of cluster-wide limits. With `tenants`, the numbers are of these tenants only, and
+    partitions and limits are left out. Raise UnknownQueue, InvalidTask, NotSupported."""
+    values.name("queue", queue, InvalidTask)
+    found = summary(context, queue=queue, tenants=tenants)
+    if not found.queues:
+        raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+    page = tenants_of(context, queue=queue, tenants=tenants)
+    numbers, attention = found.queues[0], found.attention
+    if tenants is not None:
+        return QueueView(numbers=numbers, attention=attention, tenants=page)
+    records = await context.backlog.records()
+    return QueueView(
+        numbers=numbers,
+        attention=attention,
+        tenants=page,
+        partitions=await _partitions(context, queue, numbers.partitions, records),
+        limits=await limits_of_queue(context, queue),
+        run_times=_run_times(queue, records),
+    )
+
+
+async def _partitions(
+    context: OperateContext,
+    queue: str,
+    partitions: int,
+    records: Mapping[PartitionKey, OwnedBacklog],
+) -> list[PartitionView]:
     read_by = await owners(context, [queue])
-    store = context.backlog
-    records = await store.records()
-    partitions = []
-    for number in range(status.partitions):
+    views = []
+    for number in range(partitions):
         key = PartitionKey(queue, number)
         found = records.get(key)
         lanes = []
         for priority, record in sorted(found.lanes.items()) if found is not None else ():
-            stored = await store.count(LaneKey(*key, priority), record.ack_level)
+            stored = await context.backlog.count(LaneKey(*key, priority), record.ack_level)
             lanes.append(
                 LaneView(
                     priority,
@@ -97,12 +153,16 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
                     stored,
                 )
             )
-        partitions.append(
+        views.append(
             PartitionView(
                 number, read_by.get(key), None if found is None else found.range_id, lanes
             )
         )
-    heaviest, keys = management.heaviest_keys(queue, most_keys)
+    return views
+
+
+def _run_times(queue: str, records: Mapping[PartitionKey, OwnedBacklog]) -> RunTimesRecord | None:
+    """Return the mean run times that the nodes have saved for a queue."""
     saved = [
         record.run_times
         for key, found in records.items()
@@ -110,5 +170,4 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         if key.queue == queue and record.run_times is not None
     ]
     # Each node saves one record in all its lanes. Show the record with the most means.
-    run_times = max(saved, key=lambda record: len(record.means), default=None)
-    return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)
+    return max(saved, key=lambda record: len(record.means), default=None)

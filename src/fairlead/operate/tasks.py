@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Unpack
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,7 @@ from fairlead.core import values
 from fairlead.core.payload import unpack
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, StaleVersion, UnknownQueue, UnknownTask
-from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, TaskRecord
 from fairlead.operate.changes import (
     Cancel,
     Change,
@@ -24,14 +25,27 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.context import OperateContext
+from fairlead.operate.filters import (
+    Counted,
+    TaskFilters,
+    checked_id,
+    instant,
+    is_within,
+    task_filter,
+)
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
+from fairlead.ports.task_reads import TaskPage
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
 MOST_CHANGED = 500
 """Greatest number of tasks that one transaction of a bulk change changes."""
+
+
+MOST_LISTED = 1000
+"""Greatest number of tasks of a page, and up to which tasks are counted."""
 
 
 class BulkResult(msgspec.Struct, frozen=True):
@@ -53,22 +67,23 @@ class Management:
 
     # looking --------------------------------------------------------------------------------------
 
-    def show(self, task_id: str) -> TaskRecord:
-        """Return the task. Raise UnknownTask."""
-        _id(task_id)
+    def show(self, task_id: str, *, tenants: Collection[str] | None = None) -> TaskRecord:
+        """Return the task. Raise UnknownTask, also for a task of none of `tenants`."""
+        checked_id(task_id)
         record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
-        if record is None:
+        if record is None or not is_within(record.fairness_key, tenants):
             raise UnknownTask(
                 f"no task {values.brief(task_id)}: check the id; history is kept for a while only"
             )
         return record
 
-    def named(self, beginning: str) -> TaskRecord:
+    def named(self, beginning: str, *, tenants: Collection[str] | None = None) -> TaskRecord:
         """Return the task with this id, or the only one whose id begins so, with at least 4
-        hexadecimal digits. Raise UnknownTask; InvalidTask if several do."""
-        digits = _id(beginning).replace("-", "").lower()
+        hexadecimal digits. Raise UnknownTask, also for a task of none of `tenants`; InvalidTask if
+        several ids begin so."""
+        digits = checked_id(beginning).replace("-", "").lower()
         if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
-            return self.show(beginning)
+            return self.show(beginning, tenants=tenants)
         before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
         after = str(UUID(int=before))
         ids: list[str] = self._database.read_now(self._store.ids_after(after, 2))
@@ -82,39 +97,84 @@ class Management:
                 f"no task begins with {values.brief(beginning)}: check the id; history is kept for"
                 " a while only"
             )
-        return self.show(found[0])
+        return self.show(found[0], tenants=tenants)
 
-    def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """Return the attempts of a task, first to last."""
-        _id(task_id)
+    def attempts(
+        self, task_id: str, *, tenants: Collection[str] | None = None
+    ) -> list[AttemptRecord]:
+        """Return the attempts of a task, first to last. Raise UnknownTask for a task of none of
+        `tenants`."""
+        checked_id(task_id)
+        if tenants is not None:
+            self.show(task_id, tenants=tenants)
         attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
-    def payload(self, task_id: str) -> bytes | None:
+    def payload(self, task_id: str, *, tenants: Collection[str] | None = None) -> bytes | None:
         """Return the arguments of an unfinished task as JSON. Raise InvalidTask for broken
-        bytes."""
-        found = self._database.read_now(self._store.payload(_id(task_id)))
+        bytes, UnknownTask for a task of none of `tenants`."""
+        if tenants is not None:
+            self.show(task_id, tenants=tenants)
+        found = self._database.read_now(self._store.payload(checked_id(task_id)))
         return None if found is None else unpack(*found)
 
     def find(
         self,
         *,
-        state: State | str | None = None,
-        queue: str | None = None,
-        name: str | None = None,
-        fairness_key: str | None = None,
-        older_than: timedelta | None = None,
-        error: str | None = None,
         limit: int = 100,
+        tenants: Collection[str] | None = None,
+        **filters: Unpack[TaskFilters],
     ) -> list[TaskRecord]:
         """Return unfinished tasks that match, oldest first, at most `limit`. With the state DONE,
         FAILED or CANCELLED, return finished ones from the latest 100,000 attempts of the history,
-        those that ended last first. `error`: part of the type or text of the last error."""
-        where = self._filter(state, queue, name, fairness_key, older_than, error)
+        those that ended last first.
+
+        May read every unfinished task; `page` reads a bounded number. Raise InvalidTask.
+        """
+        where = self._filter(tenants, filters)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
         found: list[TaskRecord] = self._database.read_now(read(where, limit))
         return found
+
+    def page(
+        self,
+        *,
+        newest_first: bool = True,
+        after: str | None = None,
+        limit: int = 50,
+        tenants: Collection[str] | None = None,
+        **filters: Unpack[TaskFilters],
+    ) -> TaskPage:
+        """Return a page of at most `limit` tasks (1 to 1,000) that match, by id and so by time of
+        submission; with a final state, of finished ones, by the time of their end. `after` is the
+        cursor that a page has returned, for the same filter and order.
+
+        A page walks over at most 20,000 rows of the table or of the history, whatever the filter;
+        for `argument`, it searches at most 2,000 payloads (four for each task of `limit`), and
+        16 MiB. If a page ends there, `is_cut` is true, and the next page goes on. `id`,
+        `unique_key`, and the state ERROR are found by an index, and `ordering_key` too if it has
+        at most 500 tasks.
+
+        Raise InvalidTask, and NotSupported on a store that cannot search so.
+        """
+        values.whole("limit", limit, 1, MOST_LISTED, InvalidTask)
+        where = self._filter(tenants, filters, after)
+        page: TaskPage = self._database.read_now(
+            self._store.reads.page(where, limit, bool(newest_first))
+        )
+        return page
+
+    def count(
+        self, *, tenants: Collection[str] | None = None, **filters: Unpack[TaskFilters]
+    ) -> Counted:
+        """Return the number of tasks that match, counted up to 1,000 and as far as one page walks.
+        Costs as much as a page of 1,000 tasks. Raise InvalidTask, NotSupported."""
+        where = self._filter(tenants, filters)
+        page: TaskPage = self._database.read_now(
+            self._store.reads.page(where, MOST_LISTED + 1, True)
+        )
+        return Counted(min(len(page.tasks), MOST_LISTED), page.after is not None)
 
     def queues(self) -> list[QueueStatus]:
         """Return every queue with its counts by state."""
@@ -150,7 +210,7 @@ class Management:
     def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
         """Give a waiting task another time; a past time means now. Raise InvalidTask for a naive
         datetime."""
-        self.apply(Reschedule(run_at=_instant(run_at)), task_id, version)
+        self.apply(Reschedule(run_at=instant("run_at", run_at)), task_id, version)
 
     def change(
         self,
@@ -198,15 +258,11 @@ class Management:
         self,
         change: Change,
         *,
-        state: State | str | None = None,
-        queue: str | None = None,
-        name: str | None = None,
-        fairness_key: str | None = None,
-        older_than: timedelta | None = None,
-        error: str | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         on_batch: Callable[[BulkResult], None] | None = None,
+        tenants: Collection[str] | None = None,
+        **filters: Unpack[TaskFilters],
     ) -> BulkResult:
         """Apply a change, such as `Retry()` or `Cancel()`, to all tasks that match and were
         submitted before now, or to the first `limit` of them, oldest first.
@@ -219,7 +275,7 @@ class Management:
         _check(change)
         if limit is not None:
             values.whole("limit", limit, 0, values.MOST_COUNT, InvalidTask)
-        where = self._filter(state, queue, name, fairness_key, older_than, error)
+        where = self._filter(tenants, filters)
         if where.state in FINAL_STATES:
             raise InvalidTask(f"state {where.state}: finished tasks cannot be {change.done}")
         if where.older_than is None:  # tasks that arrive meanwhile are not meant
@@ -317,31 +373,9 @@ class Management:
         self._context.channel.announce(Notification(control=True, finished=list(finished)))
 
     def _filter(
-        self,
-        state: State | str | None,
-        queue: str | None,
-        name: str | None,
-        fairness_key: str | None,
-        older_than: timedelta | None,
-        error: str | None,
+        self, scope: Collection[str] | None, filters: TaskFilters, after: str | None = None
     ) -> TaskFilter:
-        try:
-            wanted = None if state is None else State(state)
-        except ValueError:
-            raise InvalidTask(
-                f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
-            ) from None
-        texts = {"queue": queue, "name": name, "fairness_key": fairness_key, "error": error}
-        for what, given in texts.items():
-            if given is not None:
-                values.text(what, given, may_be_empty=True, error=InvalidTask)
-        before = None
-        if older_than is not None:
-            if not isinstance(older_than, timedelta):
-                raise InvalidTask(f"older_than {values.brief(older_than)}: use a timedelta")
-            now = self._context.clock.now()
-            before = min(max(now - older_than // timedelta(microseconds=1), 0), now)
-        return TaskFilter(wanted, queue, name, fairness_key, before, error)
+        return task_filter(filters, scope, self._context.clock.now(), after)
 
 
 def _check(change: Change) -> None:
@@ -360,17 +394,5 @@ def _check(change: Change) -> None:
     Options().changed(given)
 
 
-def _id(task_id: object) -> str:
-    if not isinstance(task_id, str):
-        raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
-    return values.text("id", task_id, may_be_empty=True, error=InvalidTask)
-
-
 def _name(queue: object) -> str:
     return values.name("queue", queue, error=InvalidTask)
-
-
-def _instant(run_at: datetime | None) -> int:
-    if run_at is None:
-        raise InvalidTask("run_at None: use an aware datetime")
-    return Options(run_at=run_at).run_at_micros(0)

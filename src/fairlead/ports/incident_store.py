@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fairlead.model import Incident, IncidentReport
+from fairlead.model import Incident, IncidentKind, IncidentReport
 from fairlead.ports.statements import Steps
 
 IncidentCounts = dict[tuple[str, str, str], int]
@@ -45,3 +45,7 @@ class IncidentStore(Protocol):
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         """Return undelivered incidents without their tasks, ascending by id, for people."""
+
+    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
+        """Return open incidents of these kinds without their tasks, delivered or not, the latest
+        first, at most `limit`, for people. Reads at most `limit` incidents of each kind."""

@@ -4,14 +4,17 @@ status of queues. `TaskStore.records` returns them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fairlead.model import AttemptRecord, State, TaskRecord
+from fairlead.model import ArgumentFilter, AttemptRecord, State, TaskRecord
 from fairlead.ports.cluster_state import ClusterState
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
+
+if TYPE_CHECKING:
+    from fairlead.ports.task_reads import TaskReads
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
@@ -27,7 +30,16 @@ class TaskFilter(msgspec.Struct, frozen=True):
     """Part of the type or text of the last error; upper and lower case of ASCII letters are
     alike."""
     after: str | None = None
-    """Id of the task after which a listing goes on."""
+    """Id of the task after which a listing goes on; of finished tasks, a position."""
+    submitted_from: int | None = None
+    """Instant at or after which a task was submitted (microseconds since the epoch)."""
+    ordering_key: str | None = None
+    unique_key: str | None = None
+    id_prefix: str | None = None
+    """Hexadecimal digits with which the id begins, without hyphens."""
+    argument: ArgumentFilter | None = None
+    tenants: tuple[str, ...] | None = None
+    """Tenants of the fairness keys: see `tenant_of`. An empty tuple selects no task."""
 
 
 TaskVersion = tuple[str, int]
@@ -69,6 +81,10 @@ class TaskRecords(ClusterState, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
     those in ERROR; it raises NotSupported when asked for another task. Times are
     microseconds since the epoch."""
+
+    @property
+    def reads(self) -> TaskReads:
+        """Return the bounded reads of this store."""
 
     # looking --------------------------------------------------------------------------------------
 

@@ -114,3 +114,12 @@ SELECT kind, queue, name, count(*)
 -- name: undelivered
 SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
   FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY id LIMIT $1
+
+-- name: open
+-- $1: [kind, ...]; $2: maximum number, of each kind and of all
+SELECT i.*
+  FROM json_array_elements_text($1::json) AS wanted
+ CROSS JOIN LATERAL (SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+                       FROM fairlead_incidents WHERE kind = wanted ORDER BY subject DESC LIMIT $2::bigint) AS i
+ ORDER BY i.id DESC
+ LIMIT $2::bigint

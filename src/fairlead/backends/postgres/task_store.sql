@@ -513,19 +513,6 @@ UPDATE fairlead_tasks
  WHERE id = $1::text::uuid AND version = $2
 RETURNING id::text
 
--- name: tasks
-SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks
- WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text)
-   AND ($3::text IS NULL OR name = $3::text) AND ($4::text IS NULL OR fairness_key = $4::text)
-   AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
-   AND fairlead_tasks.id > coalesce($7::text::uuid, '00000000-0000-0000-0000-000000000000')
-   AND ($8::text IS NULL
-        OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($8::text COLLATE "C")) > 0)
- ORDER BY fairlead_tasks.id
- LIMIT $6
-
 -- name: task
 SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
@@ -536,19 +523,6 @@ SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, 
        ordering_key, unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text,
        payload_bytes
   FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt DESC, xid DESC, seq DESC LIMIT 1
-
--- name: finished
--- Searches the latest $7 attempts only, so that a filter that nothing matches does not read the whole history.
-SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight,
-       ordering_key, unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text,
-       payload_bytes
-  FROM (SELECT * FROM fairlead_attempts ORDER BY xid DESC, seq DESC LIMIT $7::bigint) latest
- WHERE next_state = $1::text AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
-   AND ($4::text IS NULL OR fairness_key = $4::text) AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
-   AND ($8::text IS NULL
-        OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($8::text COLLATE "C")) > 0)
- ORDER BY xid DESC, seq DESC
- LIMIT $6::bigint
 
 -- name: ids_after
 SELECT id::text

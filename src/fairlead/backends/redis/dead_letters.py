@@ -30,7 +30,7 @@ from fairlead.backends.redis.task_messages import (
     record,
     replaced,
 )
-from fairlead.model import PRIORITIES, TaskRecord
+from fairlead.model import PRIORITIES, TaskRecord, tenant_of
 from fairlead.ports.task_records import TaskFilter, TaskVersion
 
 
@@ -235,6 +235,11 @@ def _matches(record: TaskRecord, where: TaskFilter) -> bool:
         and where.fairness_key in (None, record.fairness_key)
         and (where.after is None or record.id > where.after)
         and (where.older_than is None or record.submitted_at < where.older_than)
+        and (where.submitted_from is None or record.submitted_at >= where.submitted_from)
+        and where.ordering_key in (None, record.ordering_key)
+        and where.unique_key in (None, record.unique_key)
+        and record.id.replace("-", "").startswith(where.id_prefix or "")
+        and (where.tenants is None or tenant_of(record.fairness_key) in where.tenants)
         and (
             where.error is None
             or _lower(where.error) in _lower(f"{record.error_type}\n{record.error_text}")

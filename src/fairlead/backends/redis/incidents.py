@@ -147,6 +147,18 @@ class RedisIncidents:
                 break
         return found
 
+    def open(self, kinds: Sequence[IncidentKind], limit: int) -> RedisSteps[list[Incident]]:
+        """Read at most `limit` incidents of all kinds."""
+        found: list[Incident] = []
+        for start in range(0, limit, PAGE):
+            keys = yield RedisCall(("ZREVRANGE", self._ids, start, min(start + PAGE, limit) - 1))
+            ledger = yield from self._read(map(bytes.decode, keys))
+            found += [entry.incident for entry in ledger.entries.values()]
+            if len(keys) < PAGE:
+                break
+        wanted = [incident for incident in found if incident.kind in kinds]
+        return sorted(wanted, key=lambda incident: -incident.id)
+
     # steps ----------------------------------------------------------------------------------------
 
     def _tasks(

@@ -28,6 +28,7 @@ from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.task_messages import RETRY, HeldTask, error_fields, held, new_entry
+from fairlead.backends.redis.task_reads import RedisTaskReads
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import NotSupported
@@ -73,6 +74,7 @@ class RedisTaskStore:
         self._queues = Queues(endpoint, MOST_LOST)
         self._dead_letters = DeadLetters(self._registry, self._queues)
         self.incidents = RedisIncidents(endpoint.prefix, self.database, self._dead_letters)
+        self.reads = RedisTaskReads(self._dead_letters)
 
     # abilities ------------------------------------------------------------------------------------
 
@@ -148,11 +150,7 @@ class RedisTaskStore:
         return found
 
     def tasks(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
-        if where.state is not State.ERROR:
-            raise NotSupported(
-                f"Redis can list only tasks in ERROR (--state ERROR); {SQL_STORES} list all"
-            )
-        return (yield from self._dead_letters.matching(where, limit))
+        return (yield from self.reads.page(where, limit, False)).tasks
 
     def finished(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         _refuse("Redis keeps no history of finished tasks")

@@ -100,6 +100,9 @@ class SqlIncidents:
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return [_incident(row) for row in (yield self._statement("undelivered", limit))]
 
+    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
+        return [_incident(row) for row in (yield self._statement("open", batch(kinds), limit))]
+
     async def _write(self, name: str, *params: Any) -> None:
         await self._database.run_async(self._one(name, *params))
 

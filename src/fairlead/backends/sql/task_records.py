@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from fairlead.backends.sql.incidents import SqlIncidents
 from fairlead.backends.sql.rows import batch, canonical, lanes_of, task_record
+from fairlead.backends.sql.task_reads import SqlTaskReads
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Outcome, State, TaskRecord
 from fairlead.ports.cluster_state import QueueSettings
@@ -28,6 +31,7 @@ class SqlTaskRecords:
         self.database = database
         self.sql = sql
         self.incidents = SqlIncidents(database)
+        self.reads = SqlTaskReads(database)
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -57,15 +61,16 @@ class SqlTaskRecords:
         return task_record(rows[0]) if rows else None
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        after = where.after and canonical(where.after)
-        rows = yield self.statement("tasks", *_matching(where), limit, after, where.error)
-        return [task_record(row) for row in rows]
+        page = yield from self.reads.page(where, limit, False)
+        found = page.tasks
+        while page.after is not None and len(found) < limit:
+            where = msgspec.structs.replace(where, after=page.after)
+            page = yield from self.reads.page(where, limit - len(found), False)
+            found += page.tasks
+        return found
 
     def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        rows = yield self.statement(
-            "finished", *_matching(where), limit, MOST_SEARCHED, where.error
-        )
-        return [task_record(row) for row in rows]
+        return (yield from self.reads.page(where, limit, True, MOST_SEARCHED)).tasks
 
     def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
         rows = yield self.statement("ids_after", canonical(after), limit)
@@ -232,10 +237,6 @@ class SqlTaskRecords:
             queue: QueueSettings(count, bool(paused), version)
             for queue, count, paused, version in rows
         }
-
-
-def _matching(where: TaskFilter) -> Row:
-    return where.state, where.queue, where.name, where.fairness_key, where.older_than
 
 
 def _canonical(tasks: Sequence[TaskVersion]) -> list[TaskVersion]:

@@ -67,3 +67,12 @@ SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue,
 -- name: undelivered
 SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
   FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY id LIMIT ?1
+
+-- name: open
+-- ?1: [kind, ...]; ?2: maximum number, of each kind and of all
+SELECT i.id, i.kind, i.subject, i.details, i.since, i.queue, i.name, i.version, i.deliveries, i.delivered_at
+  FROM json_each(?1) j
+ CROSS JOIN fairlead_incidents i
+    ON i.id IN (SELECT id FROM fairlead_incidents WHERE kind = j.value ORDER BY subject DESC LIMIT ?2)
+ ORDER BY i.id DESC
+ LIMIT ?2

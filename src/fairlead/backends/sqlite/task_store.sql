@@ -300,17 +300,6 @@ UPDATE fairlead_tasks
  WHERE id = ?1 AND version = ?2
 RETURNING id
 
--- name: tasks
-SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks
- WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
-   AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
-   AND id > coalesce(?7, '')
-   AND (?8 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?8)) > 0)
- ORDER BY id
- LIMIT ?6
-
 -- name: task
 SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
        submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
@@ -320,18 +309,6 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
 SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes
   FROM fairlead_attempts WHERE task_id = ?1 ORDER BY attempt DESC, seq DESC LIMIT 1
-
--- name: finished
--- Searches the latest ?7 attempts only, so that a filter that nothing matches does not read the whole history.
-SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes
-  FROM fairlead_attempts
- WHERE seq > (SELECT max(seq) FROM fairlead_attempts) - ?7
-   AND next_state = ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3) AND (?4 IS NULL OR fairness_key = ?4)
-   AND (?5 IS NULL OR submitted_at < ?5)
-   AND (?8 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?8)) > 0)
- ORDER BY seq DESC
- LIMIT ?6
 
 -- name: ids_after
 SELECT id FROM (SELECT id FROM fairlead_tasks WHERE id > ?1 ORDER BY id LIMIT ?2)

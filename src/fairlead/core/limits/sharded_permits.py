@@ -241,15 +241,25 @@ class Permits:
 def held_permits(shard: str = "") -> LedgerSteps[dict[str, int]]:
     """Return the number of permits of each pool that nodes hold, in a shard and its parts. Raises
     msgspec.DecodeError."""
+    held: dict[str, int] = {}
+    for (pool, _), permits in (yield from permit_holders(shard)).items():
+        held[pool] = held.get(pool, 0) + permits
+    return held
+
+
+def permit_holders(shard: str = "") -> LedgerSteps[dict[tuple[str, str], int]]:
+    """Return the number of permits by (pool, node), in a shard and its parts. Raises
+    msgspec.DecodeError."""
     data, _ = yield ReadShard(shard)
     ledger = decode(data)
-    held: dict[str, int] = {}
-    for holding in ledger.nodes.values():
-        for pool, share in holding.shares.items():
-            held[pool] = held.get(pool, 0) + share.held
+    held = {
+        (pool, node): share.held
+        for node, holding in ledger.nodes.items()
+        for pool, share in holding.shares.items()
+    }
     if ledger.is_closed and not ledger.nodes:
         for digit in _DIGITS:
-            held |= yield from held_permits(shard + digit)
+            held |= yield from permit_holders(shard + digit)
     return held
 
 

@@ -1,7 +1,16 @@
 """The doctor: find wrong configuration, and say which tasks wait and why."""
 
 from fairlead.operate.doctor.examine import examine
-from fairlead.operate.doctor.explain import explain
+from fairlead.operate.doctor.explain import Explanation, Position, Reason, explain, explanation
 from fairlead.operate.doctor.finding import Finding, Severity
 
-__all__ = ["Finding", "Severity", "examine", "explain"]
+__all__ = [
+    "Explanation",
+    "Finding",
+    "Position",
+    "Reason",
+    "Severity",
+    "examine",
+    "explain",
+    "explanation",
+]

@@ -2,24 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
 from fairlead.clock import MICROS, to_datetime
+from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import UnknownTask
-from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
+from fairlead.model import LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
-from fairlead.operate.doctor.finding import Finding, ok, problem
+from fairlead.operate.doctor.finding import Finding, Severity
+from fairlead.operate.filters import checked_id, is_within
 from fairlead.operate.overview import owners
 
 _EVERY_KEY = 1_000_000
 _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering key"
 
+ReasonKind = Literal[
+    "finished",
+    "its_time",
+    "its_next_try",
+    "runs",
+    "node_silent",
+    "in_error",
+    "queue_paused",
+    "held_by_its_key",
+    "in_its_partition",
+]
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of a task among the others of its partition."""
+
+    ahead: int | None
+    """Tasks ahead of it; None in a lane that cannot be read."""
+    keys_ahead: int | None = None
+    """Fairness keys of the tasks ahead; None if not known."""
+    level: Level | None = None
+    """Level in the stored fair backlog; None if it is not there."""
+    share: float | None = None
+    """Share of its fairness key in the queue's dispatches while the same keys have tasks."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why a task is in its state, and what must happen."""
+
+    kind: ReasonKind
+    severity: Severity
+    what: str
+    must_happen: str | None = None
+    """Event after which the task goes on, or the command by which a person continues it."""
+    at: int | None = None
+    """Time at which it goes on by itself, or since which it runs (microseconds since the epoch)."""
+    node: str | None = None
+    """Node that runs the task, or that reads its partition; None if none reads it."""
+    queue: str | None = None
+    held_by: str | None = None
+    """Id of the task that holds its ordering key."""
+    held_by_state: State | None = None
+    partition: int | None = None
+    position: Position | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a task is in its state. All reasons apply; the last names its place."""
+
+    task: TaskRecord
+    reasons: list[Reason]
+
 
 async def explain(context: OperateContext, task_id: str) -> list[Finding]:
     """Return findings that explain the state of a task. Raise UnknownTask."""
+    found = await explanation(context, task_id)
+    return [Finding(each.severity, each.what, each.must_happen) for each in found.reasons]
+
+
+async def explanation(
+    context: OperateContext, task_id: str, *, tenants: Collection[str] | None = None
+) -> Explanation:
+    """Return why a task is in its state, and what must happen before it goes on. For a task that
+    may run, counts the tasks ahead of it, so the cost grows with its partition's backlog. With
+    `tenants`, no task of another tenant is named. Raise UnknownTask, also for a task of none of
+    `tenants`."""
     store = context.store
-    record: TaskRecord | None = store.database.read_now(store.records.task(task_id))
-    if record is None:
-        raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
+    record: TaskRecord | None = store.database.read_now(store.records.task(checked_id(task_id)))
+    if record is None or not is_within(record.fairness_key, tenants):
+        raise UnknownTask(
+            f"no task {values.brief(task_id)}: it never committed, or its history was cleaned"
+        )
+    return Explanation(task=record, reasons=await _reasons(context, record, tenants))
+
+
+async def _reasons(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> list[Reason]:
     match record.state:
         case State.WAITING:
             return [_waiting(record)]
@@ -28,56 +106,84 @@ async def explain(context: OperateContext, task_id: str) -> list[Finding]:
         case State.ERROR:
             return [_in_error(record)]
         case State.SUBMITTED:
-            return await _submitted(context, record)
+            return await _submitted(context, record, tenants)
         case _:
-            return [ok(f"{record.state}: it is finished")]
+            what = f"{record.state}: it is finished"
+            return [Reason(kind="finished", severity="ok", what=what)]
 
 
-def _waiting(record: TaskRecord) -> Finding:
+def _waiting(record: TaskRecord) -> Reason:
     why = "its next try" if record.attempt else "its time"
-    return ok(
-        f"WAITING for {why}: {to_datetime(record.run_at).isoformat()}",
-        f"`fairlead tasks resume {record.id}` runs it now",
+    return Reason(
+        kind="its_next_try" if record.attempt else "its_time",
+        severity="ok",
+        what=f"WAITING for {why}: {to_datetime(record.run_at).isoformat()}",
+        must_happen=f"`fairlead tasks resume {record.id}` runs it now",
+        at=record.run_at,
     )
 
 
-async def _processing(context: OperateContext, record: TaskRecord) -> Finding:
+async def _processing(context: OperateContext, record: TaskRecord) -> Reason:
     since = ""
     if record.claimed_at is not None:
         since = f" since {to_datetime(record.claimed_at).isoformat()}"
     silent = await context.store.silent_nodes(context.clock.now(), round(SILENT_SECONDS * MICROS))
     if record.node in silent:
-        return problem(
-            f"PROCESSING on {record.node}{since}, which is silent: it is resumed within seconds"
+        return Reason(
+            kind="node_silent",
+            severity="problem",
+            what=f"PROCESSING on {record.node}{since}, which is silent: it is resumed within"
+            " seconds",
+            at=record.claimed_at,
+            node=record.node,
         )
-    return ok(f"PROCESSING on {record.node}{since}, attempt {record.attempt}")
-
-
-def _in_error(record: TaskRecord) -> Finding:
-    text = (record.error_text or "").split("\n")[0]
-    return problem(
-        f"ERROR after {record.attempt} attempts: {record.error_type}: {text}",
-        f"`fairlead tasks retry {record.id}` or `fail`",
+    return Reason(
+        kind="runs",
+        severity="ok",
+        what=f"PROCESSING on {record.node}{since}, attempt {record.attempt}",
+        at=record.claimed_at,
+        node=record.node,
     )
 
 
-async def _submitted(context: OperateContext, record: TaskRecord) -> list[Finding]:
+def _in_error(record: TaskRecord) -> Reason:
+    text = (record.error_text or "").split("\n")[0]
+    return Reason(
+        kind="in_error",
+        severity="problem",
+        what=f"ERROR after {record.attempt} attempts: {record.error_type}: {text}",
+        must_happen=f"`fairlead tasks retry {record.id}` or `fail`",
+    )
+
+
+async def _submitted(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> list[Reason]:
     found = _paused(context, record)
-    held = await _held_by_its_key(context, record)
+    held = await _held_by_its_key(context, record, tenants)
     return [*found, held or await _in_its_partition(context, record)]
 
 
-def _paused(context: OperateContext, record: TaskRecord) -> list[Finding]:
+def _paused(context: OperateContext, record: TaskRecord) -> list[Reason]:
     store = context.store
-    queues = store.database.read_now(store.records.queue_statuses())
-    if not any(queue.queue == record.queue and queue.paused for queue in queues):
+    settings = store.database.read_now(store.records.queue_settings()).get(record.queue)
+    if settings is None or not settings.paused:
         return []
-    what = f"SUBMITTED, and its queue {record.queue} is paused"
-    return [problem(what, f"`fairlead queues resume {record.queue}`")]
+    return [
+        Reason(
+            kind="queue_paused",
+            severity="problem",
+            what=f"SUBMITTED, and its queue {record.queue} is paused",
+            must_happen=f"`fairlead queues resume {record.queue}`",
+            queue=record.queue,
+        )
+    ]
 
 
-async def _held_by_its_key(context: OperateContext, record: TaskRecord) -> Finding | None:
-    """Return a finding if an earlier task of the same ordering key holds this one, or None."""
+async def _held_by_its_key(
+    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
+) -> Reason | None:
+    """Return a reason if an earlier task of the same ordering key holds this one, or None."""
     if record.ordering_key is None:
         return None
     store = context.store
@@ -85,34 +191,59 @@ async def _held_by_its_key(context: OperateContext, record: TaskRecord) -> Findi
     if not heads or heads[0][0].id == record.id:
         return None
     head, state = heads[0]
-    what = (
-        f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by {head.id}, which is"
-        f" {state}"
+    if not is_within(head.fairness_key, tenants):
+        return Reason(
+            kind="held_by_its_key",
+            severity="problem" if state == State.ERROR else "ok",
+            what=f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by a task that"
+            " you may not see",
+            queue=record.queue,
+            held_by_state=State(state),
+        )
+    is_error = state == State.ERROR
+    return Reason(
+        kind="held_by_its_key",
+        severity="problem" if is_error else "ok",
+        what=f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by {head.id}, which"
+        f" is {state}",
+        must_happen=f"`fairlead tasks retry {head.id}`, `fail` or `cancel`" if is_error else None,
+        queue=record.queue,
+        held_by=head.id,
+        held_by_state=State(state),
     )
-    if state == State.ERROR:
-        return problem(what, f"`fairlead tasks retry {head.id}`, `fail` or `cancel`")
-    return ok(what)
 
 
-async def _in_its_partition(context: OperateContext, record: TaskRecord) -> Finding:
+async def _in_its_partition(context: OperateContext, record: TaskRecord) -> Reason:
     read_by = await owners(context, [record.queue])
     owner = read_by.get(PartitionKey(record.queue, record.partition))
     where = f"SUBMITTED in partition {record.partition} of {record.queue}"
-    position, cure = await _position(context, record)
+    position, text, cure = await _position(context, record)
     if owner is None:
-        return problem(
-            f"{where}, read by nobody, {position}", "start `fairlead worker` for this queue"
-        )
-    return ok(f"{where}, owner {owner}, {position}", cure)
+        what = f"{where}, read by nobody, {text}"
+        cure = "start `fairlead worker` for this queue"
+    else:
+        what = f"{where}, owner {owner}, {text}"
+    return Reason(
+        kind="in_its_partition",
+        severity="problem" if owner is None else "ok",
+        what=what,
+        must_happen=cure,
+        node=owner,
+        queue=record.queue,
+        partition=record.partition,
+        position=position,
+    )
 
 
-async def _position(context: OperateContext, record: TaskRecord) -> tuple[str, str]:
-    """Return the position of a task among the others of its partition, and why it waits there."""
+async def _position(context: OperateContext, record: TaskRecord) -> tuple[Position, str, str]:
+    """Return the position of a task among the others of its partition, the text of it, and why the
+    task waits there."""
     store, backlog = context.store, context.backlog
     lane = LaneKey(record.queue, record.partition, record.priority)
     owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
     if owned is not None and record.priority in owned.unreadable:
         return (
+            Position(ahead=None),
             "in a lane that stands still: its record cannot be read",
             f"correct or delete {owned.unreadable[record.priority]}",
         )
@@ -121,18 +252,21 @@ async def _position(context: OperateContext, record: TaskRecord) -> tuple[str, s
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"
     if owned is None or kept is None or entry is None or entry.level is None:
         ahead = await store.database.read(store.records.ahead(record.id))
+        position = Position(ahead=ahead)
         if owned is None:
-            return f"{ahead:,} tasks arrived before it", limits
-        return f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
+            return position, f"{ahead:,} tasks arrived before it", limits
+        return position, f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
     loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
     share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
+    position = Position(ahead=tasks, keys_ahead=keys, level=entry.level, share=share)
     level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
-        return f"level {level}, nothing ahead of it", _FOR_A_LIMIT
+        return position, f"level {level}, nothing ahead of it", _FOR_A_LIMIT
     ahead_of_it = "1 task" if tasks == 1 else f"{tasks:,} tasks"
     of_keys = "1 key" if keys == 1 else f"{keys:,} keys"
     return (
+        position,
         f"level {level}, {ahead_of_it} ahead of it from {of_keys}, its key's share {share:.1%}",
         limits,
     )

@@ -1,0 +1,64 @@
+"""Bounded reads on Redis alone, which keeps tasks in ERROR only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.backends.redis.database import SQL_STORES
+from fairlead.backends.redis.dead_letters import DeadLetters
+from fairlead.backends.redis.registry import RedisSteps
+from fairlead.errors import NotSupported
+from fairlead.model import State
+from fairlead.ports.task_reads import (
+    MOST_WALKED,
+    Backlog,
+    ErrorFact,
+    KeySetting,
+    RunFact,
+    TaskPage,
+)
+from fairlead.ports.task_records import TaskFilter
+
+
+class RedisTaskReads:
+    """A `fairlead.ports.task_reads.TaskReads` of the dead letters."""
+
+    def __init__(self, dead_letters: DeadLetters) -> None:
+        self._dead_letters = dead_letters
+
+    def page(
+        self,
+        where: TaskFilter,
+        limit: int,
+        newest_first: bool,
+        most_walked: int = MOST_WALKED,
+    ) -> RedisSteps[TaskPage]:
+        """Return tasks in ERROR only, oldest first only."""
+        if where.state is not State.ERROR:
+            raise NotSupported(
+                f"Redis can list only tasks in ERROR (--state ERROR); {SQL_STORES} list all"
+            )
+        if newest_first:
+            raise NotSupported(f"Redis lists the oldest tasks first; {SQL_STORES} both ways")
+        if where.argument is not None:
+            raise NotSupported(f"Redis cannot search arguments; {SQL_STORES} can")
+        found = yield from self._dead_letters.matching(where, limit)
+        return TaskPage(found, found[-1].id if found and len(found) == limit else None)
+
+    def runs(self, limit: int) -> RedisSteps[list[RunFact]]:
+        raise NotSupported(f"Redis keeps no history of runs; {SQL_STORES} do")
+        yield
+
+    def backlog(self) -> RedisSteps[Backlog]:
+        raise NotSupported(f"Redis keeps no rows of tasks; {SQL_STORES} do")
+        yield
+
+    def errors(self, limit: int) -> RedisSteps[list[ErrorFact]]:
+        found = yield from self._dead_letters.matching(TaskFilter(state=State.ERROR), limit)
+        return [
+            ErrorFact(t.id, t.queue, t.name, t.fairness_key, t.run_at, t.error_type) for t in found
+        ]
+
+    def key_settings(self, keys: Sequence[tuple[str, str]]) -> RedisSteps[list[KeySetting]]:
+        raise NotSupported(f"Redis keeps no settings of single keys; {SQL_STORES} do")
+        yield

@@ -1,0 +1,154 @@
+-- Bounded reads for consoles on SQLite; see ports/task_reads.py. Parameters of a filter (?1 to ?10): state, queue, name,
+-- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
+-- selects any value. The tenant of a key is the text before the first slash that is not its first character.
+
+-- name: matching_tasks
+-- Appended to `tasks` and `tasks_of`.
+   AND (?1 IS NULL OR state = ?1)
+   AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
+   AND (?4 IS NULL OR fairness_key = ?4)
+   AND (?5 IS NULL OR submitted_at < ?5) AND (?6 IS NULL OR submitted_at >= ?6)
+   AND (?7 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?7)) > 0)
+   AND (?8 IS NULL OR ordering_key = ?8) AND (?9 IS NULL OR unique_key = ?9)
+   AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
+
+-- name: matching_attempts
+-- Appended to `finished`.
+   AND (?1 IS NULL OR next_state = ?1)
+   AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
+   AND (?4 IS NULL OR fairness_key = ?4)
+   AND (?5 IS NULL OR submitted_at < ?5) AND (?6 IS NULL OR submitted_at >= ?6)
+   AND (?7 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?7)) > 0)
+   AND (?8 IS NULL OR ordering_key = ?8) AND (?9 IS NULL OR unique_key = ?9)
+   AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
+
+-- name: tasks
+-- ?11, ?12: first and last id; ?13: maximum number of tasks
+SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks t
+ WHERE t.id BETWEEN ?11 AND ?12
+
+-- name: tasks_of
+-- As `tasks`; ?14: [id, ...]
+SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+  FROM json_each(?14) j
+ CROSS JOIN fairlead_tasks t ON t.id = j.value
+ WHERE t.id BETWEEN ?11 AND ?12
+
+-- name: oldest_task_first
+ ORDER BY t.id LIMIT ?13
+
+-- name: newest_task_first
+ ORDER BY t.id DESC LIMIT ?13
+
+-- name: end_of_oldest
+-- The id ?3 rows after the first one of a range.
+SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id LIMIT 1 OFFSET ?3
+
+-- name: end_of_newest
+-- The id ?3 rows after the first one of a range.
+SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id DESC LIMIT 1 OFFSET ?3
+
+-- name: finished
+-- ?11, ?12 and ?13, ?14: first and last position; ?15, ?16: first and last id; ?17: maximum number of tasks
+SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
+       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes, 0, a.seq
+  FROM fairlead_attempts a
+ WHERE a.seq BETWEEN ?12 AND ?14
+   AND task_id BETWEEN ?15 AND ?16
+
+-- name: oldest_end_first
+ ORDER BY a.seq LIMIT ?17
+
+-- name: newest_end_first
+ ORDER BY a.seq DESC LIMIT ?17
+
+-- name: end_of_oldest_ends
+-- The position ?5 rows after the first one of a range.
+SELECT 0, a.seq FROM fairlead_attempts a
+ WHERE a.seq BETWEEN ?2 AND ?4
+ ORDER BY a.seq LIMIT 1 OFFSET ?5
+
+-- name: end_of_newest_ends
+-- The position ?5 rows after the first one of a range.
+SELECT 0, a.seq FROM fairlead_attempts a
+ WHERE a.seq BETWEEN ?2 AND ?4
+ ORDER BY a.seq DESC LIMIT 1 OFFSET ?5
+
+-- name: payloads
+-- ?1: [id, ...]
+SELECT t.id, t.payload, t.payload_format FROM json_each(?1) j CROSS JOIN fairlead_tasks t ON t.id = j.value
+
+-- name: runs
+SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, finished_at, outcome, next_state
+  FROM fairlead_attempts a
+ ORDER BY a.seq DESC
+ LIMIT ?1
+
+-- name: range
+-- First and last seq, and the number of tasks, counted up to ?1.
+SELECT min(seq), (SELECT max(seq) FROM fairlead_tasks), (SELECT count(*) FROM (SELECT 1 FROM fairlead_tasks LIMIT ?1))
+  FROM fairlead_tasks
+
+-- name: backlog
+SELECT queue, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
+  FROM fairlead_tasks
+ GROUP BY queue, fairness_key, state
+
+-- name: backlog_of
+-- ?1: [seq, ...]
+SELECT queue, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
+  FROM json_each(?1) j
+ CROSS JOIN fairlead_tasks t ON t.seq = j.value
+ GROUP BY queue, fairness_key, state
+
+-- name: errors
+SELECT i.subject, t.queue, t.name, t.fairness_key, i.since, t.error_type
+  FROM (SELECT subject, version, since FROM fairlead_incidents WHERE kind = 'error' ORDER BY subject DESC LIMIT ?1) i
+ CROSS JOIN fairlead_tasks t ON t.id = i.subject AND t.version = i.version
+ ORDER BY i.subject DESC
+
+-- name: oldest_error_ids
+-- ?1, ?2: first and last id; ?3: maximum number. Each task in ERROR has an incident.
+SELECT subject FROM fairlead_incidents WHERE kind = 'error' AND subject BETWEEN ?1 AND ?2 ORDER BY subject LIMIT ?3
+
+-- name: newest_error_ids
+SELECT subject FROM fairlead_incidents WHERE kind = 'error' AND subject BETWEEN ?1 AND ?2 ORDER BY subject DESC LIMIT ?3
+
+-- name: ids_of_unique_key
+-- ?1: unique key; ?2: queue, or NULL for all: walks the index from queue to queue. A key belongs to its task at least until
+-- the task ends.
+WITH RECURSIVE q (queue) AS (
+    SELECT coalesce(?2, (SELECT min(queue) FROM fairlead_unique_keys))
+    UNION ALL
+    SELECT (SELECT t.queue FROM fairlead_unique_keys t WHERE t.queue > q.queue ORDER BY t.queue LIMIT 1)
+      FROM q
+     WHERE q.queue IS NOT NULL AND ?2 IS NULL
+)
+SELECT k.task_id
+  FROM q
+ CROSS JOIN fairlead_unique_keys k ON k.queue = q.queue AND k.unique_key = ?1
+
+-- name: ids_of_ordering_key
+-- ?1: ordering key; ?2: queue, or NULL for all, as above; ?3: maximum number
+WITH RECURSIVE q (queue) AS (
+    SELECT coalesce(?2, (SELECT min(queue) FROM fairlead_tasks WHERE ordering_key IS NOT NULL))
+    UNION ALL
+    SELECT (SELECT t.queue FROM fairlead_tasks t WHERE ordering_key IS NOT NULL AND t.queue > q.queue ORDER BY t.queue LIMIT 1)
+      FROM q
+     WHERE q.queue IS NOT NULL AND ?2 IS NULL
+)
+SELECT t.id
+  FROM q
+ CROSS JOIN fairlead_tasks t ON t.queue = q.queue AND t.ordering_key = ?1
+ LIMIT ?3
+
+-- name: key_settings
+-- ?1: [[queue, fairness_key], ...]
+SELECT j.value ->> 0, j.value ->> 1, w.weight, l.slots
+  FROM json_each(?1) j
+  LEFT JOIN fairlead_weights w ON w.queue = j.value ->> 0 AND w.fairness_key = j.value ->> 1
+  LEFT JOIN fairlead_limits l ON l.queue = j.value ->> 0 AND l.fairness_key = j.value ->> 1
+ WHERE w.weight IS NOT NULL OR l.slots IS NOT NULL

@@ -1,0 +1,71 @@
+"""Nodes as an operator sees them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.model import Incident, IncidentKind
+from fairlead.operate.context import OperateContext
+from fairlead.operate.filters import scope_of
+from fairlead.operate.overview import owners
+from fairlead.ports.cluster_state import NodeRecord
+
+MOST_NODES = 1000
+"""Greatest number of nodes that are shown."""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. Nodes record neither their version nor their slots."""
+
+    node: str
+    started_at: int
+    """Microseconds since the epoch."""
+    heartbeat_at: int
+    is_alive: bool
+    """Whether the last heartbeat is recent."""
+    queues: list[str]
+    """Queues that it serves."""
+    names: list[str]
+    """Names of the tasks that it has handlers for."""
+    partitions: int
+    """Partitions that it owns."""
+    blocked_loop: Incident | None
+    """Open incident of a handler that blocks its event loop."""
+
+
+async def nodes(
+    context: OperateContext, *, tenants: Collection[str] | None = None
+) -> list[NodeView]:
+    """Return the known nodes, the latest heartbeat first, at most 1,000. Nodes belong to no tenant,
+    so that with `tenants` none is returned. Raise InvalidTask, StoreUnavailable."""
+    if scope_of(tenants) is not None:
+        return []
+    store = context.store
+    database = store.database
+    at: int = database.read_now(store.periodics.clock(context.clock.now()))
+    records: list[NodeRecord] = database.read_now(store.records.nodes())
+    blocked: list[Incident] = database.read_now(
+        store.incidents.open([IncidentKind.BLOCKED_LOOP], MOST_NODES)
+    )
+    by_node = {incident.subject: incident for incident in blocked}
+    queues = {queue for record in records for queue in record.queues}
+    owned = Counter((await owners(context, queues)).values())
+    records = sorted(records, key=lambda record: -record.heartbeat_at)[:MOST_NODES]
+    return [
+        NodeView(
+            node=record.node,
+            started_at=record.started_at,
+            heartbeat_at=record.heartbeat_at,
+            is_alive=record.heartbeat_at >= at - round(SILENT_SECONDS * MICROS),
+            queues=record.queues,
+            names=record.names,
+            partitions=owned[record.node],
+            blocked_loop=by_node.get(record.node),
+        )
+        for record in records
+    ]

@@ -1,0 +1,150 @@
+"""Numbers of the latest runs and of the backlog, by queue and tenant, from bounded reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.model import Outcome, State, tenant_of
+from fairlead.ports.task_reads import Backlog, RunFact
+
+MOST_RUNS = 10_000
+"""Number of the latest attempts from which runs, waits and shares are computed."""
+MOST_WAITS = 1000
+"""Number of the latest runs of a queue or tenant from which percentiles of waits are computed."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A number of tasks: counted, or estimated from a sample."""
+
+    number: int
+    is_exact: bool = True
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """Waits of the latest runs, from ready to claimed (microseconds)."""
+
+    runs: int
+    """Number of runs with a wait."""
+    p50: int | None = None
+    p99: int | None = None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The attempts from which numbers were computed: the latest, at most MOST_RUNS."""
+
+    attempts: int
+    from_at: int | None = None
+    """End of the earliest of them (microseconds since the epoch); None without attempts."""
+    to_at: int | None = None
+    is_cut: bool = False
+    """Whether the history has earlier attempts, which were not read."""
+
+
+@dataclass
+class Runs:
+    """Sums over the attempts of one queue, or of one tenant in one queue."""
+
+    attempts: int = 0
+    failures: int = 0
+    run_time: int = 0
+    """Sum of run times (microseconds)."""
+    waits: list[int] = field(default_factory=list)
+    """Latest waits, the latest first, at most MOST_WAITS."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Weight of the latest attempt, by fairness key."""
+
+    def add(self, run: RunFact) -> None:
+        """Count one attempt."""
+        self.attempts += 1
+        self.failures += run.outcome in _FAILURES
+        if run.started_at is not None:
+            self.run_time += max(0, run.finished_at - run.started_at)
+        if run.claimed_at is not None and run.ready_at is not None and len(self.waits) < MOST_WAITS:
+            self.waits.append(max(0, run.claimed_at - run.ready_at))
+        self.weights.setdefault(run.fairness_key, run.weight)
+
+
+_FAILURES = frozenset({Outcome.FAILED, Outcome.RETRIED, Outcome.TIMED_OUT, Outcome.LOST})
+
+
+@dataclass
+class Held:
+    """Unfinished tasks of one tenant in one queue, as a sample has them."""
+
+    submitted: int = 0
+    processing: int = 0
+    waiting: int = 0
+    error: int = 0
+    oldest_ready_at: int | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    """Greatest weight of the tasks that may run, by fairness key."""
+
+
+QueueAndTenant = tuple[str, str]
+
+
+def runs_of_tenants(runs: Iterable[RunFact]) -> dict[QueueAndTenant, Runs]:
+    """Return the sums by (queue, tenant)."""
+    found: defaultdict[QueueAndTenant, Runs] = defaultdict(Runs)
+    for run in runs:
+        found[run.queue, tenant_of(run.fairness_key)].add(run)
+    return dict(found)
+
+
+def runs_of_queues(runs: Iterable[RunFact]) -> dict[str, Runs]:
+    """Return the sums by queue."""
+    found: defaultdict[str, Runs] = defaultdict(Runs)
+    for run in runs:
+        found[run.queue].add(run)
+    return dict(found)
+
+
+def held_by_tenants(backlog: Backlog) -> dict[QueueAndTenant, Held]:
+    """Return the unfinished tasks by (queue, tenant)."""
+    found: defaultdict[QueueAndTenant, Held] = defaultdict(Held)
+    for count in backlog.counts:
+        held = found[count.queue, tenant_of(count.fairness_key)]
+        match count.state:
+            case State.SUBMITTED:
+                held.submitted += count.tasks
+                if held.oldest_ready_at is None or count.oldest_at < held.oldest_ready_at:
+                    held.oldest_ready_at = count.oldest_at
+                held.weights[count.fairness_key] = count.weight
+            case State.PROCESSING:
+                held.processing += count.tasks
+            case State.WAITING:
+                held.waiting += count.tasks
+            case State.ERROR:
+                held.error += count.tasks
+            case _:
+                pass
+    return dict(found)
+
+
+def estimate(tasks: int, backlog: Backlog) -> Estimate:
+    """Return the number of tasks for which so many of the sample stand."""
+    return Estimate(round(tasks * backlog.factor), backlog.factor == 1)
+
+
+def waits_of(waits: Sequence[int]) -> Waits:
+    """Return the percentiles of waits: the least wait that so many of a hundred do not exceed."""
+    ordered = sorted(waits)
+    if not ordered:
+        return Waits(0)
+    return Waits(len(ordered), _percentile(ordered, 50), _percentile(ordered, 99))
+
+
+def window_of(runs: Sequence[RunFact]) -> Window:
+    """Return what was read."""
+    if not runs:
+        return Window(0)
+    ends = [run.finished_at for run in runs]
+    return Window(len(runs), min(ends), max(ends), len(runs) >= MOST_RUNS)
+
+
+def _percentile(ordered: Sequence[int], percent: int) -> int:
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

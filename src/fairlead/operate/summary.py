@@ -1,0 +1,276 @@
+"""The state of all queues in a few bounded reads, and what needs a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.core import values
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.errors import InvalidTask
+from fairlead.model import Incident, IncidentKind, tenant_of
+from fairlead.operate.context import OperateContext
+from fairlead.operate.filters import Counted, scope_of
+from fairlead.operate.numbers import (
+    MOST_RUNS,
+    Estimate,
+    Held,
+    Runs,
+    Waits,
+    Window,
+    estimate,
+    held_by_tenants,
+    runs_of_queues,
+    waits_of,
+    window_of,
+)
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.task_reads import Backlog, ErrorFact, RunFact
+
+MOST_QUEUES = 200
+"""Greatest number of queues of a summary."""
+MOST_COUNTED = 1000
+"""Number up to which tasks and incidents are counted."""
+RATE_SECONDS = 300.0
+"""Seconds before now whose ends make the rates."""
+
+
+class QueueNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of one queue."""
+
+    queue: str
+    partitions: int
+    is_paused: bool
+    nodes: list[str]
+    """Living nodes that serve the queue."""
+    backlog: Estimate
+    """Tasks that may run now."""
+    processing: Estimate
+    waiting: Estimate
+    """Tasks that wait for their time or for a retry."""
+    errors: Counted
+    """Tasks in ERROR, which wait for a person."""
+    oldest_ready_at: int | None
+    """Since when the first task of the backlog may run (microseconds since the epoch); the first
+    of the sample if `backlog` is an estimate."""
+    runs: int
+    """Attempts in the window."""
+    ends_per_second: float
+    """Attempts that ended in the last five minutes, or since the window's begin if it is later."""
+    failures_per_second: float
+    waits: Waits
+
+
+AttentionKind = Literal["errors", "incident", "paused", "unserved"]
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that needs a person."""
+
+    kind: AttentionKind
+    what: str
+    queue: str | None = None
+    name: str | None = None
+    """Name of the tasks."""
+    number: Counted | None = None
+    """Number of tasks in ERROR."""
+    since: int | None = None
+    """Microseconds since the epoch."""
+    incident: Incident | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of all queues."""
+
+    at: int
+    """Microseconds since the epoch, by the clock of the store."""
+    attention: list[Attention]
+    queues: list[QueueNumbers]
+    """By name, at most MOST_QUEUES."""
+    more_queues: int
+    """Queues that are left out."""
+    window: Window
+    is_sample: bool
+    """Whether backlogs are estimates."""
+
+
+def summary(
+    context: OperateContext,
+    *,
+    queue: str | None = None,
+    tenants: Collection[str] | None = None,
+) -> Summary:
+    """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by queue
+    and name, open incidents, paused queues, and queues that have tasks but no living node.
+
+    Reads what `tenants` of operate/tenants.py reads, and at most 1,000 incidents. With `tenants`,
+    everything is of these tenants only; incidents that belong to no task, nodes, and queues without
+    their tasks are left out. Raise InvalidTask, and NotSupported on a store without rows.
+    """
+    scope = scope_of(tenants)
+    if queue is not None:
+        values.name("queue", queue, InvalidTask)
+    records, database = context.store.records, context.store.database
+    at: int = database.read_now(context.store.periodics.clock(context.clock.now()))
+    settings: dict[str, QueueSettings] = database.read_now(records.queue_settings())
+    runs: list[RunFact] = database.read_now(records.reads.runs(MOST_RUNS))
+    backlog: Backlog = database.read_now(records.reads.backlog())
+    errors: list[ErrorFact] = database.read_now(records.reads.errors(MOST_RUNS))
+    window = window_of(runs)
+    is_cut = len(errors) >= MOST_RUNS
+    held = _held(backlog, scope)
+    serving = _serving(database.read_now(records.nodes()), at) if scope is None else {}
+    if scope is not None:
+        runs = [run for run in runs if tenant_of(run.fairness_key) in scope]
+        errors = [error for error in errors if tenant_of(error.fairness_key) in scope]
+    by_queue = runs_of_queues(runs)
+    names = {*by_queue, *held, *(error.queue for error in errors)}
+    if scope is None:
+        names |= set(settings)
+    if queue is not None:
+        names &= {queue}
+    in_error = Counter(error.queue for error in errors)
+    recent = _Recent(runs, at, window)
+    shown = sorted(names)[:MOST_QUEUES]
+    numbers = []
+    for queue in shown:
+        of_queue, of_runs = held.get(queue, Held()), by_queue.get(queue, Runs())
+        known = settings.get(queue)
+        numbers.append(
+            QueueNumbers(
+                queue=queue,
+                partitions=0 if known is None else known.partitions,
+                is_paused=known is not None and known.paused,
+                nodes=serving.get(queue, []),
+                backlog=estimate(of_queue.submitted, backlog),
+                processing=estimate(of_queue.processing, backlog),
+                waiting=estimate(of_queue.waiting, backlog),
+                errors=Counted(in_error[queue], is_cut),
+                oldest_ready_at=of_queue.oldest_ready_at,
+                runs=of_runs.attempts,
+                ends_per_second=recent.ends[queue] / recent.seconds,
+                failures_per_second=recent.failures[queue] / recent.seconds,
+                waits=waits_of(of_runs.waits),
+            )
+        )
+    attention = [
+        *_errors(errors, is_cut),
+        *(_incidents(context) if scope is None else ()),
+        *_paused(settings),
+        *(_unserved(held, serving) if scope is None else ()),
+    ]
+    if queue is not None or scope is not None:
+        attention = [each for each in attention if each.queue in names]
+    return Summary(
+        at=at,
+        attention=attention,
+        queues=numbers,
+        more_queues=len(names) - len(shown),
+        window=window if scope is None else window_of(runs),
+        is_sample=backlog.factor != 1,
+    )
+
+
+class _Recent:
+    """Ends of the last five minutes by queue."""
+
+    def __init__(self, runs: Sequence[RunFact], now: int, window: Window) -> None:
+        begin = now - round(RATE_SECONDS * MICROS)
+        if window.is_cut and window.from_at is not None:
+            begin = max(begin, window.from_at)
+        self.seconds = max(1.0, (now - begin) / MICROS)
+        self.ends: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        for queue, of_queue in runs_of_queues(
+            run for run in runs if run.finished_at >= begin
+        ).items():
+            self.ends[queue] = of_queue.attempts
+            self.failures[queue] = of_queue.failures
+
+
+def _held(backlog: Backlog, scope: frozenset[str] | None) -> dict[str, Held]:
+    """Return the unfinished tasks that may be seen, by queue."""
+    found: dict[str, Held] = {}
+    for (queue, tenant), held in held_by_tenants(backlog).items():
+        if scope is not None and tenant not in scope:
+            continue
+        of_queue = found.setdefault(queue, Held())
+        of_queue.submitted += held.submitted
+        of_queue.processing += held.processing
+        of_queue.waiting += held.waiting
+        of_queue.error += held.error
+        ready = [at for at in (of_queue.oldest_ready_at, held.oldest_ready_at) if at is not None]
+        of_queue.oldest_ready_at = min(ready, default=None)
+    return found
+
+
+def _serving(nodes: Iterable[NodeRecord], now: int) -> dict[str, list[str]]:
+    """Return the living nodes of each queue."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.heartbeat_at >= now - round(SILENT_SECONDS * MICROS):
+            for queue in node.queues:
+                found.setdefault(queue, []).append(node.node)
+    return found
+
+
+def _errors(errors: Sequence[ErrorFact], is_cut: bool) -> list[Attention]:
+    counts = Counter((error.queue, error.name) for error in errors)
+    since: dict[tuple[str, str], int] = {}
+    for error in errors:
+        pair = error.queue, error.name
+        since[pair] = min(error.since, since.get(pair, error.since))
+    return [
+        Attention(
+            kind="errors",
+            what=f"tasks {name} of queue {queue} are in ERROR",
+            queue=queue,
+            name=name,
+            number=Counted(number, is_cut),
+            since=since[queue, name],
+        )
+        for (queue, name), number in counts.most_common(MOST_COUNTED)
+    ]
+
+
+def _incidents(context: OperateContext) -> list[Attention]:
+    """Return the open incidents other than tasks in ERROR."""
+    store = context.store
+    kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
+    incidents: list[Incident] = store.database.read_now(store.incidents.open(kinds, MOST_COUNTED))
+    return [
+        Attention(
+            kind="incident",
+            what=incident.details,
+            queue=incident.queue or None,
+            name=incident.name or None,
+            since=incident.since,
+            incident=incident,
+        )
+        for incident in incidents
+    ]
+
+
+def _paused(settings: dict[str, QueueSettings]) -> list[Attention]:
+    return [
+        Attention(kind="paused", what=f"queue {queue} is paused", queue=queue)
+        for queue, known in sorted(settings.items())
+        if known.paused
+    ]
+
+
+def _unserved(held: dict[str, Held], serving: dict[str, list[str]]) -> list[Attention]:
+    return [
+        Attention(
+            kind="unserved",
+            what=f"queue {queue} has tasks, and no living node serves it",
+            queue=queue,
+            since=of_queue.oldest_ready_at,
+        )
+        for queue, of_queue in sorted(held.items())
+        if of_queue.submitted and queue not in serving
+    ]

@@ -1,0 +1,338 @@
+"""Tenants: who waits, who got what, and who was due what.
+
+The numbers come from two bounded reads, whatever the number of tasks and keys: the latest 10,000
+attempts, and the unfinished tasks or a sample of them. Numbers of a sample say so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, TypeVar, get_args
+
+import msgspec
+
+from fairlead.core import values
+from fairlead.errors import InvalidTask
+from fairlead.model import tenant_of
+from fairlead.operate.context import OperateContext
+from fairlead.operate.filters import Counted, scope_of
+from fairlead.operate.numbers import (
+    MOST_RUNS,
+    Estimate,
+    Held,
+    QueueAndTenant,
+    Runs,
+    Waits,
+    Window,
+    estimate,
+    held_by_tenants,
+    runs_of_tenants,
+    waits_of,
+    window_of,
+)
+from fairlead.ports.task_reads import Backlog, ErrorFact, KeySetting, RunFact
+
+MOST_TENANTS_SHOWN = 500
+"""Greatest number of tenants of a page."""
+MOST_ERRORS = 10_000
+"""Number of the latest tasks in ERROR that are counted by tenant."""
+
+T = TypeVar("T")
+TenantOrder = Literal["backlog", "wait", "share", "name"]
+
+
+class TenantQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant's part of one queue."""
+
+    queue: str
+    is_paused: bool
+    backlog: Estimate
+    """Tasks that may run now."""
+    processing: Estimate
+    waiting: Estimate
+    """Tasks that wait for their time or for a retry."""
+    errors: Counted
+    """Tasks in ERROR, which wait for a person."""
+    oldest_ready_at: int | None
+    """Since when the first task of the backlog may run (microseconds since the epoch); the first
+    of the sample if `backlog` is an estimate."""
+    runs: int
+    """Attempts in the window."""
+    failures: int
+    """Attempts in the window that failed."""
+    run_time: int
+    """Sum of the run times in the window (microseconds)."""
+    waits: Waits
+    share_got: float | None
+    """Part of the queue's run time in the window, from 0 to 1; None without runs in the queue."""
+    share_due: float | None
+    """Part of the queue that the tenant's weight entitles it to among the tenants that have a
+    backlog now, or had runs in the window; None if it has neither."""
+    weight: float
+    """Weight of the tenant among tenants."""
+    is_weight_set: bool
+    """Whether a person or a policy has set the weight."""
+    limit: int | None
+    """Tasks of the key named as the tenant that each node may run at once, as policies set it."""
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant over all queues."""
+
+    tenant: str
+    backlog: Estimate
+    processing: Estimate
+    waiting: Estimate
+    errors: Counted
+    oldest_ready_at: int | None
+    runs: int
+    failures: int
+    run_time: int
+    waits: Waits
+    share_got: float | None
+    """Part of the run time of all queues in the window."""
+    share_due: float | None
+    """Mean of the shares due in its queues, by the run time of the queues in the window."""
+    queues: list[TenantQueue]
+
+
+class TenantPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of tenants."""
+
+    tenants: list[Tenant]
+    skip: int | None
+    """Number of tenants to skip for the next page; None at the end."""
+    number: Counted
+    """Tenants that have unfinished tasks or runs in the window, as far as the reads show."""
+    window: Window
+    is_sample: bool
+    """Whether backlogs are estimates, and tenants with few tasks may be missing."""
+
+
+def tenants(
+    context: OperateContext,
+    *,
+    order: TenantOrder = "backlog",
+    queue: str | None = None,
+    search: str | None = None,
+    skip: int = 0,
+    limit: int = 50,
+    tenants: Collection[str] | None = None,
+) -> TenantPage:
+    """Return a page of at most `limit` tenants (1 to 500): the longest backlog first, the longest
+    p99 of waits, the greatest share got, or by name. `search`: part of the tenant's name;
+    `tenants`: those that may be seen, None for all.
+
+    Reads the latest 10,000 attempts, at most 20,000 unfinished tasks (on PostgreSQL 2,000 pages of
+    the table), the latest 10,000 tasks in ERROR, and the settings of the page's tenants. Raise
+    InvalidTask, and NotSupported on a store without rows.
+    """
+    values.one_of("order", order, *get_args(TenantOrder), error=InvalidTask)
+    values.whole("skip", skip, 0, error=InvalidTask)
+    values.whole("limit", limit, 1, MOST_TENANTS_SHOWN, InvalidTask)
+    for what, text in (("queue", queue), ("search", search)):
+        if text is not None:
+            values.text(what, text, may_be_empty=True, error=InvalidTask)
+    facts = _Facts(context, queue)
+    shown = facts.tenants(scope_of(tenants), search)
+    ranked = facts.ranked(shown, order)
+    page = ranked[skip : skip + limit]
+    return TenantPage(
+        tenants=facts.described(page),
+        skip=skip + limit if skip + limit < len(ranked) else None,
+        number=Counted(len(ranked), facts.backlog.factor != 1 or facts.window.is_cut),
+        window=facts.window,
+        is_sample=facts.backlog.factor != 1,
+    )
+
+
+def tenant(context: OperateContext, name: str, *, tenants: Collection[str] | None = None) -> Tenant:
+    """Return one tenant. A tenant without tasks and runs, or that is not among `tenants`, has zeros
+    and no queues. Costs as much as a page of `tenants`. Raise InvalidTask, NotSupported."""
+    values.text("name", name, may_be_empty=True, error=InvalidTask)
+    scope = scope_of(tenants)
+    if scope is not None and name not in scope:
+        return _described(name, [], {}, Waits(0))
+    return _Facts(context, None).described([name])[0]
+
+
+class _Facts:
+    """Facts that are read once for a page."""
+
+    def __init__(self, context: OperateContext, queue: str | None) -> None:
+        reads, database = context.store.records.reads, context.store.database
+        runs: list[RunFact] = database.read_now(reads.runs(MOST_RUNS))
+        backlog: Backlog = database.read_now(reads.backlog())
+        errors: list[ErrorFact] = database.read_now(reads.errors(MOST_ERRORS))
+        settings = database.read_now(context.store.records.queue_settings())
+        self._context = context
+        self.backlog = backlog
+        self.window = window_of(runs)
+        self.runs = _of_queue(runs_of_tenants(runs), queue)
+        self.held = _of_queue(held_by_tenants(backlog), queue)
+        self.errors = _of_queue(
+            Counter((error.queue, tenant_of(error.fairness_key)) for error in errors), queue
+        )
+        self.are_errors_cut = len(errors) >= MOST_ERRORS
+        self.paused = {name for name, each in settings.items() if each.paused}
+        self.run_time: Counter[str] = Counter()
+        self.queues: defaultdict[str, set[str]] = defaultdict(set)
+        """Queues of each tenant."""
+        for (of_queue, _), of_tenant in self.runs.items():
+            self.run_time[of_queue] += of_tenant.run_time
+        for of_queue, name in (*self.runs, *self.held, *self.errors):
+            self.queues[name].add(of_queue)
+
+    def tenants(self, scope: frozenset[str] | None, search: str | None) -> list[str]:
+        """Return the tenants that may be seen and are searched."""
+        return [
+            name
+            for name in self.queues
+            if (scope is None or name in scope) and (search is None or search in name)
+        ]
+
+    def ranked(self, names: Iterable[str], order: TenantOrder) -> list[str]:
+        """Return the tenants in order."""
+        rank = {"backlog": self._backlog, "wait": self._wait, "share": self._run_time}.get(order)
+        if rank is None:
+            return sorted(names)
+        return sorted(names, key=lambda name: (-rank(name), name))
+
+    def _backlog(self, tenant: str) -> int:
+        held = (self.held.get((queue, tenant)) for queue in self.queues.get(tenant, ()))
+        return sum(each.submitted for each in held if each is not None)
+
+    def _wait(self, tenant: str) -> int:
+        return waits_of(self._waits(tenant)).p99 or 0
+
+    def _waits(self, tenant: str) -> list[int]:
+        runs = (self.runs.get((queue, tenant)) for queue in self.queues.get(tenant, ()))
+        return [wait for each in runs if each is not None for wait in each.waits]
+
+    def _run_time(self, tenant: str) -> int:
+        runs = (self.runs.get((queue, tenant)) for queue in self.queues.get(tenant, ()))
+        return sum(each.run_time for each in runs if each is not None)
+
+    def described(self, names: Collection[str]) -> list[Tenant]:
+        """Return the tenants with their part of every queue."""
+        queues = {queue for name in names for queue in self.queues.get(name, ())}
+        settings = self._settings(queues)
+        weights = self._weights(queues, settings)
+        found = []
+        for name in names:
+            parts = [
+                self._part(queue, name, weights[queue], settings.get((queue, name)))
+                for queue in sorted(self.queues.get(name, ()))
+            ]
+            found.append(_described(name, parts, self.run_time, waits_of(self._waits(name))))
+        return found
+
+    def _settings(self, queues: Collection[str]) -> dict[QueueAndTenant, KeySetting]:
+        """Return what is set for the tenants of these queues that have tasks or runs."""
+        wanted = sorted(
+            {(queue, name) for name, of in self.queues.items() for queue in of if queue in queues}
+        )
+        found: dict[QueueAndTenant, KeySetting] = {}
+        reads = self._context.store.records.reads
+        for start in range(0, len(wanted), 5000):
+            rows = self._context.store.database.read_now(
+                reads.key_settings(wanted[start : start + 5000])
+            )
+            found |= {(row.queue, row.fairness_key): row for row in rows}
+        return found
+
+    def _weights(
+        self, queues: Collection[str], settings: Mapping[QueueAndTenant, KeySetting]
+    ) -> dict[str, dict[str, float]]:
+        """Return the weights of the tenants that have a backlog or runs, by queue."""
+        found: dict[str, dict[str, float]] = {queue: {} for queue in queues}
+        for queue, name in {*self.runs, *self.held}:
+            if queue not in queues:
+                continue
+            held, runs = self.held.get((queue, name)), self.runs.get((queue, name))
+            if runs is None and not (held is not None and held.submitted):
+                continue
+            setting = settings.get((queue, name))
+            if setting is not None and setting.weight is not None:
+                found[queue][name] = setting.weight
+            else:
+                found[queue][name] = _own_weight(name, held, runs)
+        return found
+
+    def _part(
+        self, queue: str, name: str, weights: Mapping[str, float], setting: KeySetting | None
+    ) -> TenantQueue:
+        held = self.held.get((queue, name), Held())
+        runs = self.runs.get((queue, name), Runs())
+        total = self.run_time[queue]
+        is_set = setting is not None and setting.weight is not None
+        return TenantQueue(
+            queue=queue,
+            is_paused=queue in self.paused,
+            backlog=estimate(held.submitted, self.backlog),
+            processing=estimate(held.processing, self.backlog),
+            waiting=estimate(held.waiting, self.backlog),
+            errors=Counted(self.errors.get((queue, name), 0), self.are_errors_cut),
+            oldest_ready_at=held.oldest_ready_at,
+            runs=runs.attempts,
+            failures=runs.failures,
+            run_time=runs.run_time,
+            waits=waits_of(runs.waits),
+            share_got=runs.run_time / total if total else None,
+            share_due=weights[name] / sum(weights.values()) if name in weights else None,
+            weight=weights.get(name, 1.0),
+            is_weight_set=is_set,
+            limit=None if setting is None else setting.slots,
+        )
+
+
+def _own_weight(name: str, held: Held | None, runs: Runs | None) -> float:
+    """Return the weight of a tenant without a setting: that of its tasks whose key is the tenant's
+    name, else 1."""
+    if held is not None and name in held.weights:
+        return held.weights[name]
+    return runs.weights.get(name, 1.0) if runs is not None else 1.0
+
+
+def _described(
+    name: str, parts: list[TenantQueue], of_queues: Mapping[str, int], waits: Waits
+) -> Tenant:
+    run_time = sum(of_queues.values())
+    ready = [part.oldest_ready_at for part in parts if part.oldest_ready_at is not None]
+    return Tenant(
+        tenant=name,
+        backlog=_sum(part.backlog for part in parts),
+        processing=_sum(part.processing for part in parts),
+        waiting=_sum(part.waiting for part in parts),
+        errors=Counted(
+            sum(part.errors.number for part in parts), any(part.errors.at_least for part in parts)
+        ),
+        oldest_ready_at=min(ready, default=None),
+        runs=sum(part.runs for part in parts),
+        failures=sum(part.failures for part in parts),
+        run_time=sum(part.run_time for part in parts),
+        waits=waits,
+        share_got=sum(part.run_time for part in parts) / run_time if run_time else None,
+        share_due=_due(parts, of_queues),
+        queues=parts,
+    )
+
+
+def _sum(estimates: Iterable[Estimate]) -> Estimate:
+    each = list(estimates)
+    return Estimate(sum(one.number for one in each), all(one.is_exact for one in each))
+
+
+def _due(parts: Collection[TenantQueue], of_queues: Mapping[str, int]) -> float | None:
+    """Return the share due over all queues: that of each queue, by the queue's run time."""
+    due = [(part.share_due, of_queues.get(part.queue, 0)) for part in parts]
+    total = sum(of_queues.values())
+    if not total:
+        shares = [share for share, _ in due if share is not None]
+        return sum(shares) / len(shares) if shares else None
+    return sum(share * time for share, time in due if share is not None) / total
+
+
+def _of_queue(found: Mapping[QueueAndTenant, T], queue: str | None) -> dict[QueueAndTenant, T]:
+    return {key: value for key, value in found.items() if queue is None or key[0] == queue}

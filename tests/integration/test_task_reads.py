@@ -1,0 +1,287 @@
+"""Bounded reads for consoles: pages of tasks, counts, tenants, the summary of all queues."""
+
+from __future__ import annotations
+
+import random
+import string
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead import App, NoRetry, State
+from fairlead.errors import InvalidTask, UnknownTask
+from fairlead.model import tenant_of
+from fairlead.operate.doctor import explain, explanation
+from fairlead.operate.filters import Counted
+from fairlead.operate.nodes import nodes
+from fairlead.operate.overview import queue_view
+from fairlead.operate.summary import summary
+from fairlead.operate.tenants import tenant, tenants
+from fairlead.ports import task_reads
+from fairlead.testing import drain
+
+pytestmark = [pytest.mark.stores, pytest.mark.smoke]
+
+KEYS = ("acme/a", "acme/b", "acme", "acm", "acme2", "beta/x", "", "/odd", "/odd/y", "é/ü", "acme%")
+
+
+@pytest.fixture
+async def shop(app: App):
+    @app.task(name="pay", retry=NoRetry())
+    async def pay(n: int, customer: dict[str, Any] | None = None, text: str = "") -> None:
+        if n % 7 == 0:
+            raise ValueError(f"no {n}")
+
+    return app, pay
+
+
+def _ids(page: task_reads.TaskPage) -> list[str]:
+    return [task.id for task in page.tasks]
+
+
+async def test_pages_go_both_ways_through_all_tasks_without_a_gap(shop) -> None:
+    app, pay = shop
+    ids = [handle.id for handle in app.submit_many([pay.draft(n=i) for i in range(25)])]
+    for newest_first in (True, False):
+        found: list[str] = []
+        after = None
+        while True:
+            page = app.management.page(limit=10, after=after, newest_first=newest_first)
+            found += _ids(page)
+            after = page.after
+            if after is None:
+                break
+        assert found == sorted(ids, reverse=newest_first)
+
+
+async def test_every_filter_selects_what_it_says(shop) -> None:
+    app, pay = shop
+    now = datetime.now(UTC)
+    long = "x" * 5000  # stored compressed
+    drafts = [
+        pay.options(
+            fairness_key=KEYS[i % len(KEYS)],
+            ordering_key=f"o{i % 3}" if i % 7 else None,  # a task in ERROR would hold its key
+            unique_key=f"u{i}",
+        ).draft(n=i, customer={"id": i, "tags": ["a", f"t{i}"]}, text=long if i % 2 else "")
+        for i in range(30)
+    ]
+    handles = app.submit_many(drafts)
+    management = app.management
+
+    def numbers(**filters: Any) -> list[int]:
+        found = management.page(limit=1000, **filters).tasks
+        assert management.count(**filters) == Counted(len(found))
+        if filters.get("state") not in ("DONE", "FAILED"):
+            assert {task.id for task in management.find(**filters)} == {task.id for task in found}
+        at = {handle.id: i for i, handle in enumerate(handles)}
+        return sorted(at[task.id] for task in found)
+
+    every = list(range(30))
+    of = {key: [i for i in every if KEYS[i % len(KEYS)] == key] for key in KEYS}
+    assert numbers() == every
+    assert numbers(ordering_key="o1") == [i for i in every if i % 3 == 1 and i % 7]
+    assert numbers(ordering_key="o1", queue="default", fairness_key="acme") == [
+        i for i in of["acme"] if i % 3 == 1 and i % 7
+    ]
+    assert numbers(unique_key="u7") == numbers(unique_key="u7", queue="default") == [7]
+    assert numbers(unique_key="u7", queue="other") == numbers(unique_key="none") == []
+    assert numbers(id=handles[4].id) == numbers(id=handles[4].id.replace("-", "").upper()) == [4]
+    assert numbers(id=handles[4].id[:8]) == every
+    assert numbers(id="ffff") == []
+    for tenant_name in {tenant_of(key) for key in KEYS}:
+        wanted = sorted(i for key in KEYS if tenant_of(key) == tenant_name for i in of[key])
+        assert numbers(tenant=tenant_name) == wanted
+        assert numbers(tenants={tenant_name}) == wanted
+        assert numbers(tenants={tenant_name}, tenant="nobody") == []
+    assert numbers(tenants=()) == []
+    assert numbers(argument="n=7") == numbers(argument="customer.id=7") == [7]
+    assert numbers(argument="customer.tags.1=t9") == [9]
+    assert numbers(argument="customer.tags.0=a", fairness_key="acme") == of["acme"]
+    assert numbers(argument="customer.tags.9=a") == numbers(argument="n.x=1") == []
+    assert numbers(argument="n=true") == []
+    assert numbers(submitted_from=now + timedelta(hours=1)) == []
+    assert numbers(submitted_from=now - timedelta(hours=1)) == every
+    assert numbers(submitted_before=now - timedelta(hours=1)) == []
+    assert numbers(submitted_before=now + timedelta(hours=1), older_than=timedelta()) == every
+    await drain(app)
+    failed = [i for i in every if i % 7 == 0]
+    assert numbers(state="ERROR") == numbers(error="NO ") == failed
+    assert numbers(state="ERROR", error="no 14") == numbers(state="ERROR", unique_key="u14") == [14]
+    done = [i for i in every if i % 7]
+    assert numbers(state="DONE") == done
+    assert numbers(state="DONE", tenant="acme", ordering_key="o1") == [
+        i for i in done if KEYS[i % len(KEYS)] in ("acme", "acme/a", "acme/b") and i % 3 == 1
+    ]
+    assert numbers(state="DONE", id=handles[5].id) == numbers(state="DONE", unique_key="u5") == [5]
+    ends = []
+    after = None
+    while True:
+        page = management.page(state="DONE", limit=4, after=after, newest_first=False)
+        ends += _ids(page)
+        after = page.after
+        if after is None:
+            break
+    assert ends == _ids(management.page(state="DONE", limit=1000))[::-1]
+
+
+async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
+    shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, pay = shop
+    app.submit_many(
+        [pay.options(fairness_key="a" if i == 3 else "b").draft(n=i) for i in range(40)]
+    )
+    store = app.management._store
+    read = app.management._database.read_now
+    where = task_reads.TaskFilter(fairness_key="a")
+    cursors: list[str] = []
+    found = []
+    while True:
+        page = read(store.reads.page(where, 10, True, 10))
+        found += page.tasks
+        if page.after is None:
+            break
+        assert page.is_cut
+        cursors.append(page.after)
+        where = msgspec.structs.replace(where, after=page.after)
+    assert len(cursors) == 4
+    assert len(found) == 1
+
+
+async def test_wrong_filters_and_cursors_are_refused(shop) -> None:
+    app, _ = shop
+    management = app.management
+    for wrong in (
+        {"argument": "n"},
+        {"argument": ".x=1"},
+        {"argument": "n=1", "state": "DONE"},
+        {"id": "xyz"},
+        {"limit": 0},
+        {"limit": 1001},
+        {"state": "DONE", "after": "nonsense"},
+        {"state": "DONE", "after": "9" * 40 + ".1"},
+        {"submitted_from": datetime(2026, 1, 1)},
+        {"nonsense": 1},
+    ):
+        with pytest.raises(InvalidTask):
+            management.page(**wrong)  # type: ignore[arg-type]
+
+
+async def test_tenants_show_what_each_got_and_was_due(shop) -> None:
+    app, pay = shop
+    app.submit_many(
+        [pay.options(fairness_key=f"t{i % 3}/{i % 2}").draft(n=i + 1) for i in range(30)]
+    )
+    await drain(app)
+    app.submit_many([pay.options(fairness_key="t1/0").draft(n=1) for _ in range(5)])
+    app.submit_many([pay.options(fairness_key="t2/0").draft(n=1) for _ in range(2)])
+    app.management.set_weight("default", "t1", 3.0)
+    context = app.operate_context
+    page = tenants(context, limit=2)
+    assert [each.tenant for each in page.tenants] == ["t1", "t2"]
+    assert page.skip == 2
+    assert page.number == Counted(3)
+    first = page.tenants[0]
+    assert first.backlog.number == 5
+    assert first.backlog.is_exact
+    assert first.runs == 10
+    assert first.queues[0].weight == 3.0
+    assert first.queues[0].is_weight_set
+    assert first.queues[0].share_due == pytest.approx(3 / 5)
+    assert first.waits.runs == 10
+    assert first.waits.p50 is not None and first.waits.p99 is not None
+    everyone = tenants(context, order="name").tenants
+    assert [each.tenant for each in everyone] == ["t0", "t1", "t2"]
+    assert sum(each.share_got or 0 for each in everyone) == pytest.approx(1)
+    assert sum(each.queues[0].share_due or 0 for each in everyone) == pytest.approx(1)
+    assert sum(each.errors.number for each in everyone) == 4
+    assert tenant(context, "t1") == first
+    assert tenant(context, "nobody").runs == 0
+
+
+async def test_the_summary_says_what_needs_a_person(shop) -> None:
+    app, pay = shop
+    app.submit_many([pay.draft(n=i) for i in range(15)])
+    await drain(app)
+    pay.submit(n=1)
+    app.management.pause("default")
+    found = summary(app.operate_context)
+    assert [each.kind for each in found.attention] == ["errors", "paused", "unserved"]
+    assert found.attention[0].number == Counted(3)
+    (queue,) = found.queues
+    assert (queue.backlog.number, queue.runs, queue.errors) == (1, 15, Counted(3))
+    assert queue.is_paused
+    assert queue.failures_per_second > 0
+    view = await queue_view(app.operate_context, "default")
+    assert view.numbers.backlog == queue.backlog
+    assert len(view.partitions) == queue.partitions
+    assert await nodes(app.operate_context) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_nothing_of_another_tenant_is_in_any_read(shop, seed: int) -> None:
+    app, pay = shop
+    source = random.Random(seed)
+    names = ["".join(source.choices(string.ascii_lowercase, k=12)) for _ in range(6)]
+    parts = ["", "/x", "/y/z"]
+
+    def submit() -> Any:
+        name = source.choice(names)
+        n = source.randrange(20)
+        options = pay.options(
+            fairness_key=name + source.choice(parts),
+            ordering_key=f"order of {name}" if n % 7 else None,
+        )
+        return options.draft(n=n, text=f"secret of {name}")
+
+    app.submit_many([submit() for _ in range(40)])
+    await drain(app)
+    handles = app.submit_many([submit() for _ in range(20)])
+    seen = set(source.sample(names, 2))
+    others = [name for name in names if name not in seen]
+    context, management = app.operate_context, app.management
+    reads: list[Any] = [
+        *(management.page(state=state, tenants=seen) for state in (None, *State)),
+        *(management.page(tenant=name, tenants=seen) for name in names),
+        *(management.find(state=state, tenants=seen) for state in State),
+        *(tenant(context, name, tenants=seen) for name in seen),
+        *(tenants(context, order=order, tenants=seen) for order in ("backlog", "wait", "share")),
+        summary(context, tenants=seen),
+        await nodes(context, tenants=seen),
+        management.periodic.list(tenants=seen),
+        await queue_view(context, "default", tenants=seen),
+    ]
+    for handle in handles:
+        record = management.show(handle.id)
+        if tenant_of(record.fairness_key) in seen:
+            reads.append(await explanation(context, handle.id, tenants=seen))
+            reads.append(management.payload(handle.id, tenants=seen))
+            continue
+        for read in (management.show, management.attempts, management.payload, management.named):
+            with pytest.raises(UnknownTask):
+                read(handle.id, tenants=seen)
+        with pytest.raises(UnknownTask):
+            await explanation(context, handle.id, tenants=seen)
+    for read in reads:
+        text = msgspec.json.encode(read).decode()
+        assert not any(name in text for name in others), text
+    assert management.count(tenants=seen).number == sum(
+        tenant_of(task.fairness_key) in seen for task in management.find()
+    )
+
+
+async def test_an_explanation_says_what_the_doctor_says(shop) -> None:
+    app, pay = shop
+    first = pay.options(ordering_key="k").submit(n=7)
+    second = pay.options(ordering_key="k").submit(n=1)
+    later = pay.options(run_at=datetime.now(UTC) + timedelta(hours=1)).submit(n=1)
+    context = app.operate_context
+    for handle, kind in ((second, "held_by_its_key"), (later, "its_time")):
+        found = await explanation(context, handle.id)
+        assert found.reasons[-1].kind == kind
+        findings = await explain(context, handle.id)
+        assert [finding.what for finding in findings] == [each.what for each in found.reasons]
+    assert (await explanation(context, second.id)).reasons[-1].held_by == first.id
