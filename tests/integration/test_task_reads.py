@@ -131,7 +131,9 @@ async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
     shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, pay = shop
-    app.submit_many([pay.options(fairness_key="a" if i == 3 else "b").draft(n=i) for i in range(40)])
+    app.submit_many(
+        [pay.options(fairness_key="a" if i == 3 else "b").draft(n=i) for i in range(40)]
+    )
     store = app.management._store
     read = app.management._database.read_now
     where = task_reads.TaskFilter(fairness_key="a")
@@ -230,7 +232,8 @@ async def test_nothing_of_another_tenant_is_in_any_read(shop, seed: int) -> None
         name = source.choice(names)
         n = source.randrange(20)
         options = pay.options(
-            fairness_key=name + source.choice(parts), ordering_key=f"order of {name}" if n % 7 else None
+            fairness_key=name + source.choice(parts),
+            ordering_key=f"order of {name}" if n % 7 else None,
         )
         return options.draft(n=n, text=f"secret of {name}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from fairlead.cli.output import as_json
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.web import DEFAULT_PORT, ServeOptions, listening, made, need_libraries, serve
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.demo import (
     DemoProgress,
@@ -22,12 +24,15 @@ from fairlead.lab.demo import (
     DemoSettings,
     DemoUnfinished,
     TenantResult,
+    endless_demo,
     run_demo,
 )
 from fairlead.lab.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
 _LINE_EVERY = 1.0
+_WEB_SECONDS = 60.0
+"""Seconds of one round of the workload under the console, unless --seconds gives others."""
 
 
 class DemoOptions(CommandOptions, frozen=True, kw_only=True):
@@ -50,6 +55,12 @@ class DemoOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(help="Keep the SQLite file under this name.", metavar="FILE"),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    web: Annotated[
+        bool, typer.Option("--web", help="Repeat the workload under the web console until Ctrl-C.")
+    ] = False
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the console; 0 takes a free one.")
+    ] = DEFAULT_PORT
 
     def settings(self) -> DemoSettings:
         """Return what to demonstrate."""
@@ -62,12 +73,15 @@ def demo_command(options: DemoOptions) -> None:
 
     The file is deleted at the end unless --keep names it.
 
-    Example: fairlead demo --tasks 5000 --workers 4 --keep demo.db
+    Examples: fairlead demo --tasks 5000 --workers 4 --keep demo.db; fairlead demo --web
     """
     errors, seconds = Console(stderr=True), options.seconds
     try:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ConfigurationError(f"--seconds {seconds}: use 0 or a positive number")
+        if options.web:
+            _show_on_the_web(options)
+            return
         with _display(errors, options.tasks) as report:
             result = run_demo(options.settings(), report)
     except (WorkerEnded, DemoUnfinished) as error:
@@ -83,6 +97,18 @@ def demo_command(options: DemoOptions) -> None:
         as_json(result)
     else:
         _print(result, Console())
+
+
+def _show_on_the_web(options: DemoOptions) -> None:
+    """Serve the console while the workload repeats. Raise ConfigurationError."""
+    if options.json:
+        raise ConfigurationError("give --web or --json, not both")
+    need_libraries()
+    settings, serving = options.settings(), ServeOptions(port=options.port, title="Fairlead demo")
+    if settings.seconds == DemoSettings.seconds:
+        settings = dataclasses.replace(settings, seconds=_WEB_SECONDS)
+    with listening(serving.host, serving.port) as port, endless_demo(settings) as app:
+        serve(made(app, serving), serving, port)
 
 
 def _print_error(console: Console, error: Exception) -> None:

@@ -50,6 +50,28 @@ StateFilter = Annotated[State | None, typer.Option(help="Only tasks in this stat
 QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.")]
 NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
+TenantFilter = Annotated[
+    str | None,
+    typer.Option(help="Only tasks of this tenant: of all keys whose path begins with it."),
+]
+OrderingKeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this ordering key.")]
+UniqueKeyFilter = Annotated[str | None, typer.Option(help="Only the task with this unique key.")]
+IdFilter = Annotated[str | None, typer.Option("--id", help="Only ids that begin so.")]
+ArgumentOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH=VALUE", help="Only tasks with this argument, for example customer.id=7."
+    ),
+]
+_TIME_FORMATS = ["%Y-%m-%dT%H:%M:%S%z"]
+SubmittedFrom = Annotated[
+    datetime | None,
+    typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted at this time or later."),
+]
+SubmittedBefore = Annotated[
+    datetime | None,
+    typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted before this time."),
+]
 OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
 ErrorText = Annotated[
     str | None,
@@ -63,12 +85,20 @@ class _Filters(CommandOptions, frozen=True, kw_only=True):
     queue: QueueFilter = None
     name: NameFilter = None
     fairness_key: KeyFilter = None
+    tenant: TenantFilter = None
+    ordering_key: OrderingKeyFilter = None
+    unique_key: UniqueKeyFilter = None
+    id_prefix: IdFilter = None
+    argument: ArgumentOption = None
     older_than: OlderThan = None
+    submitted_from: SubmittedFrom = None
+    submitted_before: SubmittedBefore = None
     error: ErrorText = None
 
     def query(self) -> dict[str, Any]:
         """Return the arguments of `Management.find` and `bulk`. Raise InvalidTask."""
-        return msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
+        given = msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
+        return {"id" if what == "id_prefix" else what: value for what, value in given.items()}
 
 
 class Filters(_Filters, frozen=True, kw_only=True):
@@ -136,7 +166,13 @@ def list_tasks(filters: Filters, options: OutputOptions) -> None:
     """List unfinished tasks, oldest first. With --state DONE, FAILED or CANCELLED, list finished
     ones from the latest 100,000 attempts, those that ended last first.
 
+    A search for an argument reads the payloads of all tasks that match otherwise.
+
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
+
+    Example: fairlead tasks list --tenant acme --argument customer.id=7
+
+    Example: fairlead tasks list --submitted-from 2026-12-24T18:00:00+0200 --id 0193
     """
     with one_line_errors():
         found = app_on(options.url).management.find(**filters.query())
@@ -345,7 +381,7 @@ def reschedule(
     run_at: Annotated[
         datetime,
         typer.Option(
-            formats=["%Y-%m-%dT%H:%M:%S%z"],
+            formats=_TIME_FORMATS,
             help="For example 2026-12-24T18:00:00+0200.",
         ),
     ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
 import socket
+import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.output import one_line_errors, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
@@ -65,18 +69,17 @@ def web(
     """
     with one_line_errors():
         need_libraries()
-        app = load(application)
-        serve(made(app, options), options)
+        console = made(load(application), options)
+        with listening(options.host, options.port) as port:
+            serve(console, options, port)
 
 
-def made(app: object, options: ServeOptions) -> Console:
+def made(app: App, options: ServeOptions) -> Console:
     """Return the console that the options describe. Raise ConfigurationError for other machines
     without a token."""
-    from fairlead.app import App
     from fairlead.web.application import console
     from fairlead.web.guard import LOOPBACK_HOSTS, is_loopback
 
-    assert isinstance(app, App)
     is_local = options.host == "localhost" or is_loopback(options.host)
     if not is_local and not options.token:
         raise ConfigurationError(
@@ -95,16 +98,20 @@ def made(app: object, options: ServeOptions) -> Console:
     )
 
 
-def serve(console: Console, options: ServeOptions) -> None:
-    """Serve until Ctrl-C or SIGTERM; print the address when the port is open. Raise
-    ConfigurationError for a port that is taken."""
+def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
+    """Serve on an open port until Ctrl-C or SIGTERM; print the address first."""
     import uvicorn
 
-    found = listening(options.host, options.port)
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            console.parts.live.end()  # no stream of events may hold up the end
+            super().handle_exit(sig, frame)
+
     name = f"[{options.host}]" if ":" in options.host else options.host
-    port = found.getsockname()[1]
-    say(f"http://{name}:{port}{options.prefix}/login?token={console.token}")
-    say_error("the console is at the address above, until Ctrl-C; the token is its password")
+    number = port.getsockname()[1]
+    say(f"http://{name}:{number}{options.prefix}/login?token={console.token}")
+    sys.stdout.flush()
+    say_error("the console is at this address until Ctrl-C; the token is its password")
     config = uvicorn.Config(
         console,
         access_log=False,  # a line has the query, and so the token
@@ -113,14 +120,10 @@ def serve(console: Console, options: ServeOptions) -> None:
         server_header=False,
         ws="none",
         root_path=options.prefix,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=5,
     )
-    try:
-        uvicorn.Server(config).run(sockets=[found])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        found.close()
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[port])
 
 
 def listening(host: str, port: int) -> socket.socket:

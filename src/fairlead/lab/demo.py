@@ -4,12 +4,15 @@ file."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
+import itertools
 import random
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,26 +156,63 @@ def run_demo(
 ) -> DemoResult:
     """Run the demo to its end. Raise ConfigurationError if the file to keep exists, WorkerEnded if
     a worker ends by itself, DemoUnfinished if the tasks take too long."""
+    with _demo_store(settings) as (app, folder):
+        with _demo_workers(app, settings, folder) as workers:
+            begin = app.clock.now()
+            _DemoSubmitter(app, settings, on_progress).run(workers)
+        return _result(app, settings, begin)
+
+
+@contextmanager
+def endless_demo(settings: DemoSettings) -> Iterator[App]:
+    """Run the workload again and again, each time with the next seed, until the body ends. Raise
+    ConfigurationError if the file to keep exists, WorkerEnded if a worker does not start."""
+    with _demo_store(settings) as (app, folder), _demo_workers(app, settings, folder):
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=_submit_rounds, args=(app, settings, stop), name="fairlead-demo"
+        )
+        thread.start()
+        try:
+            yield app
+        finally:
+            stop.set()
+            thread.join()
+
+
+@contextmanager
+def _demo_store(settings: DemoSettings) -> Iterator[tuple[App, Path]]:
+    """Yield the application on its new file, and a temporary folder."""
     if settings.keep is not None and settings.keep.exists():
         raise ConfigurationError(
             f"{settings.keep} exists: the demo needs a file of its own; choose another name"
         )
     with tempfile.TemporaryDirectory(prefix="fairlead-demo-") as name:
         folder = Path(name)
-        path = settings.keep or folder / "tasks.db"
-        url = f"sqlite:///{path}"
-        app = demo_app(url)
+        app = demo_app(f"sqlite:///{settings.keep or folder / 'tasks.db'}")
         try:
             app.migrate()
-            with WorkerProcesses(
-                MODULE, settings.workers, folder, {"FAIRLEAD_URL": url}
-            ) as workers:
-                workers.wait_until_up(app)
-                begin = app.clock.now()
-                _DemoSubmitter(app, settings, on_progress).run(workers)
-            return _result(app, settings, begin)
+            yield app, folder
         finally:
             app.close()
+
+
+@contextmanager
+def _demo_workers(app: App, settings: DemoSettings, folder: Path) -> Iterator[WorkerProcesses]:
+    environment = {"FAIRLEAD_URL": app.url}
+    with WorkerProcesses(MODULE, settings.workers, folder, environment) as workers:
+        workers.wait_until_up(app)
+        yield workers
+
+
+def _submit_rounds(app: App, settings: DemoSettings, stop: threading.Event) -> None:
+    for seed in itertools.count(settings.seed):
+        submitter = _DemoSubmitter(app, dataclasses.replace(settings, seed=seed), lambda _now: None)
+        begin = app.clock.monotonic()
+        while not submitter.has_submitted:
+            submitter.submit_due(app.clock.monotonic() - begin)
+            if stop.wait(_TICK_SECONDS):
+                return
 
 
 class _DemoSubmitter:
@@ -190,14 +230,11 @@ class _DemoSubmitter:
         self._pause = threading.Event()
 
     def run(self, workers: WorkerProcesses) -> None:
-        clock, planned = self._app.clock, self._planned
+        clock = self._app.clock
         begin = clock.monotonic()
-        while self._submitted < len(planned) or has_unfinished(self._app.sql_store):
+        while not self.has_submitted or has_unfinished(self._app.sql_store):
             now = clock.monotonic() - begin
-            first = self._submitted
-            while self._submitted < len(planned) and planned[self._submitted].at <= now:
-                self._submitted += 1
-            self._app.submit_many([self._draft(task) for task in planned[first : self._submitted]])
+            self.submit_due(now)
             workers.check()
             self._on_progress(self._progress(now))
             if now > self._settings.seconds + _MOST_EXTRA_SECONDS:
@@ -207,6 +244,16 @@ class _DemoSubmitter:
                 )
             self._pause.wait(_TICK_SECONDS)
         self._on_progress(self._progress(clock.monotonic() - begin))
+
+    @property
+    def has_submitted(self) -> bool:
+        return self._submitted >= len(self._planned)
+
+    def submit_due(self, now: float) -> None:
+        first, planned = self._submitted, self._planned
+        while self._submitted < len(planned) and planned[self._submitted].at <= now:
+            self._submitted += 1
+        self._app.submit_many([self._draft(task) for task in planned[first : self._submitted]])
 
     def _draft(self, planned: Planned) -> Draft:
         key = planned.tenant, planned.name

@@ -138,6 +138,7 @@ def console(
     read_only: bool = False,
     hosts: Collection[str] | None = None,
     frame_ancestors: str = "'none'",
+    live: bool = True,
 ) -> Console:
     """Return the console of an application: an ASGI application, alone or under any prefix.
 
@@ -147,7 +148,8 @@ def console(
     console, or if sessions outlive a restart. `mask(name, arguments)` returns the arguments of a
     task without secrets; `trace_url(trace_id)` the address of a trace. `hosts`: names that the
     header Host may have. `frame_ancestors`: sources that may show the console in a frame, as in the
-    Content-Security-Policy. Raise ConfigurationError for values that are too weak or wrong.
+    Content-Security-Policy. `live=False`: open pages follow no changes, for servers on which each
+    stream holds a thread. Raise ConfigurationError for values that are too weak or wrong.
     """
     if not isinstance(app, App):
         raise ConfigurationError(f"app {values.brief(app)}: use a fairlead.App")
@@ -172,6 +174,7 @@ def console(
         trace_url=trace_url,
         read_only=read_only,
         frame_ancestors=frame_ancestors,
+        live=live,
     )
     modules = screen_modules()
     routes = [route for module in modules for route in routes_of(module)]

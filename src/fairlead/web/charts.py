@@ -1,7 +1,7 @@
 """Charts as SVG, made on the server: numbers in, markup out. Each has a label, and a table with the
 same numbers for readers who do not see it, for copying and for print.
 
-A plot stretches to any width, so its labels are text beside it and not inside the SVG. Colours and
+A plot fills any width, so its labels are text beside it and not inside the SVG. Colours and
 dashes come from classes in console.css, because the Content-Security-Policy allows no styles here.
 """
 

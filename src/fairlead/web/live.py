@@ -34,8 +34,8 @@ _log = logging.getLogger("fairlead.web")
 
 
 class Changes:
-    """Number of changes that viewers have been told, and when. No clock: the caller gives seconds
-    of a clock that never goes back."""
+    """Number of changes that the hub has announced, and when. No clock: the caller gives seconds of
+    a clock that never goes back."""
 
     def __init__(self, look: float = LOOK_SECONDS, rest: float = REST_SECONDS) -> None:
         self.number = 0

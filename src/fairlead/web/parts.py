@@ -45,6 +45,8 @@ class ConsoleSettings:
     trace_url: TraceUrl | None
     read_only: bool
     frame_ancestors: str
+    live: bool
+    """Whether open pages follow changes."""
 
 
 class SharedReads:

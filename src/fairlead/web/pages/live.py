@@ -10,13 +10,15 @@ from fairlead.web.routing import ScreenRoute, screen
 
 
 def routes() -> list[ScreenRoute]:
-    """Return the route of the stream. It says nothing of what has changed, so all may open it."""
+    """Return the route of the stream, whose events name nothing, so that all may open it."""
     return [screen("/live", stream_changes, name="live", scoped=True)]
 
 
 async def stream_changes(page: Page) -> Response:
     """Stream an event for each change. Raise Refusal for too many viewers at once."""
     live = page.parts.live
+    if not page.parts.settings.live:
+        raise Refusal(404, "No such page", "This console was made with live=False.")
     if live.is_full:
         raise Refusal(503, "Too many viewers", "Close other pages of the console, then try again.")
     if page.request.method == "HEAD":

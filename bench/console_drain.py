@@ -1,0 +1,33 @@
+"""Submit tasks to a queue of their own, drain them with one worker, and print the tasks a second."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import fairlead
+from fairlead.testing import running
+
+
+async def main(url: str, tasks: int) -> None:
+    app = fairlead.App(url)
+    ended = asyncio.Event()
+    count = 0
+
+    @app.task(queue="drain")
+    async def tick(n: int) -> None:
+        nonlocal count
+        count += 1
+        if count == tasks:
+            ended.set()
+
+    tick.options(fairness_key="drain").submit_many([{"n": n} for n in range(tasks)])
+    began = time.perf_counter()
+    async with running(app, queues=["drain"]):
+        await ended.wait()
+        seconds = time.perf_counter() - began
+    print(tasks / seconds)
+
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,113 @@
+"""`fairlead web` and `fairlead demo --web` as processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app as command
+
+pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+
+MODULE = """
+from fairlead import App
+
+app = App("sqlite:///tasks.db")
+app.migrate()
+
+@app.task(queue="mail")
+def send() -> None: ...
+"""
+
+
+@contextmanager
+def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """Start a command that serves the console; yield the process, the base and the token."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", *words, "--port", "0"],
+        cwd=folder,
+        env=os.environ | {"NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/login\?token=(\S+)\n", line)
+        assert found is not None, line or process.communicate()
+        yield process, found[1], found[2]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(MODULE)
+    return tmp_path
+
+
+def test_the_address_opens_the_console_and_ctrl_c_ends_it_with_a_stream_open(folder: Path) -> None:
+    with serving(folder, "web", "shop:app") as (process, base, token):
+        with httpx.Client(base_url=base, follow_redirects=True) as browser:
+            page = browser.get(f"/login?token={token}")
+            assert page.status_code == 200 and "<h1>Queues</h1>" in page.text
+            with browser.stream("GET", "/live") as stream:
+                lines = stream.iter_lines()
+                assert next(lines).startswith("retry:")
+                process.send_signal(signal.SIGINT)
+                assert all(not line or line.startswith(("event", "data")) for line in lines)
+        assert process.wait() == 0
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        assert token not in errors and "Traceback" not in errors
+        assert errors.count("\n") == 1  # the line that explains the address
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_2(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            [sys.executable, "-m", "fairlead", "web", "shop:app", "--port", port],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr.count("\n") == 1 and "--port 0" in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_machines_are_served_only_with_a_token(
+    folder: Path, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delenv("FAIRLEAD_WEB_TOKEN", raising=False)
+    ended = CliRunner().invoke(command, ["web", "shop:app", "--host", host])
+    assert ended.exit_code == 2 and "FAIRLEAD_WEB_TOKEN" in ended.stderr
+    ended = CliRunner().invoke(command, ["web", "shop:app", "--host", host, "--token", "short"])
+    assert ended.exit_code == 2 and "16 characters" in ended.stderr
+
+
+def test_the_demo_shows_its_workload_on_the_console(tmp_path: Path) -> None:
+    words = ("demo", "--web", "--tasks", "200", "--seconds", "1")
+    with serving(tmp_path, *words) as (process, base, token):
+        with httpx.Client(base_url=base, follow_redirects=True) as browser:
+            browser.get(f"/login?token={token}")
+            while "partners" not in (page := browser.get("/queues")).text:
+                assert page.status_code == 200 and process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
