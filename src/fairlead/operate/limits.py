@@ -52,13 +52,7 @@ async def limits_of_queue(context: OperateContext, queue: str) -> list[LimitView
     ]
 
 
-<<<<<<< HEAD
-def _declared(
-    context: OperateContext, queue: str
-) -> Iterator[tuple[str, str | None, AnyLimit]]:
-=======
 def _declared(context: OperateContext, queue: str) -> Iterator[tuple[str, str | None, AnyLimit]]:
->>>>>>> main
     declared = context.queues.get(queue)
     if declared is not None and declared.concurrency is not None:
         yield queue, None, declared.concurrency

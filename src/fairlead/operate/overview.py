@@ -67,11 +67,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     numbers: QueueNumbers
     attention: list[Attention]
-<<<<<<< HEAD
-    """What needs a person."""
-=======
     """Conditions that need a person."""
->>>>>>> main
     tenants: TenantPage
     """Tenants with the longest backlogs."""
     partitions: list[PartitionView] = []

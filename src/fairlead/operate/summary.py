@@ -104,13 +104,8 @@ def summary(
     queue: str | None = None,
     tenants: Collection[str] | None = None,
 ) -> Summary:
-<<<<<<< HEAD
-    """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by queue and name,
-    open incidents, paused queues, and queues that have tasks but no living node.
-=======
     """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by queue
     and name, open incidents, paused queues, and queues that have tasks but no living node.
->>>>>>> main
 
     Reads what `tenants` of operate/tenants.py reads, and at most 1,000 incidents. With `tenants`,
     everything is of these tenants only; incidents that belong to no task, nodes, and queues without
@@ -246,13 +241,7 @@ def _incidents(context: OperateContext) -> list[Attention]:
     """Return the open incidents other than tasks in ERROR."""
     store = context.store
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
-<<<<<<< HEAD
-    incidents: list[Incident] = store.database.read_now(
-        store.incidents.open(kinds, MOST_COUNTED)
-    )
-=======
     incidents: list[Incident] = store.database.read_now(store.incidents.open(kinds, MOST_COUNTED))
->>>>>>> main
     return [
         Attention(
             kind="incident",

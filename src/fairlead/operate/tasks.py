@@ -25,9 +25,6 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.context import OperateContext
-<<<<<<< HEAD
-from fairlead.operate.filters import Counted, TaskFilters, checked_id, instant, is_within, task_filter
-=======
 from fairlead.operate.filters import (
     Counted,
     TaskFilters,
@@ -36,7 +33,6 @@ from fairlead.operate.filters import (
     is_within,
     task_filter,
 )
->>>>>>> main
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.ports.cluster_state import NodeRecord
@@ -154,18 +150,11 @@ class Management:
         submission; with a final state, of finished ones, by the time of their end. `after` is the
         cursor that a page has returned, for the same filter and order.
 
-<<<<<<< HEAD
-        A page walks over at most 20,000 rows of the table or of the history, whatever the filter,
-        and 16 MiB of payloads for `argument`; if it ends there, `is_cut` is true, and the next page
-        goes on. `id`, `unique_key`, and the state ERROR are found by an index, and `ordering_key`
-        too if it has few tasks.
-=======
         A page walks over at most 20,000 rows of the table or of the history, whatever the filter;
         for `argument`, it searches at most 2,000 payloads (four for each task of `limit`), and
         16 MiB. If a page ends there, `is_cut` is true, and the next page goes on. `id`,
         `unique_key`, and the state ERROR are found by an index, and `ordering_key` too if it has
         at most 500 tasks.
->>>>>>> main
 
         Raise InvalidTask, and NotSupported on a store that cannot search so.
         """

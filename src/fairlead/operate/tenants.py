@@ -147,13 +147,7 @@ def tenants(
     )
 
 
-<<<<<<< HEAD
-def tenant(
-    context: OperateContext, name: str, *, tenants: Collection[str] | None = None
-) -> Tenant:
-=======
 def tenant(context: OperateContext, name: str, *, tenants: Collection[str] | None = None) -> Tenant:
->>>>>>> main
     """Return one tenant. A tenant without tasks and runs, or that is not among `tenants`, has zeros
     and no queues. Costs as much as a page of `tenants`. Raise InvalidTask, NotSupported."""
     values.text("name", name, may_be_empty=True, error=InvalidTask)
@@ -164,11 +158,7 @@ def tenant(context: OperateContext, name: str, *, tenants: Collection[str] | Non
 
 
 class _Facts:
-<<<<<<< HEAD
-    """What was read once for a page."""
-=======
     """Facts that are read once for a page."""
->>>>>>> main
 
     def __init__(self, context: OperateContext, queue: str | None) -> None:
         reads, database = context.store.records.reads, context.store.database

@@ -16,12 +16,9 @@ from fairlead.ports.task_records import TaskFilter
 
 MOST_WALKED = 20_000
 """Greatest number of rows that one page walks over."""
-<<<<<<< HEAD
-=======
 MOST_SEARCHED_ARGUMENTS = 2000
 """Number of payloads in which one page of at most 500 tasks searches an argument; a larger page
 searches four for each task that it may have."""
->>>>>>> main
 MOST_PAYLOADS = 16 << 20
 """Bytes of stored payloads in which one page searches an argument."""
 MOST_PAYLOAD = 1 << 20

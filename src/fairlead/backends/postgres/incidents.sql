@@ -123,10 +123,7 @@ SELECT i.*
                        FROM fairlead_incidents WHERE kind = wanted ORDER BY subject DESC LIMIT $2::bigint) AS i
  ORDER BY i.id DESC
  LIMIT $2::bigint
-<<<<<<< HEAD
 
 -- name: latest
 SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
   FROM fairlead_incidents WHERE id < $1 ORDER BY id DESC LIMIT $2
-=======
->>>>>>> main

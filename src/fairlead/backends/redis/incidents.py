@@ -156,13 +156,7 @@ class RedisIncidents:
         """Read at most `limit` incidents of all kinds."""
         found: list[Incident] = []
         for start in range(0, limit, PAGE):
-<<<<<<< HEAD
-            keys = yield RedisCall(
-                ("ZREVRANGE", self._ids, start, min(start + PAGE, limit) - 1)
-            )
-=======
             keys = yield RedisCall(("ZREVRANGE", self._ids, start, min(start + PAGE, limit) - 1))
->>>>>>> main
             ledger = yield from self._read(map(bytes.decode, keys))
             found += [entry.incident for entry in ledger.entries.values()]
             if len(keys) < PAGE:

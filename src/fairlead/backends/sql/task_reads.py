@@ -19,10 +19,7 @@ from fairlead.ports.task_reads import (
     MOST_PAYLOAD,
     MOST_PAYLOADS,
     MOST_SAMPLED,
-<<<<<<< HEAD
-=======
     MOST_SEARCHED_ARGUMENTS,
->>>>>>> main
     MOST_WALKED,
     Backlog,
     ErrorFact,
@@ -150,12 +147,8 @@ class SqlTaskReads:
         self, where: TaskFilter, argument: ArgumentFilter, limit: int, walk: _Walk
     ) -> Steps[TaskPage]:
         """Search the payloads of the tasks that the other conditions of the filter select."""
-<<<<<<< HEAD
-        page = yield from self._tasks(where, walk.most, walk)
-=======
         searched = min(walk.most, max(MOST_SEARCHED_ARGUMENTS, 4 * limit))
         page = yield from self._tasks(where, searched, walk)
->>>>>>> main
         found: list[TaskRecord] = []
         not_searched = size = 0
         for tasks in _pieces(page.tasks):
@@ -174,11 +167,7 @@ class SqlTaskReads:
                     return TaskPage(found, task.id, not_searched=not_searched)
             if size > MOST_PAYLOADS:
                 return TaskPage(found, tasks[-1].id, True, not_searched)
-<<<<<<< HEAD
-        return TaskPage(found, page.after, page.is_cut, not_searched)
-=======
         return TaskPage(found, page.after, page.after is not None, not_searched)
->>>>>>> main
 
     def _finished(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[TaskPage]:
         order = walk.order

@@ -76,10 +76,7 @@ SELECT i.id, i.kind, i.subject, i.details, i.since, i.queue, i.name, i.version, 
     ON i.id IN (SELECT id FROM fairlead_incidents WHERE kind = j.value ORDER BY subject DESC LIMIT ?2)
  ORDER BY i.id DESC
  LIMIT ?2
-<<<<<<< HEAD
 
 -- name: latest
 SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
   FROM fairlead_incidents WHERE id < ?1 ORDER BY id DESC LIMIT ?2
-=======
->>>>>>> main

@@ -53,11 +53,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     what: str
     must_happen: str | None = None
-<<<<<<< HEAD
-    """What must happen before the task goes on, or how a person lets it go on."""
-=======
     """Event after which the task goes on, or the command by which a person continues it."""
->>>>>>> main
     at: int | None = None
     """Time at which it goes on by itself, or since which it runs (microseconds since the epoch)."""
     node: str | None = None
