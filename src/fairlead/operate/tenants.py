@@ -124,7 +124,7 @@ def tenants(
     p99 of waits, the greatest share got, or by name. `search`: part of the tenant's name;
     `tenants`: those that may be seen, None for all.
 
-    Reads the latest 10,000 attempts, at most 20,000 unfinished tasks (on PostgreSQL 2,000 pages of
+    Reads the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages of
     the table), the latest 10,000 tasks in ERROR, and the settings of the page's tenants. Raise
     InvalidTask, and NotSupported on a store without rows.
     """
