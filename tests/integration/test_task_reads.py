@@ -309,3 +309,15 @@ async def test_open_incidents_are_listed_by_kind_the_latest_first(shop) -> None:
     assert [incident.kind for incident in found] == [IncidentKind.ERROR] * 2
     assert found[0].id > found[1].id
     assert store.database.read_now(store.incidents.open([IncidentKind.STUCK], 2)) == []
+
+
+async def test_an_explanation_does_not_name_the_task_of_another_tenant_that_holds_the_key(
+    shop,
+) -> None:
+    app, pay = shop
+    first = pay.options(ordering_key="k", fairness_key="beta").submit(n=1)
+    second = pay.options(ordering_key="k", fairness_key="acme").submit(n=1)
+    found = await explanation(app.operate_context, second.id, tenants={"acme"})
+    assert found.reasons[-1].kind == "held_by_its_key"
+    assert found.reasons[-1].held_by is None
+    assert first.id not in msgspec.json.encode(found).decode()
