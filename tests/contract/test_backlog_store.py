@@ -651,6 +651,9 @@ async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels
     assert await store.ahead(LANE, LOWEST, entries[3].level) == (3, 3)
     assert await store.ahead(LANE, entries[3].level, entries[14].level) == (10, 7)
     assert await store.ahead(LANE, LOWEST, Level(10**6, 0)) == (30, 7)
+    assert await store.ahead(LANE, LOWEST, Level(10**6, 0), 3) == (3, 3)
+    assert await store.count(LANE, LOWEST, 3) == 3
+    assert await store.count(LANE, LOWEST, 1000) == 30
 
 
 async def test_entry_returns_the_highest_entry_of_a_task(store: Adapter) -> None:

@@ -15,8 +15,10 @@ from fairlead import App, errors  # noqa: E402
 from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
 from fairlead.backends.redis.sharded.message import ClaimEnd  # noqa: E402
 from fairlead.backends.redis.task_messages import reasons  # noqa: E402
-from fairlead.model import State  # noqa: E402
+from fairlead.model import IncidentKind, State  # noqa: E402
 from fairlead.operate.changes import Fail, Retry  # noqa: E402
+from fairlead.operate.summary import summary  # noqa: E402
+from fairlead.operate.tenants import tenants  # noqa: E402
 from fairlead.ports.task_records import TaskFilter  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from tests import tiers  # noqa: E402
@@ -229,3 +231,36 @@ def test_a_retry_of_all_that_is_interrupted_goes_on_and_leaves_tasks_submitted_m
     assert (result.changed, sums[2:]) == (700, [500, 700])
     (status,) = management.queues()
     assert (status.error, status.submitted) == (0, 1700 + 4)
+
+
+def test_a_console_pages_through_tasks_in_error_and_is_refused_what_redis_does_not_record(
+    failing: Failing,
+) -> None:
+    ids = [failing.fail({"n": n}, fairness_key=f"t{n % 2}/x")[0] for n in range(7)]
+    management, context = failing.app.management, failing.app.operate_context
+    first = management.page(state="ERROR", limit=4, newest_first=False)
+    rest = management.page(state="ERROR", limit=4, newest_first=False, after=first.after)
+    assert [task.id for task in first.tasks + rest.tasks] == ids
+    assert rest.after is None
+    assert [task.id for task in management.find(state="ERROR", tenant="t1")] == ids[1::2]
+    assert [task.id for task in management.find(state="ERROR", tenants={"t0"})] == ids[::2]
+    assert [task.id for task in management.find(state="ERROR", id=ids[3])] == [ids[3]]
+    for refused in (
+        lambda: management.page(state="ERROR"),
+        lambda: management.find(state="ERROR", argument="n=1"),
+        lambda: management.page(newest_first=False),
+        lambda: tenants(context),
+        lambda: summary(context),
+    ):
+        with pytest.raises(errors.NotSupported):
+            refused()
+
+
+async def test_open_incidents_on_redis_are_listed_the_latest_first(failing: Failing) -> None:
+    failing.fail(*({"n": n} for n in range(5)))
+    store = failing.app.store
+    await store.incidents.sweep(0, NOW, 100)
+    found = store.database.read_now(store.incidents.open([IncidentKind.ERROR], 3))
+    assert len(found) == 3
+    assert [each.id for each in found] == sorted((each.id for each in found), reverse=True)
+    assert store.database.read_now(store.incidents.open([IncidentKind.STUCK], 3)) == []

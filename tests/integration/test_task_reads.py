@@ -12,7 +12,7 @@ import pytest
 
 from fairlead import App, NoRetry, State
 from fairlead.errors import InvalidTask, UnknownTask
-from fairlead.model import tenant_of
+from fairlead.model import IncidentKind, tenant_of
 from fairlead.operate.doctor import explain, explanation
 from fairlead.operate.filters import Counted
 from fairlead.operate.nodes import nodes
@@ -285,3 +285,39 @@ async def test_an_explanation_says_what_the_doctor_says(shop) -> None:
         findings = await explain(context, handle.id)
         assert [finding.what for finding in findings] == [each.what for each in found.reasons]
     assert (await explanation(context, second.id)).reasons[-1].held_by == first.id
+
+
+async def test_an_explanation_counts_tasks_ahead_up_to_a_bound(shop) -> None:
+    app, pay = shop
+    app.submit_many([pay.options(fairness_key="a" if i % 2 else "").draft(n=1) for i in range(20)])
+    app.submit_many([pay.options(priority=9).draft(n=1) for _ in range(3)])
+    last = pay.options(fairness_key="z").submit(n=1)
+    context = app.operate_context
+    for most, ahead, is_cut in ((None, 20, False), (1000, 20, False), (15, 15, True)):
+        found = await explanation(context, last.id, most_ahead=most)
+        position = found.reasons[-1].position
+        assert position is not None
+        assert (position.ahead, position.is_cut) == (ahead, is_cut)
+
+
+async def test_open_incidents_are_listed_by_kind_the_latest_first(shop) -> None:
+    app, pay = shop
+    app.submit_many([pay.draft(n=0) for _ in range(3)])
+    await drain(app)
+    store = app.operate_context.store
+    found = store.database.read_now(store.incidents.open([IncidentKind.ERROR], 2))
+    assert [incident.kind for incident in found] == [IncidentKind.ERROR] * 2
+    assert found[0].id > found[1].id
+    assert store.database.read_now(store.incidents.open([IncidentKind.STUCK], 2)) == []
+
+
+async def test_an_explanation_does_not_name_the_task_of_another_tenant_that_holds_the_key(
+    shop,
+) -> None:
+    app, pay = shop
+    first = pay.options(ordering_key="k", fairness_key="beta").submit(n=1)
+    second = pay.options(ordering_key="k", fairness_key="acme").submit(n=1)
+    found = await explanation(app.operate_context, second.id, tenants={"acme"})
+    assert found.reasons[-1].kind == "held_by_its_key"
+    assert found.reasons[-1].held_by is None
+    assert first.id not in msgspec.json.encode(found).decode()

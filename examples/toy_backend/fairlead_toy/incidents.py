@@ -48,6 +48,12 @@ class ToyIncidents:
     async def counts(self) -> IncidentCounts:
         return self._ledger.counts()
 
+    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
+        found = [entry.incident for entry in self._ledger.entries.values()]
+        wanted = [incident for incident in found if incident.kind in kinds]
+        return sorted(wanted, key=lambda incident: -incident.id)[:limit]
+        yield
+
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return self._ledger.undelivered(limit)
         yield

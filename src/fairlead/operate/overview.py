@@ -20,6 +20,9 @@ from fairlead.operate.tenants import tenants as tenants_of
 from fairlead.ports.backlog_store import OwnedBacklog
 from fairlead.ports.task_records import KeyLoad, QueueStatus
 
+MOST_STORED = 10_000
+"""Number up to which `queue_view` counts the stored triggers of a lane."""
+
 
 class LaneView(msgspec.Struct, frozen=True):
     """Fair backlog of one priority of one partition. The levels are the last that the
@@ -33,6 +36,8 @@ class LaneView(msgspec.Struct, frozen=True):
     """Triggers in the owner's memory."""
     stored: int
     """Triggers in the backlog store above the ack level."""
+    is_stored_cut: bool = False
+    """Whether `stored` was counted up to a bound only."""
 
 
 class PartitionView(msgspec.Struct, frozen=True):
@@ -98,7 +103,7 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
             f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
         )
     records = await context.backlog.records()
-    partitions = await _partitions(context, queue, status.partitions, records)
+    partitions = await _partitions(context, queue, status.partitions, records, None)
     heaviest, keys = management.heaviest_keys(queue, most_keys)
     run_times = _run_times(queue, records)
     return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)
@@ -107,9 +112,10 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
 async def queue_view(
     context: OperateContext, queue: str, *, tenants: Collection[str] | None = None
 ) -> QueueView:
-    """Return one queue for its page. Reads what `summary` reads, the records of the partitions, and
-    the ledgers of cluster-wide limits. With `tenants`, the numbers are of these tenants only, and
-    partitions and limits are left out. Raise UnknownQueue, InvalidTask, NotSupported."""
+    """Return one queue for its page. Reads what `summary` reads, the records of the partitions with
+    at most 10,000 stored triggers of each lane, and the ledgers of cluster-wide limits. With
+    `tenants`, the numbers are of these tenants only, and partitions and limits are left out. Raise
+    UnknownQueue, InvalidTask, NotSupported."""
     values.name("queue", queue, InvalidTask)
     found = summary(context, queue=queue, tenants=tenants)
     if not found.queues:
@@ -123,7 +129,7 @@ async def queue_view(
         numbers=numbers,
         attention=attention,
         tenants=page,
-        partitions=await _partitions(context, queue, numbers.partitions, records),
+        partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
         limits=await limits_of_queue(context, queue),
         run_times=_run_times(queue, records),
     )
@@ -134,7 +140,9 @@ async def _partitions(
     queue: str,
     partitions: int,
     records: Mapping[PartitionKey, OwnedBacklog],
+    most_stored: int | None,
 ) -> list[PartitionView]:
+    """Return the partitions of a queue; count the stored triggers of a lane up to `most_stored`."""
     read_by = await owners(context, [queue])
     views = []
     for number in range(partitions):
@@ -142,7 +150,9 @@ async def _partitions(
         found = records.get(key)
         lanes = []
         for priority, record in sorted(found.lanes.items()) if found is not None else ():
-            stored = await context.backlog.count(LaneKey(*key, priority), record.ack_level)
+            stored = await context.backlog.count(
+                LaneKey(*key, priority), record.ack_level, most_stored
+            )
             lanes.append(
                 LaneView(
                     priority,
@@ -151,6 +161,7 @@ async def _partitions(
                     record.max_level,
                     record.buffered,
                     stored,
+                    stored == most_stored,
                 )
             )
         views.append(

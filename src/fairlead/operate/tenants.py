@@ -68,7 +68,7 @@ class TenantQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the queue's run time in the window, from 0 to 1; None without runs in the queue."""
     share_due: float | None
     """Part of the queue that the tenant's weight entitles it to among the tenants that have a
-    backlog now, or had runs in the window; None if it has neither."""
+    backlog now, or had runs in the window, as far as the reads show; None if it has neither."""
     weight: float
     """Weight of the tenant among tenants."""
     is_weight_set: bool
@@ -124,7 +124,7 @@ def tenants(
     p99 of waits, the greatest share got, or by name. `search`: part of the tenant's name;
     `tenants`: those that may be seen, None for all.
 
-    Reads the latest 10,000 attempts, at most 20,000 unfinished tasks (on PostgreSQL 2,000 pages of
+    Reads the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages of
     the table), the latest 10,000 tasks in ERROR, and the settings of the page's tenants. Raise
     InvalidTask, and NotSupported on a store without rows.
     """
@@ -134,15 +134,16 @@ def tenants(
     for what, text in (("queue", queue), ("search", search)):
         if text is not None:
             values.text(what, text, may_be_empty=True, error=InvalidTask)
+    scope = scope_of(tenants)
     facts = _Facts(context, queue)
-    shown = facts.tenants(scope_of(tenants), search)
+    shown = facts.tenants(scope, search)
     ranked = facts.ranked(shown, order)
     page = ranked[skip : skip + limit]
     return TenantPage(
         tenants=facts.described(page),
         skip=skip + limit if skip + limit < len(ranked) else None,
         number=Counted(len(ranked), facts.backlog.factor != 1 or facts.window.is_cut),
-        window=facts.window,
+        window=facts.window_of(scope),
         is_sample=facts.backlog.factor != 1,
     )
 
@@ -169,6 +170,7 @@ class _Facts:
         self._context = context
         self.backlog = backlog
         self.window = window_of(runs)
+        self._all_runs = runs
         self.runs = _of_queue(runs_of_tenants(runs), queue)
         self.held = _of_queue(held_by_tenants(backlog), queue)
         self.errors = _of_queue(
@@ -191,6 +193,12 @@ class _Facts:
             for name in self.queues
             if (scope is None or name in scope) and (search is None or search in name)
         ]
+
+    def window_of(self, scope: frozenset[str] | None) -> Window:
+        """Return the attempts of the tenants that may be seen."""
+        if scope is None:
+            return self.window
+        return window_of([run for run in self._all_runs if tenant_of(run.fairness_key) in scope])
 
     def ranked(self, names: Iterable[str], order: TenantOrder) -> list[str]:
         """Return the tenants in order."""

@@ -119,15 +119,17 @@ class BacklogStore(Protocol):
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""
 
-    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
-        """Return how many entries lie above one level and below the other, and how many fairness
-        keys they have; for people."""
+    async def ahead(
+        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+    ) -> tuple[int, int]:
+        """Return how many entries lie above one level and below the other, counted up to `most`,
+        and how many fairness keys these have; for people."""
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
         """Return the highest entry of a task, or None if it has no entry; for people."""
 
-    async def count(self, lane: LaneKey, above: Level) -> int:
-        """Return how many entries lie above the level; for people."""
+    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
+        """Return how many entries lie above the level, counted up to `most`; for people."""
 
     async def close(self) -> None:
         """Close the store's own connections, if it has any."""

@@ -23,7 +23,7 @@ MOST_PAYLOADS = 16 << 20
 """Bytes of stored payloads in which one page searches an argument."""
 MOST_PAYLOAD = 1 << 20
 """Greatest size in bytes of a payload in which an argument is searched, stored or unpacked."""
-MOST_SAMPLED = 20_000
+MOST_SAMPLED = 10_000
 """Number of unfinished tasks up to which `backlog` counts them all."""
 
 

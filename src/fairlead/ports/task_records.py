@@ -115,8 +115,9 @@ class TaskRecords(ClusterState, Protocol):
         """Return the status of every queue. May read every unfinished task, so only commands of
         people call it."""
 
-    def ahead(self, task_id: str) -> Steps[int]:
-        """Return how many SUBMITTED tasks of its partition come before this one."""
+    def ahead(self, task_id: str, most: int | None = None) -> Steps[int]:
+        """Return how many SUBMITTED tasks of its partition come before this one, counted up to
+        `most`."""
 
     def names(self) -> Steps[dict[tuple[str, str], int]]:
         """Return how many tasks wait, run or are scheduled, by (queue, name)."""

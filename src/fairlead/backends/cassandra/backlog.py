@@ -3,7 +3,8 @@ partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
 from struct import pack, unpack
 from uuid import UUID
 
@@ -182,9 +183,12 @@ class CassandraBacklogStore:
             async for queue, partition, range_id, records in self.session.rows("owners")
         }
 
-    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+    async def ahead(
+        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+    ) -> tuple[int, int]:
         """Count the entries between two levels, and their fairness keys, by a scan."""
-        keys = [key async for (key,) in self.session.rows("keys_between", *lane, *above, *through)]
+        rows = self.session.rows("keys_between", *lane, *above, *through)
+        keys = [key async for (key,) in _first(rows, most)]
         return len(keys), len(set(keys))
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
@@ -224,9 +228,10 @@ class CassandraBacklogStore:
         ]
         return [entry for entry in entries if entry.id in ids]
 
-    async def count(self, lane: LaneKey, above: Level) -> int:
+    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
         """Count the entries above a level, by a scan of the lane."""
-        return len([0 async for _ in self.session.rows("ids_above", *lane, *above)])
+        rows = self.session.rows("ids_above", *lane, *above)
+        return len([0 async for _ in _first(rows, most)])
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -294,6 +299,18 @@ def groups_of(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
         last = distance
     if group:
         yield group
+
+
+async def _first(rows: AsyncGenerator[Row, None], most: int | None) -> AsyncGenerator[Row, None]:
+    """Yield the first rows, and read no more."""
+    async with aclosing(rows):
+        left = most
+        while left is None or left > 0:
+            try:
+                yield await anext(rows)
+            except StopAsyncIteration:
+                return
+            left = None if left is None else left - 1
 
 
 def _groups_lane(lane: LaneKey) -> LaneKey:

@@ -105,15 +105,18 @@ class MemoryBacklogStore:
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}
 
-    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+    async def ahead(
+        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+    ) -> tuple[int, int]:
         rows = [row for row in self._rows[lane] if above < _level(row) < through]
+        rows = rows[:most]
         return len(rows), len({row.fairness_key for row in rows})
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
         return next((row for row in reversed(self._rows[lane]) if row.id == task_id), None)
 
-    async def count(self, lane: LaneKey, above: Level) -> int:
-        return len(self._rows[lane]) - self._position_after(lane, above)
+    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
+        return len(self._rows[lane][self._position_after(lane, above) :][:most])
 
     async def close(self) -> None:
         """Do nothing: there is no resource to close."""

@@ -812,11 +812,17 @@ SELECT coalesce(bool_or(attempt > 0 AND queue IN (SELECT json_array_elements_tex
          ORDER BY due_at, fairlead_tasks.id LIMIT 100) AS waiting
 
 -- name: ahead
--- Counts the tasks before this one: with a better priority, or with the same and an earlier position.
+-- Counts the tasks before this one, up to $2: with a better priority, or with the same and an earlier position.
 SELECT count(*)
   FROM fairlead_tasks t
-  JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
-       AND (a.priority < t.priority OR (a.priority = t.priority AND a.ready_seq < t.ready_seq))
+ CROSS JOIN LATERAL ((SELECT 1 FROM fairlead_tasks a
+                       WHERE a.ready_seq IS NOT NULL AND a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+                         AND a.priority < t.priority LIMIT $2::bigint)
+                     UNION ALL
+                     (SELECT 1 FROM fairlead_tasks a
+                       WHERE a.ready_seq IS NOT NULL AND a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+                         AND a.priority = t.priority AND a.ready_seq < t.ready_seq LIMIT $2::bigint)
+                     LIMIT $2::bigint) AS ahead
  WHERE t.id = $1::uuid
 
 -- name: names

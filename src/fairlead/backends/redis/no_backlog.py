@@ -59,13 +59,15 @@ class NoBacklog:
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {}
 
-    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+    async def ahead(
+        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+    ) -> tuple[int, int]:
         return 0, 0
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
         return None
 
-    async def count(self, lane: LaneKey, above: Level) -> int:
+    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
         return 0
 
     async def close(self) -> None:

@@ -238,7 +238,7 @@ class RedisTaskStore:
                     return True
         return False
 
-    def ahead(self, task_id: str) -> RedisSteps[int]:
+    def ahead(self, task_id: str, most: int | None = None) -> RedisSteps[int]:
         _refuse(_NO_RECORD)
 
     def names(self) -> RedisSteps[dict[tuple[str, str], int]]:

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.rows import canonical, shared
+from fairlead.backends.sql.rows import ALL_ROWS, canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import BatchTooLarge
@@ -223,16 +223,20 @@ class SqlBacklogStore(ABC):
                 rows.append((priority, record))
         return {key: _owned(key, range_id, rows) for key, (range_id, rows) in found.items()}
 
-    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
-        tasks, keys = (await self._database.read(self._rows("ahead", *lane, *above, *through)))[0]
+    async def ahead(
+        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+    ) -> tuple[int, int]:
+        params = (*lane, *above, *through, ALL_ROWS if most is None else most)
+        tasks, keys = (await self._database.read(self._rows("ahead", *params)))[0]
         return tasks, keys
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
         rows = await self._database.read(self._rows("entry", canonical(task_id), *lane))
         return _trigger(lane, rows[0]) if rows else None
 
-    async def count(self, lane: LaneKey, above: Level) -> int:
-        count: int = (await self._database.read(self._rows("count", *lane, *above)))[0][0]
+    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
+        params = (*lane, *above, ALL_ROWS if most is None else most)
+        count: int = (await self._database.read(self._rows("count", *params)))[0][0]
         return count
 
     async def close(self) -> None:

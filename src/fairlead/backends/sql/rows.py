@@ -15,6 +15,8 @@ from fairlead.ports.statements import Row
 _json = msgspec.json.Encoder()
 
 NIL = "00000000-0000-0000-0000-000000000000"
+ALL_ROWS = (1 << 62) - 1
+"""Limit of a statement that returns all rows."""
 NODE_LOST = "fairlead.errors.NodeLost"
 
 

@@ -32,7 +32,7 @@ from fairlead.ports.task_records import TaskFilter
 
 _LAST_ID = (1 << 128) - 1
 _LAST = Position((1 << 63) - 1, (1 << 63) - 1)
-_PAGES = 2000
+_PAGES = 1000
 """Pages of the table that a sample reads on PostgreSQL."""
 _FEW = 500
 """Greatest number of ids in one statement."""

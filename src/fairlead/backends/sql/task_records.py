@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.sql.incidents import SqlIncidents
-from fairlead.backends.sql.rows import batch, canonical, lanes_of, task_record
+from fairlead.backends.sql.rows import ALL_ROWS, batch, canonical, lanes_of, task_record
 from fairlead.backends.sql.task_reads import SqlTaskReads
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Outcome, State, TaskRecord
@@ -195,8 +195,9 @@ class SqlTaskRecords:
                 return True
         return False
 
-    def ahead(self, task_id: str) -> Steps[int]:
-        count: int = (yield self.statement("ahead", canonical(task_id)))[0][0]
+    def ahead(self, task_id: str, most: int | None = None) -> Steps[int]:
+        limit = ALL_ROWS if most is None else most
+        count: int = (yield self.statement("ahead", canonical(task_id), limit))[0][0]
         return count
 
     def names(self) -> Steps[dict[tuple[str, str], int]]:

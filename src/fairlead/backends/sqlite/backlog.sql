@@ -82,9 +82,12 @@ SELECT o.queue, o.partition, o.range_id, l.priority, l.record
  ORDER BY o.queue, o.partition, l.priority
 
 -- name: ahead
+-- ?8: maximum number of entries to count
 SELECT count(*), count(DISTINCT fairness_key)
-  FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) < (?6, ?7)
+  FROM (SELECT fairness_key
+          FROM fairlead_backlog
+         WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) < (?6, ?7)
+         LIMIT ?8) AS ahead
 
 -- name: entry
 SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
@@ -94,5 +97,8 @@ SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq
  LIMIT 1
 
 -- name: count
+-- ?6: maximum number of entries to count
 SELECT count(*)
-  FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
+  FROM (SELECT 1 FROM fairlead_backlog
+         WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
+         LIMIT ?6) AS above

@@ -498,12 +498,20 @@ SELECT EXISTS (SELECT 1 FROM fairlead_tasks INDEXED BY fairlead_tasks_due
                 ORDER BY run_at)
 
 -- name: ahead
--- Counts the tasks before this one: with a better priority, or with the same and an earlier position.
+-- Counts the tasks before this one, up to ?2: with a better priority, or with the same and an earlier position.
 SELECT count(*)
-  FROM fairlead_tasks t
-  JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
-       AND (a.priority < t.priority OR (a.priority = t.priority AND a.ready_seq < t.ready_seq))
- WHERE t.id = ?1
+  FROM (SELECT 1 FROM fairlead_tasks t CROSS JOIN fairlead_tasks a
+         WHERE t.id = ?1 AND a.ready_seq IS NOT NULL AND a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+           AND a.priority < t.priority
+        UNION ALL
+        SELECT 1 FROM fairlead_tasks t CROSS JOIN fairlead_tasks a
+         WHERE t.id = ?1 AND a.ready_seq IS NOT NULL AND a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+           AND a.priority = t.priority AND a.fairness_key = '' AND a.ready_seq < t.ready_seq
+        UNION ALL
+        SELECT 1 FROM fairlead_tasks t CROSS JOIN fairlead_tasks a
+         WHERE t.id = ?1 AND a.ready_seq IS NOT NULL AND a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+           AND a.priority = t.priority AND a.fairness_key <> '' AND a.ready_seq < t.ready_seq
+         LIMIT ?2)
 
 -- name: names
 SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -10,12 +11,15 @@ import msgspec
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.errors import UnknownTask
+from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor.finding import Finding, Severity
 from fairlead.operate.filters import checked_id, is_within
 from fairlead.operate.overview import owners
+
+MOST_AHEAD = 10_000
+"""Number up to which an explanation counts the tasks ahead."""
 
 _EVERY_KEY = 1_000_000
 _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering key"
@@ -38,12 +42,15 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
     ahead: int | None
     """Tasks ahead of it; None in a lane that cannot be read."""
+    is_cut: bool = False
+    """Whether the tasks ahead were counted up to a bound only."""
     keys_ahead: int | None = None
     """Fairness keys of the tasks ahead; None if not known."""
     level: Level | None = None
     """Level in the stored fair backlog; None if it is not there."""
     share: float | None = None
-    """Share of its fairness key in the queue's dispatches while the same keys have tasks."""
+    """Share of its fairness key in the queue's dispatches while the same keys have tasks; None if
+    it was not computed, because the tasks ahead were counted up to a bound."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,38 +82,55 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 async def explain(context: OperateContext, task_id: str) -> list[Finding]:
     """Return findings that explain the state of a task. Raise UnknownTask."""
-    found = await explanation(context, task_id)
+    found = await explanation(context, task_id, most_ahead=None)
     return [Finding(each.severity, each.what, each.must_happen) for each in found.reasons]
 
 
 async def explanation(
-    context: OperateContext, task_id: str, *, tenants: Collection[str] | None = None
+    context: OperateContext,
+    task_id: str,
+    *,
+    most_ahead: int | None = MOST_AHEAD,
+    tenants: Collection[str] | None = None,
 ) -> Explanation:
-    """Return why a task is in its state, and what must happen before it goes on. For a task that
-    may run, counts the tasks ahead of it, so the cost grows with its partition's backlog. With
-    `tenants`, no task of another tenant is named. Raise UnknownTask, also for a task of none of
-    `tenants`."""
+    """Return why a task is in its state, and what must happen before it goes on.
+
+    Counts at most `most_ahead` tasks ahead of one that may run. With None, it counts all of them,
+    and reads all tasks of the queue for the share of its key. With `tenants`, no task of another
+    tenant is named. Raise InvalidTask, and UnknownTask, also for a task of none of `tenants`.
+    """
+    if most_ahead is not None:
+        values.whole("most_ahead", most_ahead, 1, values.MOST_ROWS, InvalidTask)
     store = context.store
     record: TaskRecord | None = store.database.read_now(store.records.task(checked_id(task_id)))
     if record is None or not is_within(record.fairness_key, tenants):
         raise UnknownTask(
             f"no task {values.brief(task_id)}: it never committed, or its history was cleaned"
         )
-    return Explanation(task=record, reasons=await _reasons(context, record, tenants))
+    return Explanation(
+        task=record, reasons=await _reasons(_Sight(context, tenants, most_ahead), record)
+    )
 
 
-async def _reasons(
-    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
-) -> list[Reason]:
+@dataclass(frozen=True)
+class _Sight:
+    """Bounds of what an explanation looks at."""
+
+    context: OperateContext
+    tenants: Collection[str] | None
+    most_ahead: int | None
+
+
+async def _reasons(sight: _Sight, record: TaskRecord) -> list[Reason]:
     match record.state:
         case State.WAITING:
             return [_waiting(record)]
         case State.PROCESSING:
-            return [await _processing(context, record)]
+            return [await _processing(sight.context, record)]
         case State.ERROR:
             return [_in_error(record)]
         case State.SUBMITTED:
-            return await _submitted(context, record, tenants)
+            return await _submitted(sight, record)
         case _:
             what = f"{record.state}: it is finished"
             return [Reason(kind="finished", severity="ok", what=what)]
@@ -156,12 +180,10 @@ def _in_error(record: TaskRecord) -> Reason:
     )
 
 
-async def _submitted(
-    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
-) -> list[Reason]:
-    found = _paused(context, record)
-    held = await _held_by_its_key(context, record, tenants)
-    return [*found, held or await _in_its_partition(context, record)]
+async def _submitted(sight: _Sight, record: TaskRecord) -> list[Reason]:
+    found = _paused(sight.context, record)
+    held = await _held_by_its_key(sight, record)
+    return [*found, held or await _in_its_partition(sight, record)]
 
 
 def _paused(context: OperateContext, record: TaskRecord) -> list[Reason]:
@@ -180,18 +202,16 @@ def _paused(context: OperateContext, record: TaskRecord) -> list[Reason]:
     ]
 
 
-async def _held_by_its_key(
-    context: OperateContext, record: TaskRecord, tenants: Collection[str] | None
-) -> Reason | None:
+async def _held_by_its_key(sight: _Sight, record: TaskRecord) -> Reason | None:
     """Return a reason if an earlier task of the same ordering key holds this one, or None."""
     if record.ordering_key is None:
         return None
-    store = context.store
+    store = sight.context.store
     heads = await store.database.read(store.ordered([(record.queue, record.ordering_key)], 1))
     if not heads or heads[0][0].id == record.id:
         return None
     head, state = heads[0]
-    if not is_within(head.fairness_key, tenants):
+    if not is_within(head.fairness_key, sight.tenants):
         return Reason(
             kind="held_by_its_key",
             severity="problem" if state == State.ERROR else "ok",
@@ -213,11 +233,11 @@ async def _held_by_its_key(
     )
 
 
-async def _in_its_partition(context: OperateContext, record: TaskRecord) -> Reason:
-    read_by = await owners(context, [record.queue])
+async def _in_its_partition(sight: _Sight, record: TaskRecord) -> Reason:
+    read_by = await owners(sight.context, [record.queue])
     owner = read_by.get(PartitionKey(record.queue, record.partition))
     where = f"SUBMITTED in partition {record.partition} of {record.queue}"
-    position, text, cure = await _position(context, record)
+    position, text, cure = await _position(sight, record)
     if owner is None:
         what = f"{where}, read by nobody, {text}"
         cure = "start `fairlead worker` for this queue"
@@ -235,10 +255,10 @@ async def _in_its_partition(context: OperateContext, record: TaskRecord) -> Reas
     )
 
 
-async def _position(context: OperateContext, record: TaskRecord) -> tuple[Position, str, str]:
+async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, str]:
     """Return the position of a task among the others of its partition, the text of it, and why the
     task waits there."""
-    store, backlog = context.store, context.backlog
+    store, backlog, most = sight.context.store, sight.context.backlog, sight.most_ahead
     lane = LaneKey(record.queue, record.partition, record.priority)
     owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
     if owned is not None and record.priority in owned.unreadable:
@@ -251,22 +271,31 @@ async def _position(context: OperateContext, record: TaskRecord) -> tuple[Positi
     entry = None if kept is None else await backlog.entry(lane, record.id)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"
     if owned is None or kept is None or entry is None or entry.level is None:
-        ahead = await store.database.read(store.records.ahead(record.id))
-        position = Position(ahead=ahead)
+        ahead = await store.database.read(store.records.ahead(record.id, most))
+        position = Position(ahead=ahead, is_cut=ahead == most)
+        if position.is_cut:
+            return position, f"{ahead:,} tasks or more arrived before it", limits
         if owned is None:
             return position, f"{ahead:,} tasks arrived before it", limits
         return position, f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
-    tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
-    loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
-    share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
-    position = Position(ahead=tasks, keys_ahead=keys, level=entry.level, share=share)
+    tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level, most)
+    share = None if most is not None else await _share(sight.context, record)
+    position = Position(
+        ahead=tasks, keys_ahead=keys, level=entry.level, share=share, is_cut=tasks == most
+    )
     level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
         return position, f"level {level}, nothing ahead of it", _FOR_A_LIMIT
     ahead_of_it = "1 task" if tasks == 1 else f"{tasks:,} tasks"
+    if position.is_cut:
+        ahead_of_it += " or more"
     of_keys = "1 key" if keys == 1 else f"{keys:,} keys"
-    return (
-        position,
-        f"level {level}, {ahead_of_it} ahead of it from {of_keys}, its key's share {share:.1%}",
-        limits,
-    )
+    of_queue = "" if share is None else f", its key's share {share:.1%}"
+    return position, f"level {level}, {ahead_of_it} ahead of it from {of_keys}{of_queue}", limits
+
+
+async def _share(context: OperateContext, record: TaskRecord) -> float:
+    """Return the share of the task's key in its queue. Reads all tasks of the queue."""
+    store = context.store
+    loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
+    return next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
