@@ -4,10 +4,10 @@ viewers look, and the workers' drain rate beside them; prints a line of JSON for
 python bench/console.py [--store postgres|sqlite] [--tasks 5000000] [--attempts 50000000]
                         [--viewers 20] [--drain 20000] [--folder FOLDER]
 
-The tables are copies of real rows (see bench/console_fill.py). Each screen is opened 40 times by one
-viewer, each time with another parameter where it has one, so that no result is shared. Then viewers
-keep the overview open, live, while nothing changes, and again while workers drain tasks. Aims: p95
-to the first byte 150 ms, 2 statements a second at rest, 2 % slower drain.
+The tables are copies of real rows (see bench/console_fill.py). Each screen is opened 40 times by
+one viewer, each time with another parameter where it has one, so that no result is shared. Then
+viewers keep the overview open, live, while nothing changes, and again while workers drain tasks.
+Aims: p95 to the first byte 150 ms, 2 statements a second at rest, 2 % slower drain.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
         folder = given.folder or stack.enter_context(tempfile.TemporaryDirectory())
         url = f"sqlite:///{folder}/tasks.db"
         if given.store == "postgres":
-            server = stack.enter_context(PostgresServer(shared_preload_libraries=""))
+            server = stack.enter_context(PostgresServer())
             url = server.create_database()
         asyncio.run(measure(url, given))
     return 0
@@ -90,12 +90,14 @@ async def measure(url: str, given: argparse.Namespace) -> None:
     os.environ["CONSOLE_URL"] = url
     import console_app
 
-    from fairlead.testing import drain
+    from fairlead.testing import running
 
     console_app.app.migrate()
     console_app.fill()
-    with contextmanager_of_errors():
-        await drain(console_app.app, timeout=60)
+    with quiet():
+        async with running(console_app.app):
+            while any(q.submitted or q.processing for q in console_app.app.management.queues()):
+                await asyncio.sleep(0.1)
     console_app.fill()  # tasks that no worker has run yet
     await console_app.app.connections.close_async()
     began = time.perf_counter()
@@ -109,7 +111,7 @@ async def measure(url: str, given: argparse.Namespace) -> None:
 
 
 @contextmanager
-def contextmanager_of_errors() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Leave out what the failing tasks of the application write."""
     import logging
 
@@ -193,8 +195,8 @@ async def watch(url: str, address: str, given: argparse.Namespace) -> None:
 
 
 async def statements(url: str, address: str, viewers: int) -> float | None:
-    """Return the transactions a second of PostgreSQL while viewers look at the overview at rest, above
-    those without viewers; None on SQLite, which does not count them."""
+    """Return the transactions a second of PostgreSQL while viewers look at the overview at rest,
+    above those without viewers; None on SQLite, which does not count them."""
     if not url.startswith("postgres"):
         return None
     counts = []

@@ -1,4 +1,4 @@
-"""Submit tasks to a queue of their own, drain them with one worker, and print the tasks a second."""
+"""Submit tasks to a queue of their own, drain them with one worker, and print the rate."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def filters_of(inputs: Inputs) -> TaskFilters:
         found["state"] = State(state)
     for name in ("queue", "name", "ordering_key", "unique_key", "id", "argument", "error"):
         if (text := inputs.text(name)) is not None:
-            found[name] = text  # type: ignore[literal-required]
+            found[name] = text
     for name in ("fairness_key", "tenant"):  # both may be the empty text, which a check box says
         if (text := inputs.text(name)) is not None:
             found[name] = text  # type: ignore[literal-required]

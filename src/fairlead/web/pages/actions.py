@@ -20,7 +20,9 @@ def routes() -> list[ScreenRoute]:
         screen("/actions", show_actions, name="actions", scoped=True),
         screen("/actions/action", show_action, name="action", scoped=True),
         screen("/audit", show_audit, name="audit", scoped=True),
-        action("/actions/interrupt", interrupt, name="action_interrupt", action="cancel", scoped=True),
+        action(
+            "/actions/interrupt", interrupt, name="action_interrupt", action="cancel", scoped=True
+        ),
         action("/actions/resume", resume, name="action_resume", action="retry", scoped=True),
     ]
 
@@ -63,9 +65,19 @@ def show_audit(page: Page) -> Response:
     rows, scope = page.query.rows(), page.access.tenants
     before = page.query.whole("before", 0, _MOST_ID, 0) or None
     texts = {
-        name: page.query.text(name) for name in ("actor", "verb", "queue", "fairness_key", "task_id")
+        name: page.query.text(name)
+        for name in ("actor", "verb", "queue", "fairness_key", "task_id")
     }
-    found = page.management.audit.list(before=before, limit=rows + 1, tenants=scope, **texts)
+    found = page.management.audit.list(
+        actor=texts["actor"],
+        verb=texts["verb"],
+        queue=texts["queue"],
+        fairness_key=texts["fairness_key"],
+        task_id=texts["task_id"],
+        before=before,
+        limit=rows + 1,
+        tenants=scope,
+    )
     shown = found[:rows]
     return page.render(
         "audit.html",

@@ -1,5 +1,5 @@
-"""Open incidents, the latest first: conditions that need a person, and whether a call of
-`on_incident` has been told of them."""
+"""Open incidents, the latest first: conditions that need a person, and which are delivered to
+`on_incident`."""
 
 from __future__ import annotations
 

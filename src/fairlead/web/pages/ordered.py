@@ -1,5 +1,5 @@
-"""Ordered queues: their partitions, the tasks in the order of their times with stuck keys first, and
-the end of a stuck task."""
+"""Ordered queues: their partitions, the tasks in the order of their times with stuck keys first,
+and the end of a stuck task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OrderedQueueView(msgspec.Struct, frozen=True):
         return sum(partition.stale for partition in self.status)
 
     @property
-    def troubles(self) -> list[OrderedPartitionView]:
+    def faulty(self) -> list[OrderedPartitionView]:
         """Partitions that cannot be loaded, or have tasks that cannot be read."""
         return [each for each in self.status if each.trouble or each.unreadable]
 
@@ -72,11 +72,11 @@ def _read(page: Page) -> list[OrderedQueueView]:
         except UnknownQueue:  # declared, and neither served nor used yet
             status = []
         found.append(OrderedQueueView(name, page.context.queues[name].partitions, status))
-    return sorted(found, key=lambda view: (-len(view.troubles), -view.stale, view.queue))
+    return sorted(found, key=lambda view: (-len(view.faulty), -view.stale, view.queue))
 
 
 def show_queue(page: Page) -> Response:
-    """Show the partitions of a queue and its next tasks, those that are overdue or retried first."""
+    """Show the partitions of a queue and its next tasks, those that have run first."""
     queue, key = page.query.required("name"), page.query.text("key")
     rows = min(page.query.rows(), _MOST_TASKS)
     management = OrderedManagement(page.context)

@@ -1,4 +1,4 @@
-"""One queue: its numbers, tenants, partitions with their levels, limits and who holds their slots."""
+"""One queue: its numbers, tenants, partitions with their levels, and limits with their holders."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
 from fairlead.operate.changes import Cancel, Change, Fail, NewValues, Reschedule, Resume, Retry
 from fairlead.operate.filters import task_filter
+from fairlead.ports.task_records import TaskFilter
 from fairlead.web.inputs import BadInput, Inputs
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action
@@ -36,7 +37,9 @@ def routes() -> list[ScreenRoute]:
     found = []
     for verb in _QUESTIONS:
         found += [
-            action(f"/tasks/task/{verb}", _one(verb), name=f"task_{verb}", action=verb, scoped=True),
+            action(
+                f"/tasks/task/{verb}", _one(verb), name=f"task_{verb}", action=verb, scoped=True
+            ),
             action(
                 f"/tasks/confirm/{verb}",
                 _confirm(verb),
@@ -70,9 +73,8 @@ def _confirm(verb: str) -> Handler:
         """Show how many tasks would be changed, and the first few. Changes nothing."""
         ids, matching = _chosen(page.form)
         if ids:
-            records = [
-                page.management.show(task_id, tenants=page.access.tenants) for task_id in ids[:_SHOWN]
-            ]
+            show, scope = page.management.show, page.access.tenants
+            records = [show(task_id, tenants=scope) for task_id in ids[:_SHOWN]]
             number = f"{len(ids):,}"
         else:
             found = page.management.actions.preview(
@@ -88,7 +90,7 @@ def _confirm(verb: str) -> Handler:
             question=_QUESTIONS[verb],
             number=number,
             first=records,
-            fields={"id": ids} if ids else {"scope": "matching", **matching},
+            fields={"task": ids} if ids else {"scope": "matching", **matching},
         )
 
     return confirm
@@ -115,18 +117,15 @@ def _many(verb: str) -> Handler:
 def _chosen(form: Inputs) -> tuple[list[str], Mapping[str, list[str]]]:
     """Return the selected ids, empty for all that match, and the filter of the list. Raise BadInput
     if nothing is selected."""
-    ids = list(dict.fromkeys(form.many("id", MOST_SELECTED)))
+    ids = list(dict.fromkeys(form.many("task", MOST_SELECTED)))
     is_matching = form.one_of("scope", ["selected", "matching"], "selected") == "matching"
     if not ids and not is_matching:
         raise BadInput("no task is selected: select some, or choose all that match")
-    matching = pairs_of(form) if is_matching else {}
-    matching.pop("id", None)
-    return ([], matching) if is_matching else (ids, matching)
+    return ([], pairs_of(form)) if is_matching else (ids, pairs_of(form))
 
 
-def _where(page: Page) -> object:
-    filters = filters_of(Inputs([pair for pair in page.form.pairs("id")]))
-    return task_filter(filters, page.access.tenants, page.context.clock.now())
+def _where(page: Page) -> TaskFilter:
+    return task_filter(filters_of(page.form), page.access.tenants, page.context.clock.now())
 
 
 def _preview_change(verb: str, actor: str) -> Change:

@@ -16,7 +16,12 @@ from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 NAVIGATION = Navigation(title="Tenants", route="tenants", order=30)
 
 _MOST_SKIPPED = 1_000_000
-_ORDERS = {"backlog": "most tasks ready", "wait": "longest wait", "share": "greatest share", "name": "name"}
+_ORDERS = [
+    ("backlog", "most tasks ready"),
+    ("wait", "longest wait"),
+    ("share", "greatest share"),
+    ("name", "name"),
+]
 
 
 def routes() -> list[ScreenRoute]:
@@ -50,7 +55,7 @@ def show_tenants(page: Page) -> Response:
         "tenants.html",
         found=found,
         order=order,
-        orders=list(_ORDERS.items()),
+        orders=_ORDERS,
         queue=queue,
         search=search,
         first=page.with_query(skip=None) if skip else None,
