@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fairlead import App
 from fairlead.web import Access
 from fairlead.web.live import Changes, LiveHub
 from fairlead.web.parts import SharedReads
+from tests.conftest import url_of
 from tests.web.browsing import Browser, with_access
 
 
@@ -26,15 +29,32 @@ def test_a_change_without_a_notification_is_told_within_the_rest() -> None:
     assert [changes.look(float(at)) - first for at in range(1, 12)] == [0] * 4 + [1] * 5 + [2] * 2
 
 
-async def test_a_submit_reaches_a_viewer_and_the_hub_stops_with_the_last(app: App) -> None:
+@pytest.mark.system_time
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_submit_reaches_a_viewer_and_the_hub_stops_with_the_last(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    app = App(url_of(store, request))
+    app.migrate()
+    send = app.task(queue="mail", name="send")(lambda: None)
     hub = LiveHub(app)
+    hub.changes = Changes(rest=1e9)  # only notifications count
     stream = hub.stream()
     assert (await anext(stream)).startswith(b"retry:")
     assert hub.viewers == 1 and hub._notifier is not None
-    hub.changes.add()
+
+    async def submit_again_and_again() -> None:
+        while True:  # a notification from before the listener is connected is lost
+            await asyncio.to_thread(send.submit)
+            await asyncio.sleep(0.2)
+
+    submits = asyncio.create_task(submit_again_and_again())
     assert (await anext(stream)).startswith(b"event: changed\ndata: ")
+    submits.cancel()
+    await asyncio.wait([submits])
     await stream.aclose()  # type: ignore[attr-defined]
     assert hub.viewers == 0 and hub._notifier is None
+    app.close()
 
 
 async def test_streams_end_when_the_hub_ends(app: App) -> None:

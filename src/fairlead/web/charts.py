@@ -81,7 +81,7 @@ def line_chart(
 
 def bar_chart(title: str, rows: Sequence[tuple[str, float]], unit: str = "") -> Markup:
     """Return horizontal bars as a table, in the order of the rows: label, number and bar."""
-    top = _top(value for _, value in rows)
+    top = max((value for _, value in rows if math.isfinite(value)), default=0.0) or 1.0
     body = Markup().join(
         Markup('<tr><th scope="row">{}</th><td class="num">{}</td><td>{}</td></tr>').format(
             label, _number(value, unit), share_bar(value / top)

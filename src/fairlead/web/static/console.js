@@ -121,6 +121,8 @@
     }
   });
   localTimes(document);
+  const current = document.querySelector(".menu [aria-current]");
+  if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
   if (window.htmx) {
     htmx.createEventSource = (url) => {
       const stream = new EventSource(url);
