@@ -3,6 +3,7 @@ number of tasks."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +79,19 @@ def test_a_claim_costs_no_more_when_more_tasks_of_its_ordering_key_wait(
     few = steps(store, "claim", *given)
     submit(store, make(MANY, ordering_key="acme"))
     assert steps(store, "claim", *given) == few
+
+
+@pytest.mark.parametrize("name", ["note_events", "move_tasks", "change_tasks", "end_tasks"])
+def test_a_bulk_change_costs_no_more_beside_more_tasks(store: SqliteTaskStore, name: str) -> None:
+    tasks = make(FEW)
+    submit(store, tasks)
+    given = json.dumps([(task.id, 1, 9_000_000 + n) for n, task in enumerate(tasks)])
+    params: dict[str, tuple[object, ...]] = {
+        "note_events": (given, "resumed", NOW, NOW, None),
+        "move_tasks": (given, "SUBMITTED", NOW, NOW, 1),
+        "change_tasks": (given, 3, None, NOW),
+        "end_tasks": (given,),
+    }
+    few = steps(store, name, *params[name])
+    submit(store, make(MANY))
+    assert steps(store, name, *params[name]) == few

@@ -266,28 +266,32 @@ RETURNING id
 
 -- name: move_tasks
 -- ?1: [[id, version, ready_seq], ...]; ?2: state, ?3: run_at, ?4: now when SUBMITTED else NULL, ?5: 1 to reset tries
+WITH given AS MATERIALIZED (  -- else SQLite reads all tasks for each given one
+    SELECT t.seq, j.value ->> 2 AS ready_seq
+      FROM json_each(?1) j
+      CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+     WHERE t.version = j.value ->> 1)
 UPDATE fairlead_tasks
    SET state = ?2, version = fairlead_tasks.version + 1, run_at = ?3, ready_at = ?4, triggered_at = ?4,
        ready_seq = CASE WHEN ?2 = 'SUBMITTED' THEN given.ready_seq END, node = NULL, stuck_at = NULL, claimed_at = NULL,
        trigger_path = 'hook', tries = CASE WHEN ?5 THEN 0 ELSE tries END,
        order_at = CASE WHEN ?2 = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN ?3 ELSE order_at END
-  FROM (SELECT t.seq, j.value ->> 2 AS ready_seq
-          FROM json_each(?1) j
-          CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
-         WHERE t.version = j.value ->> 1) AS given
+  FROM given
  WHERE fairlead_tasks.seq = given.seq
 RETURNING id, queue, partition, priority, ready_seq
 
 -- name: change_tasks
 -- ?1: [[id, version, ready_seq if SUBMITTED], ...]; ?2: priority or NULL, ?3: fairness_key or NULL, ?4: now
+WITH given AS MATERIALIZED (  -- else SQLite reads all tasks for each given one
+    SELECT t.seq, j.value ->> 2 AS ready_seq
+      FROM json_each(?1) j
+      CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+     WHERE t.version = j.value ->> 1 AND t.state IN ('WAITING', 'SUBMITTED'))
 UPDATE fairlead_tasks
    SET version = fairlead_tasks.version + 1, priority = coalesce(?2, priority), fairness_key = coalesce(?3, fairness_key),
        triggered_at = CASE WHEN state = 'SUBMITTED' THEN ?4 END,
        ready_seq = CASE WHEN state = 'SUBMITTED' THEN given.ready_seq END
-  FROM (SELECT t.seq, j.value ->> 2 AS ready_seq
-          FROM json_each(?1) j
-          CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
-         WHERE t.version = j.value ->> 1 AND t.state IN ('WAITING', 'SUBMITTED')) AS given
+  FROM given
  WHERE fairlead_tasks.seq = given.seq
 RETURNING id, queue, partition, priority, fairlead_tasks.ready_seq
 
