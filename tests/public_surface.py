@@ -18,6 +18,8 @@ from fairlead.declare.task import Task, TaskOptions
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import FairleadError
 from fairlead.model import State, TaskKey
+from fairlead.operate.actions import ActionManagement
+from fairlead.operate.audit import AuditManagement
 from fairlead.operate.changes import Cancel
 from fairlead.operate.doctor import explanation
 from fairlead.operate.filters import TaskFilters
@@ -32,7 +34,17 @@ from fairlead.operate.tenants import tenant, tenants
 from fairlead.submit.transaction import Transaction
 from fairlead.testing import drain
 
-CLASSES = (Queue, Task, TaskHandle, Management, PeriodicManagement, OrderedManagement, Transaction)
+CLASSES = (
+    Queue,
+    Task,
+    TaskHandle,
+    Management,
+    ActionManagement,
+    AuditManagement,
+    PeriodicManagement,
+    OrderedManagement,
+    Transaction,
+)
 """Public classes that are not in `fairlead.__all__`, because other public objects return them."""
 
 READS: dict[str, Callable[..., Any]] = {
@@ -58,6 +70,9 @@ NOT_CALLED = {
     "Task": "made by App.task",
     "TaskHandle": "made by a submit",
     "Management": "made by App.management",
+    "ActionManagement": "made by Management.actions",
+    "ActionManagement.perform": "takes what `start` and `resume` return",
+    "AuditManagement": "made by Management.audit",
     "PeriodicManagement": "made by Management.periodic",
     "OrderedManagement": "made by Management.ordered",
     "Transaction": "made by App.transaction",
@@ -129,6 +144,11 @@ class Shop(NamedTuple):
     def waiting(self) -> str:
         """Return the id of a new task that waits."""
         return self.pay.options(run_at=datetime(9000, 1, 1, tzinfo=UTC)).submit().id
+
+    def asked(self) -> int:
+        """Return the id of a new bulk action that waits for a worker."""
+        management = self.app.management
+        return management.actions.ask(Cancel(), management.where()).id
 
 
 class Call(NamedTuple):
@@ -211,13 +231,7 @@ CALLS: dict[str, Call] = {
     "TaskHandle.result_async": Call(lambda shop: shop.done.result_async),
     **{
         f"Management.{name}": Call(lambda shop, name=name: getattr(shop.app.management, name))
-        for name in (
-            "find",
-            "page",
-            "count",
-            "pause",
-            "unpause",
-        )
+        for name in ("find", "page", "count")
     },
     **{
         f"Management.{name}": Call(
@@ -248,6 +262,27 @@ CALLS: dict[str, Call] = {
         lambda shop: shop.app.management.apply,
         lambda shop: {"change": Cancel(), "task_id": shop.waiting()},
     ),
+    "Management.apply_all": Call(
+        lambda shop: shop.app.management.apply_all,
+        lambda shop: {"change": Cancel(), "task_ids": [shop.waiting()]},
+    ),
+    "Management.where": Call(lambda shop: shop.app.management.where, lambda _: {}),
+    "AuditManagement.list": Call(lambda shop: shop.app.management.audit.list, lambda _: {}),
+    "ActionManagement.list": Call(lambda shop: shop.app.management.actions.list, lambda _: {}),
+    **{
+        f"ActionManagement.{name}": Call(
+            lambda shop, name=name: getattr(shop.app.management.actions, name),
+            lambda shop: {"id": shop.asked()},
+        )
+        for name in ("show", "interrupt", "resume")
+    },
+    **{
+        f"ActionManagement.{name}": Call(
+            lambda shop, name=name: getattr(shop.app.management.actions, name),
+            lambda shop: {"change": Cancel(), "where": shop.app.management.where()},
+        )
+        for name in ("preview", "ask", "start")
+    },
     "Management.bulk": Call(
         lambda shop: shop.app.management.bulk, lambda _: {"change": Cancel(), "limit": 2}
     ),
@@ -256,7 +291,7 @@ CALLS: dict[str, Call] = {
             lambda shop, name=name: getattr(shop.app.management, name),
             lambda _: {"queue": "default"},
         )
-        for name in ("weights", "limits", "heaviest_keys")
+        for name in ("weights", "limits", "heaviest_keys", "pause", "unpause")
     },
     "Management.set_weight": Call(
         lambda shop: shop.app.management.set_weight,
@@ -264,10 +299,12 @@ CALLS: dict[str, Call] = {
     ),
     **{
         f"PeriodicManagement.{name}": Call(
-            lambda shop, name=name: getattr(shop.app.management.periodic, name)
+            lambda shop, name=name: getattr(shop.app.management.periodic, name),
+            lambda _: {"name": "nightly"},
         )
-        for name in ("list", "run", "pause", "resume", "remove")
+        for name in ("run", "pause", "resume", "remove")
     },
+    "PeriodicManagement.list": Call(lambda shop: shop.app.management.periodic.list),
     **{
         f"OrderedManagement.{name}": Call(
             lambda shop, name=name: getattr(shop.app.management.ordered, name),
@@ -361,7 +398,7 @@ _MORE = {
     ("Task.options", "changes"): [*TaskOptions.__annotations__],
     **{
         (f"Management.{name}", "filters"): [*TaskFilters.__annotations__]
-        for name in ("find", "page", "count", "bulk")
+        for name in ("find", "page", "count", "bulk", "where")
     },
     **{
         (f"Task.{name}", "kwargs"): ["amount", "more"]

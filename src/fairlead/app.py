@@ -403,7 +403,12 @@ class App:
             unchecked = check_store
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
-        context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
+        context = PollerContext(
+            store=store,
+            clock=self.clock,
+            intervals=node_settings.intervals,
+            announce=connections.channel.announce,
+        )
         pollers = registered(context, self._lake)
         periodic = [
             PeriodicTasks(

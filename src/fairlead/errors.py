@@ -36,6 +36,10 @@ class UnknownPolicy(FairleadError, LookupError):
     """Raised for a version of computed weights that does not exist or is no longer kept."""
 
 
+class UnknownAction(FairleadError, LookupError):
+    """Raised for a bulk action that does not exist or is no longer kept."""
+
+
 class NotSupported(FairleadError):
     """Raised if the chosen store or channel lacks a feature; the message names those that have
     it."""

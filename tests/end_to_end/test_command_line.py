@@ -221,6 +221,7 @@ def test_a_person_can_give_waiting_tasks_another_priority_or_key(shop: Path) -> 
         "refused": [],
         "is_interrupted": False,
         "dry_run": False,
+        "action": 1,
     }
     found = json.loads(fairlead(shop, "tasks", "list", *url, "--json"))
     assert {(task["id"], task["priority"], task["fairness_key"]) for task in found} == {

@@ -15,6 +15,8 @@ _COMMANDS = {
     "worker": "fairlead.cli.worker:worker",
     "submit": "fairlead.cli.submit:submit",
     "tasks": "fairlead.cli.tasks:tasks",
+    "actions": "fairlead.cli.actions:actions",
+    "audit": "fairlead.cli.actions:audit",
     "queues": "fairlead.cli.queues:queues",
     "periodic": "fairlead.cli.periodic:periodic",
     "ordered": "fairlead.cli.ordered:ordered",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import sys
 from collections.abc import Awaitable
 from datetime import datetime
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from fairlead.app import App
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, OutputOptions, Url
+from fairlead.cli.options import Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import (
     WRONG_USE,
     as_json,
@@ -176,7 +175,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
                     f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
                 )
             key = first[0].key
-        management.drop(queue, key, actor=getpass.getuser())
+        management.drop(queue, key, actor=actor_of(None))
         if options.json:
             as_json({"dropped": key._asdict()})
         else:

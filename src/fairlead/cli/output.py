@@ -93,6 +93,11 @@ def as_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def as_json_line(value: Any) -> None:
+    """Print a line of JSON to stderr, for programs that follow the progress of a command."""
+    print(msgspec.json.encode(value).decode(), file=sys.stderr, flush=True)
+
+
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; None shows as an empty cell. A column `id` is never cut, because commands need
     whole ids."""

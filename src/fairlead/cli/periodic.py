@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, OutputOptions
+from fairlead.cli.options import Actor, Json, OutputOptions, actor_of
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on
@@ -23,6 +23,12 @@ periodic = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the periodic task, as `list` shows it.")]
+
+
+class PeriodicOptions(OutputOptions, frozen=True, kw_only=True):
+    """The store of a command, how to print its result, and the person who acts."""
+
+    actor: Actor = None
 
 
 @periodic.command("list")
@@ -62,6 +68,7 @@ def list_periodics(options: OutputOptions) -> None:
 def run(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App.")],
     name: Name,
+    actor: Actor = None,
     json: Json = False,
 ) -> None:
     """Submit a periodic task once, now, and print the task's id; its slots stay as they are.
@@ -70,7 +77,7 @@ def run(
     """
     with one_line_errors():
         app = load(application)
-        handle = app.management.periodic.run(name)
+        handle = app.management.periodic.run(name, actor=actor_of(actor))
         if json:
             as_json({"id": handle.id})
         else:
@@ -80,37 +87,37 @@ def run(
 
 @periodic.command("pause")
 @with_options
-def pause(name: Name, store: OutputOptions) -> None:
+def pause(name: Name, store: PeriodicOptions) -> None:
     """Submit no slot of a periodic task until it is resumed.
 
     Example: fairlead periodic pause nightly_report
     """
     with one_line_errors():
-        app_on(store.url).management.periodic.pause(name)
+        app_on(store.url).management.periodic.pause(name, actor=actor_of(store.actor))
         _print("paused", name, store.json)
 
 
 @periodic.command("resume")
 @with_options
-def resume(name: Name, store: OutputOptions) -> None:
+def resume(name: Name, store: PeriodicOptions) -> None:
     """Submit the slots of a paused periodic task again, from now on. Slots of the pause do not run.
 
     Example: fairlead periodic resume nightly_report
     """
     with one_line_errors():
-        app_on(store.url).management.periodic.resume(name)
+        app_on(store.url).management.periodic.resume(name, actor=actor_of(store.actor))
         _print("resumed", name, store.json)
 
 
 @periodic.command("remove")
 @with_options
-def remove(name: Name, store: OutputOptions) -> None:
+def remove(name: Name, store: PeriodicOptions) -> None:
     """Remove a periodic task that no worker has declared for three minutes.
 
     Example: fairlead periodic remove nightly_report
     """
     with one_line_errors():
-        app_on(store.url).management.periodic.remove(name)
+        app_on(store.url).management.periodic.remove(name, actor=actor_of(store.actor))
         _print("removed", name, store.json)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.backends.sql.migrate import print_sql
-from fairlead.cli.options import Json, OutputOptions, StoreOptions, Url
+from fairlead.cli.options import ActorOptions, Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
@@ -69,25 +69,25 @@ def list_queues(context: typer.Context, options: OutputOptions) -> None:
 
 @queues.command("pause")
 @with_options
-def pause(queue: str, store: StoreOptions) -> None:
+def pause(queue: str, store: ActorOptions) -> None:
     """Start no more tasks of a queue on any worker; running ones end.
 
     Example: fairlead queues pause payouts
     """
     with one_line_errors():
-        app_on(store.url).management.pause(queue)
+        app_on(store.url).management.pause(queue, actor=actor_of(store.actor))
         say(f"paused: {queue}")
 
 
 @queues.command("resume")
 @with_options
-def resume(queue: str, store: StoreOptions) -> None:
+def resume(queue: str, store: ActorOptions) -> None:
     """Start tasks of a paused queue again.
 
     Example: fairlead queues resume payouts
     """
     with one_line_errors():
-        app_on(store.url).management.unpause(queue)
+        app_on(store.url).management.unpause(queue, actor=actor_of(store.actor))
         say(f"resumed: {queue}")
 
 
@@ -178,7 +178,7 @@ def weight(
         bool, typer.Option("--clear", help="Return to the tasks' own weights.")
     ] = False,
     *,
-    store: StoreOptions,
+    store: ActorOptions,
 ) -> None:
     """Override the weight of a fairness key among tenants, or inside its tenant if it is a path.
 
@@ -187,7 +187,7 @@ def weight(
     with one_line_errors():
         if (value is None) is not clear:
             raise InvalidTask("give a weight, or --clear")
-        app_on(store.url).management.set_weight(queue, key, value)
+        app_on(store.url).management.set_weight(queue, key, value, actor=actor_of(store.actor))
         say(
             f"{queue} {key}: "
             + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")

@@ -10,7 +10,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fairlead.cli.options import Json, OutputOptions, Url
+from fairlead.cli.actions import hint, perform
+from fairlead.cli.options import Actor, Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import (
     INTERRUPTED,
     WORK_FAILED,
@@ -40,6 +41,7 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.tasks import BulkResult, Management
+from fairlead.ports.action_store import ActionState
 
 ASKED_FROM = 100
 """Greatest number of tasks that a command changes without asking."""
@@ -156,6 +158,7 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the tasks and change nothing.")
     ] = False
+    actor: Actor = None
     url: Url = None
     json: Json = False
 
@@ -273,7 +276,7 @@ def _change(
             for reason in done.refused:
                 say_error(f"refused: {reason}")
             if done.is_interrupted:
-                say_error("stopped; the same command goes on")
+                say_error(hint(done.action))
         if done.is_interrupted:
             raise typer.Exit(INTERRUPTED)
         if done.refused:
@@ -287,6 +290,8 @@ class _Done(msgspec.Struct, frozen=True, kw_only=True):
     refused: list[str]
     is_interrupted: bool = False
     dry_run: bool = False
+    action: int | None = None
+    """Id of the bulk action."""
 
 
 def _change_named(
@@ -311,7 +316,31 @@ def _change_all(
 ) -> _Done:
     if not (options.yes or options.dry_run):
         _ask(change, management, query)
-    result, is_interrupted = BulkResult(), False
+    actions = None if options.dry_run else management.stored_actions()
+    if actions is None:
+        result, is_interrupted = _change_unstored(change, management, query, options)
+    else:
+        where = {name: value for name, value in query.items() if name != "limit"}
+        action = actions.start(change, management.where(**where), limit=query["limit"])
+        action = perform(management, action, options.json)
+        result = BulkResult(action.changed, action.refused, action.id)
+        is_interrupted = action.state == ActionState.INTERRUPTED
+    refused = [f"{result.refused:,} tasks: their state does not allow it, or they had changed"]
+    return _Done(
+        changed=result.changed,
+        refused=refused if result.refused else [],
+        is_interrupted=is_interrupted,
+        dry_run=options.dry_run,
+        action=result.action,
+    )
+
+
+def _change_unstored(
+    change: Change, management: Management, query: dict[str, Any], options: ChangeOptions
+) -> tuple[BulkResult, bool]:
+    """Change or count all tasks that match where no bulk action is stored; return the sums, and
+    whether a person interrupted it."""
+    result = BulkResult()
     with Console(stderr=True).status("") as shown:
 
         def on_batch(sums: BulkResult) -> None:
@@ -322,14 +351,8 @@ def _change_all(
         try:
             management.bulk(change, **query, dry_run=options.dry_run, on_batch=on_batch)
         except KeyboardInterrupt:
-            is_interrupted = True
-    refused = [f"{result.refused:,} tasks: their state does not allow it, or they had changed"]
-    return _Done(
-        changed=result.changed,
-        refused=refused if result.refused else [],
-        is_interrupted=is_interrupted,
-        dry_run=options.dry_run,
-    )
+            return result, True
+    return result, False
 
 
 def _ask(change: Change, management: Management, query: dict[str, Any]) -> None:
@@ -353,7 +376,7 @@ def retry(selection: TaskSelection, filters: RetryFilters, options: ChangeOption
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
-    _change(Retry(), selection, filters, options)
+    _change(Retry(actor=actor_of(options.actor)), selection, filters, options)
 
 
 class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
@@ -371,7 +394,7 @@ def resume(selection: TaskSelection, filters: ResumeFilters, options: ResumeOpti
 
     Example: fairlead tasks resume 01938d2c-...
     """
-    _change(Resume(force=options.force), selection, filters, options)
+    _change(Resume(force=options.force, actor=actor_of(options.actor)), selection, filters, options)
 
 
 @tasks.command("reschedule")
@@ -391,7 +414,7 @@ def reschedule(
 
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
-    change = Reschedule(run_at=to_micros(run_at))
+    change = Reschedule(run_at=to_micros(run_at), actor=actor_of(options.actor))
     _change(change, TaskSelection(ids=[id]), BulkFilters(), options)
 
 
@@ -420,7 +443,11 @@ def change(
     with one_line_errors():
         if values.to_priority is None and values.to_fairness_key is None:
             raise InvalidTask("give --to-priority, --to-fairness-key, or both")
-    new = NewValues(priority=values.to_priority, fairness_key=values.to_fairness_key)
+    new = NewValues(
+        priority=values.to_priority,
+        fairness_key=values.to_fairness_key,
+        actor=actor_of(options.actor),
+    )
     _change(new, selection, filters, options)
 
 
@@ -431,7 +458,7 @@ def cancel(selection: TaskSelection, filters: BulkFilters, options: ChangeOption
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
-    _change(Cancel(), selection, filters, options)
+    _change(Cancel(actor=actor_of(options.actor)), selection, filters, options)
 
 
 @tasks.command("fail")
@@ -441,4 +468,4 @@ def fail(selection: TaskSelection, filters: ErrorFilters, options: ChangeOptions
 
     Example: fairlead tasks fail 01938d2c-...
     """
-    _change(Fail(), selection, filters, options)
+    _change(Fail(actor=actor_of(options.actor)), selection, filters, options)

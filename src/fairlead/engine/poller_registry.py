@@ -16,6 +16,7 @@ from typing import Protocol
 from fairlead.clock import Clock
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
+from fairlead.ports.notification import Notification
 from fairlead.ports.task_store import TaskStore
 
 HOUR = 3600.0
@@ -28,6 +29,8 @@ class PollerContext:
     store: TaskStore
     clock: Clock
     intervals: Intervals
+    announce: Callable[[Notification], None]
+    """Sends the notification of a transaction that has committed."""
 
 
 class LakeExporter(Protocol):

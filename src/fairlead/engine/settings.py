@@ -38,6 +38,8 @@ class Intervals:
     """Interval of the rounds that observe numbers of the whole cluster, and drop incidents that are
     over."""
     keep_history: float = 30 * 86_400.0
+    actions: float = 10.0
+    """Interval of the rounds that go on with bulk actions without a performer."""
     bulk: float = 3600.0
     """Interval of the rounds that remove what interrupted bulk submits left behind."""
     export: float = 60.0

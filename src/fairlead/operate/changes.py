@@ -7,7 +7,9 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from fairlead.errors import NotAllowed
+from fairlead.core import values
+from fairlead.declare.options import Options
+from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import FINAL_STATES, State, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
@@ -15,11 +17,25 @@ from fairlead.ports.task_records import TaskRecords, TaskVersion
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
 
+A_PERSON = "a person"
+"""Actor of a change for which no name is given."""
+
 Changed = Steps[tuple[set[str], Notification]]
 
 
 class Change(Protocol):
     """A change that a person makes to one task or to many."""
+
+    @property
+    def actor(self) -> str:
+        """The person who makes the change."""
+
+    @property
+    def verb(self) -> str:
+        """The name of the change, as "retry"."""
+
+    def details(self) -> str | None:
+        """Return the values of the change as an audit entry shows them; None without any."""
 
     @property
     def done(self) -> str:
@@ -37,14 +53,28 @@ class Change(Protocol):
         announce."""
 
 
-class _Change(msgspec.Struct, frozen=True, kw_only=True):
-    actor: str = "a person"
+class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb"):
+    actor: str = A_PERSON
+
+    @property
+    def verb(self) -> str:
+        """Return the name of the change, such as `retry`."""
+        return str(self.__struct_config__.tag)
+
+    def details(self) -> str | None:
+        """Return the values of the change as an audit entry shows them; None without any."""
+        given = {
+            name: value
+            for name, value in msgspec.structs.asdict(self).items()
+            if name != "actor" and value is not None and value is not False
+        }
+        return msgspec.json.encode(given).decode() if given else None
 
     def concerns(self, task: TaskRecord) -> bool:
         return True
 
 
-class Retry(_Change, frozen=True, kw_only=True):
+class Retry(_Change, frozen=True, kw_only=True, tag="retry"):
     """Run tasks that are in ERROR or wait for a retry now; count their tries from zero."""
 
     done: ClassVar[str] = "retried"
@@ -55,7 +85,7 @@ class Retry(_Change, frozen=True, kw_only=True):
         return store.move(versions(tasks), State.SUBMITTED, now, now, reset_tries=True)
 
 
-class Resume(_Change, frozen=True, kw_only=True):
+class Resume(_Change, frozen=True, kw_only=True, tag="resume"):
     """Run waiting tasks, and tasks in ERROR, now; count the tries of the latter from zero."""
 
     done: ClassVar[str] = "resumed"
@@ -83,7 +113,7 @@ class Resume(_Change, frozen=True, kw_only=True):
         return changed, Notification(ready=ready)
 
 
-class Reschedule(_Change, frozen=True, kw_only=True):
+class Reschedule(_Change, frozen=True, kw_only=True, tag="reschedule"):
     """Give waiting tasks another time; a past time means now."""
 
     done: ClassVar[str] = "rescheduled"
@@ -97,7 +127,7 @@ class Reschedule(_Change, frozen=True, kw_only=True):
         return store.move(versions(tasks), to, self.run_at, now, reset_tries=False)
 
 
-class NewValues(_Change, frozen=True, kw_only=True):
+class NewValues(_Change, frozen=True, kw_only=True, tag="change"):
     """Give tasks that have not started another priority or fairness key; None keeps the present
     one. SUBMITTED tasks then come after all others of that priority and key."""
 
@@ -118,7 +148,7 @@ class NewValues(_Change, frozen=True, kw_only=True):
         return store.change(versions(tasks), self.priority, self.fairness_key, now, self.actor)
 
 
-class Cancel(_Change, frozen=True, kw_only=True):
+class Cancel(_Change, frozen=True, kw_only=True, tag="cancel"):
     """End tasks as CANCELLED, in any unfinished state, and stop the running ones."""
 
     done: ClassVar[str] = "cancelled"
@@ -129,7 +159,7 @@ class Cancel(_Change, frozen=True, kw_only=True):
         return store.end(versions(tasks), State.CANCELLED, now, self.actor)
 
 
-class Fail(_Change, frozen=True, kw_only=True):
+class Fail(_Change, frozen=True, kw_only=True, tag="fail"):
     """End tasks in ERROR as FAILED, which ends their incidents."""
 
     done: ClassVar[str] = "failed"
@@ -138,6 +168,28 @@ class Fail(_Change, frozen=True, kw_only=True):
     def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """End them."""
         return store.end(versions(tasks), State.FAILED, now, self.actor)
+
+
+AnyChange = Retry | Resume | Reschedule | NewValues | Cancel | Fail
+"""Every kind of change; a bulk action stores its change as JSON."""
+
+
+def as_text(change: Change) -> str:
+    """Return the change as JSON."""
+    return msgspec.json.encode(change).decode()
+
+
+def from_text(text: str) -> AnyChange:
+    """Return the change of `as_text`. Raise InvalidTask for a change that this version does not
+    know."""
+    try:
+        change: AnyChange = msgspec.json.decode(text, type=AnyChange)
+        return change
+    except msgspec.MsgspecError as error:
+        raise InvalidTask(
+            f"this version cannot read the change {values.brief(text)}: {error}; resume the action"
+            " with the version that made it"
+        ) from error
 
 
 def versions(tasks: Sequence[TaskRecord]) -> list[TaskVersion]:
@@ -160,3 +212,21 @@ def check_state(task: TaskRecord, change: Change) -> None:
         f"task {task.id} is {task.state}: only {', '.join(sorted(change.states))} can be"
         f" {change.done}{hint}"
     )
+
+
+def check_change(change: Change) -> None:
+    """Raise InvalidTask for a change that is none, or for new values that no task can have."""
+    if not isinstance(change, AnyChange):
+        raise InvalidTask(
+            f"change {values.brief(change)}: use a change such as Retry() or Cancel()"
+        )
+    values.text("actor", change.actor, may_be_empty=True, error=InvalidTask)
+    if isinstance(change, Resume) and not isinstance(change.force, bool):
+        raise InvalidTask(f"force {values.brief(change.force)}: use True or False")
+    if not isinstance(change, NewValues):
+        return
+    given = {"priority": change.priority, "fairness_key": change.fairness_key}
+    given = {option: value for option, value in given.items() if value is not None}
+    if not given:
+        raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
+    Options().changed(given)

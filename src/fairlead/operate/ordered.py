@@ -16,10 +16,13 @@ from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.lease_names import lease_of, owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.operate.audit import Recorder
+from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
+from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
@@ -119,7 +122,7 @@ class OrderedManagement:
             )
         return sorted(found, key=lambda scheduled: scheduled.key)[:limit]
 
-    def drop(self, queue: str, key: TaskKey, *, actor: str = "a person") -> None:
+    def drop(self, queue: str, key: TaskKey, *, actor: str = A_PERSON) -> None:
         """End a task, whatever its state, by a message to its owner through the log.
 
         The task is then completed: it does not run again, and the next task of its ordering key
@@ -137,6 +140,16 @@ class OrderedManagement:
             self._context.clock.now(),
         )
         check(entry)
+        recorder = Recorder(self._context)
+        recorder.note(
+            recorder.entry(
+                actor,
+                "drop_ordered",
+                outcome=AuditOutcome.ASKED,
+                queue=queue,
+                subject=f"{key.ordering_key} at {key.run_at}, {key.unique_key}",
+            )
+        )
         self._log.append([entry]).result()
         self._context.channel.announce(Notification(log=[queue]))
 

@@ -11,8 +11,11 @@ from fairlead.core import values
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.periodic import cron_times
 from fairlead.errors import ConfigurationError, InvalidTask, NotAllowed, UnknownTask
+from fairlead.operate.audit import Recorder
+from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
+from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.periodic_store import PeriodicRecord
 
 UNDECLARED_SECONDS = 180.0
@@ -38,6 +41,7 @@ class PeriodicManagement:
         self._context = context
         self._store = context.store.periodics
         self._database = context.store.database
+        self._recorder = Recorder(context)
 
     def list(self, *, tenants: Collection[str] | None = None) -> list[PeriodicStatus]:
         """Return all periodic tasks, sorted by name. They belong to no tenant, so that with
@@ -49,13 +53,18 @@ class PeriodicManagement:
             self._status(record, at) for record in self._database.read_now(self._store.records())
         ]
 
-    def run(self, name: str) -> TaskHandle:
+    def run(self, name: str, *, actor: str = A_PERSON) -> TaskHandle:
         """Submit the task of a periodic task once, now, also while it is paused. Its slots do not
         change. The argument `slot`, if the function has one, is the present instant. Raise
         UnknownTask for a periodic task that this application does not declare."""
         _check_name(name)
         for periodic in self._context.periodics:
             if periodic.name == name:
+                self._recorder.note(
+                    self._recorder.entry(
+                        actor, "run_periodic", outcome=AuditOutcome.ASKED, subject=name
+                    )
+                )
                 slot = periodic.times.local(to_datetime(self._context.clock.now()))
                 return self._context.submitter.submit([periodic.draft(slot)])[0]
         names = ", ".join(sorted(periodic.name for periodic in self._context.periodics))
@@ -63,16 +72,16 @@ class PeriodicManagement:
             f"no periodic task {name!r} in this application; it has {names or 'none'}"
         )
 
-    def pause(self, name: str) -> None:
+    def pause(self, name: str, *, actor: str = A_PERSON) -> None:
         """Submit no slot of a periodic task until `resume`. Raise UnknownTask."""
-        self._pause(name, True)
+        self._pause(name, True, actor)
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, *, actor: str = A_PERSON) -> None:
         """Submit the slots of a paused periodic task again, from now on: slots of the pause do not
         run. Raise UnknownTask."""
-        self._pause(name, False)
+        self._pause(name, False, actor)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, actor: str = A_PERSON) -> None:
         """Remove a periodic task that no living worker declares. Raise UnknownTask, and NotAllowed
         if a worker declared it within UNDECLARED_SECONDS."""
         _check_name(name)
@@ -82,17 +91,24 @@ class PeriodicManagement:
         else:
             raise UnknownTask(self._unknown(name))
         record = status.record
-        if status.is_declared or not self._database.run(
-            self._store.remove(name, record.declared_at)
-        ):
+        entry = self._recorder.entry(actor, "remove_periodic", subject=name)
+        steps = self._recorder.noted(
+            self._store.remove(name, record.declared_at), lambda done: [entry] if done else []
+        )
+        if status.is_declared or not self._database.run(steps):
             raise NotAllowed(
                 f"periodic task {name!r} is declared by worker {record.declared_by}: remove it from"
                 f" the code, deploy, and wait {UNDECLARED_SECONDS:g} s; or pause it"
             )
 
-    def _pause(self, name: str, paused: bool) -> None:
+    def _pause(self, name: str, paused: bool, actor: str) -> None:
         _check_name(name)
-        if not self._database.run(self._store.pause(name, paused, self._now())):
+        verb = "pause_periodic" if paused else "resume_periodic"
+        entry = self._recorder.entry(actor, verb, subject=name)
+        steps = self._recorder.noted(
+            self._store.pause(name, paused, self._now()), lambda done: [entry] if done else []
+        )
+        if not self._database.run(steps):
             raise UnknownTask(self._unknown(name))
 
     def _now(self) -> int:

@@ -4,7 +4,10 @@ on."""
 from __future__ import annotations
 
 from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, UnknownQueue
+from fairlead.operate.audit import Recorder
+from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
+from fairlead.ports.audit_log import AuditDraft
 from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
@@ -15,6 +18,7 @@ from fairlead.ports.policy_store import (
     SwitchMode,
     Weights,
 )
+from fairlead.ports.statements import Steps
 
 DECLARED = 0
 """Version number that stands for the declared weights and limits."""
@@ -28,6 +32,7 @@ class PolicyManagement:
         self._tasks = context.sql_store
         self._store = self._tasks.policies()
         self._database = self._tasks.database
+        self._recorder = Recorder(context)
 
     # queries --------------------------------------------------------------------------------------
 
@@ -69,7 +74,11 @@ class PolicyManagement:
         `supersedes`: the version in force now. Raise NotAllowed when another version is in force,
         or tuning is off or frozen.
         """
-        version = self._database.run(self._store.publish(draft, supersedes))
+        version = self._database.run(
+            self._noted(
+                self._store.publish(draft, supersedes), draft.author, "publish_policy", draft
+            )
+        )
         if version is None:
             raise NotAllowed(
                 f"queue {draft.queue}: another process has published or rolled back a version, or"
@@ -105,9 +114,8 @@ class PolicyManagement:
             judged_at=now,
             verdict="no canary window, because the version was in force before",
         )
-        version = self._database.run(
-            self._store.roll_back(draft, policy.version, f"by {author}: {why}")
-        )
+        steps = self._store.roll_back(draft, policy.version, f"by {author}: {why}")
+        version = self._database.run(self._noted(steps, author, "roll_back_policy", draft))
         if version is None:
             raise NotAllowed(
                 f"version {policy.version} of queue {policy.queue} is no longer in force; list the"
@@ -136,14 +144,36 @@ class PolicyManagement:
             self._tasks.queue_settings()
         ):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
-        self._database.run(
-            self._store.switch(Switch(queue, mode, author, why, self._context.clock.now()))
+        entry = self._recorder.entry(
+            author, "switch_tuning", queue=queue or None, details=f"{mode}: {why}"
         )
+        switch = Switch(queue, mode, author, why, self._context.clock.now())
+        self._database.run(self._recorder.noted(self._store.switch(switch), lambda _: [entry]))
         self._announce()
 
-    def switch_on(self, queue: str = EVERY_QUEUE) -> bool:
+    def switch_on(self, queue: str = EVERY_QUEUE, author: str = A_PERSON) -> bool:
         """Clear the kill switch; return False when it was not set."""
-        return self._database.run(self._store.switch_on(queue))
+        entry = self._recorder.entry(author, "switch_on_tuning", queue=queue or None)
+        return self._database.run(
+            self._recorder.noted(self._store.switch_on(queue), lambda done: [entry] if done else [])
+        )
+
+    def _noted(
+        self, steps: Steps[int | None], author: str, verb: str, draft: PolicyDraft
+    ) -> Steps[int | None]:
+        """Run the steps, and note the version that they return."""
+
+        def entries(version: int | None) -> list[AuditDraft]:
+            if version is None:
+                return []
+            subject = f"version {version}"
+            return [
+                self._recorder.entry(
+                    author, verb, queue=draft.queue, subject=subject, details=draft.why
+                )
+            ]
+
+        return self._recorder.noted(steps, entries)
 
     def _announce(self) -> None:
         self._context.channel.announce(Notification(control=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Unpack
 from uuid import UUID
@@ -11,10 +11,30 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.core.payload import unpack
-from fairlead.declare.options import Options
-from fairlead.errors import InvalidTask, StaleVersion, UnknownQueue, UnknownTask
+from fairlead.errors import (
+    FairleadError,
+    InvalidTask,
+    NotAllowed,
+    NotSupported,
+    StaleVersion,
+    UnknownQueue,
+    UnknownTask,
+)
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, TaskRecord
+from fairlead.operate.actions import ActionManagement
+from fairlead.operate.audit import AuditManagement, Recorder
+from fairlead.operate.batches import (
+    MOST_CHANGED,
+    advanced,
+    check_scope,
+    draft_of,
+    judge,
+    page_size,
+    rest_of,
+    unstored,
+)
 from fairlead.operate.changes import (
+    A_PERSON,
     Cancel,
     Change,
     Fail,
@@ -22,6 +42,7 @@ from fairlead.operate.changes import (
     Reschedule,
     Resume,
     Retry,
+    check_change,
     check_state,
 )
 from fairlead.operate.context import OperateContext
@@ -35,14 +56,12 @@ from fairlead.operate.filters import (
 )
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
+from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.ports.audit_log import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_reads import TaskPage
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
-
-MOST_CHANGED = 500
-"""Greatest number of tasks that one transaction of a bulk change changes."""
-
 
 MOST_LISTED = 1000
 """Greatest number of tasks of a page, and up to which tasks are counted."""
@@ -54,6 +73,10 @@ class BulkResult(msgspec.Struct, frozen=True):
 
     changed: int = 0
     refused: int = 0
+    action: int | None = None
+    """Id of the bulk action; None where nothing is stored: on Redis alone, and with `dry_run`."""
+    is_interrupted: bool = False
+    """Whether a person has interrupted the action."""
 
 
 class Management:
@@ -64,6 +87,7 @@ class Management:
         self._context = context
         self._store = context.store.records
         self._database = self._store.database
+        self._recorder = Recorder(context)
 
     # looking --------------------------------------------------------------------------------------
 
@@ -196,21 +220,52 @@ class Management:
         """Return the commands for periodic tasks."""
         return PeriodicManagement(self._context)
 
+    @property
+    def actions(self) -> ActionManagement:
+        """Return the commands for bulk actions. Raise NotSupported on Redis alone."""
+        return ActionManagement(self._context)
+
+    def stored_actions(self) -> ActionManagement | None:
+        """Return the commands for bulk actions; None on Redis alone, which stores none."""
+        try:
+            return self.actions
+        except NotSupported:
+            return None
+
+    @property
+    def audit(self) -> AuditManagement:
+        """Return the log of the actions of people. Raise NotSupported on Redis alone."""
+        return AuditManagement(self._context)
+
     # changing -------------------------------------------------------------------------------------
 
-    def resume(self, task_id: str, *, version: int | None = None, force: bool = False) -> None:
+    def resume(
+        self,
+        task_id: str,
+        *,
+        version: int | None = None,
+        force: bool = False,
+        actor: str = A_PERSON,
+    ) -> None:
         """Run a waiting task, or a task in ERROR, now; count the tries of the latter from zero.
         With `force`, also run a running task, which then runs twice."""
-        self.apply(Resume(force=force), task_id, version)
+        self.apply(Resume(force=force, actor=actor), task_id, version)
 
-    def retry(self, task_id: str, *, version: int | None = None) -> None:
+    def retry(self, task_id: str, *, version: int | None = None, actor: str = A_PERSON) -> None:
         """Run a task that is in ERROR or waits for a retry now; count its tries from zero."""
-        self.apply(Retry(), task_id, version)
+        self.apply(Retry(actor=actor), task_id, version)
 
-    def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
+    def reschedule(
+        self,
+        task_id: str,
+        run_at: datetime,
+        *,
+        version: int | None = None,
+        actor: str = A_PERSON,
+    ) -> None:
         """Give a waiting task another time; a past time means now. Raise InvalidTask for a naive
         datetime."""
-        self.apply(Reschedule(run_at=instant("run_at", run_at)), task_id, version)
+        self.apply(Reschedule(run_at=instant("run_at", run_at), actor=actor), task_id, version)
 
     def change(
         self,
@@ -219,7 +274,7 @@ class Management:
         priority: int | None = None,
         fairness_key: str | None = None,
         version: int | None = None,
-        actor: str = "a person",
+        actor: str = A_PERSON,
     ) -> None:
         """Give a task that is WAITING or SUBMITTED another priority (0 first to 9 last) or fairness
         key. A SUBMITTED task then comes after all others of that priority and key; a task that has
@@ -228,31 +283,61 @@ class Management:
         change = NewValues(priority=priority, fairness_key=fairness_key, actor=actor)
         self.apply(change, task_id, version)
 
-    def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
+    def cancel(self, task_id: str, *, version: int | None = None, actor: str = A_PERSON) -> None:
         """End a task as CANCELLED, in any unfinished state. A running handler is stopped; one in a
         thread is asked to stop."""
         self.apply(Cancel(actor=actor), task_id, version)
 
-    def fail(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
+    def fail(self, task_id: str, *, version: int | None = None, actor: str = A_PERSON) -> None:
         """End a task in ERROR as FAILED, which ends its incident."""
         self.apply(Fail(actor=actor), task_id, version)
 
-    def apply(self, change: Change, task_id: str, version: int | None = None) -> None:
-        """Change one task, as the methods `resume` to `fail` do. Raise StaleVersion, NotAllowed,
-        UnknownTask."""
-        _check(change)
+    def apply(
+        self,
+        change: Change,
+        task_id: str,
+        version: int | None = None,
+        *,
+        tenants: Collection[str] | None = None,
+    ) -> None:
+        """Change one task, as the methods `resume` to `fail` do. With `tenants`, the task must be
+        of one of these tenants. Raise StaleVersion, NotAllowed, UnknownTask."""
+        check_change(change)
+        check_scope(change, tenants)
         if version is not None:
             values.whole("version", version, 0, error=InvalidTask)
-        record = self.show(task_id)
-        if version is not None and record.version != version:
-            raise StaleVersion(
-                f"task {task_id} is at version {record.version}, not {version}: read it again"
-            )
-        check_state(record, change)
-        if change.concerns(record) and not self._change(change, [record]):
-            raise StaleVersion(
-                f"task {record.id} has changed since version {record.version}: read it again"
-            )
+        record = self.show(task_id, tenants=tenants)
+        try:
+            if version is not None and record.version != version:
+                raise StaleVersion(
+                    f"task {task_id} is at version {record.version}, not {version}: read it again"
+                )
+            check_state(record, change)
+            if change.concerns(record) and not self._change(change, [record]):
+                raise StaleVersion(
+                    f"task {record.id} has changed since version {record.version}: read it again"
+                )
+        except (StaleVersion, NotAllowed) as error:
+            self._recorder.note(self._entry(change, record, AuditOutcome.REFUSED, str(error)))
+            raise
+
+    def apply_all(
+        self, change: Change, task_ids: Sequence[str], *, tenants: Collection[str] | None = None
+    ) -> dict[str, FairleadError | None]:
+        """Change the named tasks, at most 500, as `apply` does; return for each id the error that
+        refused it, or None. Raise InvalidTask for a wrong change or too many ids."""
+        check_change(change)
+        if isinstance(task_ids, str) or not isinstance(task_ids, Sequence):
+            raise InvalidTask(f"task_ids {values.brief(task_ids)}: use a list of ids")
+        values.whole("number of tasks", len(task_ids), 0, MOST_CHANGED, InvalidTask)
+        outcomes: dict[str, FairleadError | None] = {}
+        for task_id in task_ids:
+            try:
+                self.apply(change, task_id, tenants=tenants)
+                outcomes[task_id] = None
+            except (NotAllowed, StaleVersion, UnknownTask) as error:
+                outcomes[task_id] = error
+        return outcomes
 
     def bulk(
         self,
@@ -267,39 +352,48 @@ class Management:
         """Apply a change, such as `Retry()` or `Cancel()`, to all tasks that match and were
         submitted before now, or to the first `limit` of them, oldest first.
 
-        Each batch of at most 500 tasks is one transaction, so that an interrupted call has changed
-        whole batches and can be made again. `on_batch` is given the sums after each. With
-        `dry_run`, nothing is changed. Raise InvalidTask for a filter that is wrong, or the state of
-        finished tasks.
+        Each batch of at most 500 tasks is one transaction with the row of a bulk action, which
+        `actions` shows, interrupts and resumes; tasks on Redis alone have no such row, and an
+        interrupted call can be made again. `on_batch` is given the sums after each batch. `tenants`
+        limits the change to tasks of these tenants. With `dry_run`, nothing is changed. Raise
+        InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for a
+        fairness key of another tenant, and if another process has taken the action over.
         """
-        _check(change)
-        if limit is not None:
-            values.whole("limit", limit, 0, values.MOST_COUNT, InvalidTask)
+        check_change(change)
+        if not (on_batch is None or callable(on_batch)):
+            raise InvalidTask(f"on_batch {values.brief(on_batch)}: use a function of a BulkResult")
         where = self._filter(tenants, filters)
-        if where.state in FINAL_STATES:
-            raise InvalidTask(f"state {where.state}: finished tasks cannot be {change.done}")
-        if where.older_than is None:  # tasks that arrive meanwhile are not meant
-            where = msgspec.structs.replace(where, older_than=self._context.clock.now() + 1)
-        result = BulkResult()
-        for found in self._pages(where, limit):
-            fit = [task for task in found if task.state in change.states and change.concerns(task)]
-            changed = len(fit) if dry_run else len(self._change(change, fit))
-            same = sum(task.state in change.states for task in found) - len(fit)
-            result = BulkResult(
-                result.changed + changed, result.refused + len(found) - same - changed
+        if not dry_run and (actions := self.stored_actions()) is not None:
+            action = actions.start(change, where, limit=limit, tenants=tenants)
+            return self._perform(action, on_batch)
+        now = self._context.clock.now()
+        action = unstored(draft_of(change, where, limit, tenants, now))
+        is_last = False
+        while not is_last:
+            found: list[TaskRecord] = self._database.read_now(
+                self._store.tasks(rest_of(action), page_size(action))
             )
+            page = judge(action, change, found)
+            changed = len(page.fit) if dry_run else len(self._change(change, page.fit))
+            action, is_last = advanced(action, page, changed), page.is_last
             if on_batch is not None:
-                on_batch(result)
-        return result
+                on_batch(_sums(action))
+        return _sums(action)
 
-    def pause(self, queue: str) -> None:
+    def where(
+        self, *, tenants: Collection[str] | None = None, **filters: Unpack[TaskFilters]
+    ) -> TaskFilter:
+        """Return the filter that `find` and `bulk` use for these arguments. Raise InvalidTask."""
+        return self._filter(tenants, filters)
+
+    def pause(self, queue: str, *, actor: str = A_PERSON) -> None:
         """Stop starting tasks of this queue in the whole cluster, within seconds; running tasks
         continue to their end. Raise UnknownQueue."""
-        self._pause(queue, True)
+        self._pause(queue, True, actor)
 
-    def unpause(self, queue: str) -> None:
+    def unpause(self, queue: str, *, actor: str = A_PERSON) -> None:
         """Start tasks of this queue again. Raise UnknownQueue."""
-        self._pause(queue, False)
+        self._pause(queue, False, actor)
 
     def weights(self, queue: str) -> dict[str, float]:
         """Return the weights set at run time, by fairness key."""
@@ -312,7 +406,14 @@ class Management:
         limits: dict[str, int] = self._database.read_now(self._store.limits(_name(queue)))
         return limits
 
-    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
+    def set_weight(
+        self,
+        queue: str,
+        fairness_key: str,
+        weight: float | None,
+        *,
+        actor: str = A_PERSON,
+    ) -> None:
         """Override the weights of a key's tasks (0.001 to 1000), from its next task on.
 
         The weight is in force within seconds in the whole cluster; None removes it. Raise
@@ -322,7 +423,18 @@ class Management:
         values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
         if weight is not None:
             weight = values.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
-        if not self._database.run(self._store.set_weight(queue, fairness_key, weight)):
+        entry = self._recorder.entry(
+            actor,
+            "clear_weight" if weight is None else "set_weight",
+            queue=queue,
+            fairness_key=fairness_key,
+            details=None if weight is None else f"{weight:g}",
+        )
+        steps = self._recorder.noted(
+            self._store.set_weight(queue, fairness_key, weight),
+            lambda done: [entry] if done else [],
+        )
+        if not self._database.run(steps):
             raise UnknownQueue(
                 f"no queue named {queue!r} is known to any node"
                 + ("" if weight is not None else ", or it has no such weight")
@@ -339,33 +451,56 @@ class Management:
 
     # how ------------------------------------------------------------------------------------------
 
-    def _pages(self, where: TaskFilter, limit: int | None) -> Iterator[list[TaskRecord]]:
-        """Yield the tasks that match, at most `limit`, in parts that one transaction changes."""
-        left = limit
-        while left is None or left > 0:
-            most = MOST_CHANGED if left is None else min(left, MOST_CHANGED)
-            found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, most))
-            if found:
-                yield found
-                where = msgspec.structs.replace(where, after=found[-1].id)
-            if len(found) < most:
-                return
-            left = None if left is None else left - len(found)
+    def _perform(
+        self, action: BulkAction, on_batch: Callable[[BulkResult], None] | None = None
+    ) -> BulkResult:
+        """Perform a bulk action that this process has claimed; return its sums. Raise errors as
+        `ActionManagement.perform` does."""
+        done = self.actions.perform(
+            action, on_batch=None if on_batch is None else lambda now: on_batch(_sums(now))
+        )
+        return _sums(done)
 
     def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
         """Change the tasks that are still at their versions, in one transaction; return their
         ids."""
         if not tasks:
             return set()
+        steps = change.steps(self._store, tasks, self._context.clock.now())
         changed, notification = self._database.run(
-            change.steps(self._store, tasks, self._context.clock.now())
+            self._recorder.noted(
+                steps,
+                lambda done: [self._entry(change, task) for task in tasks if task.id in done[0]],
+            )
         )
         if changed:
             self._context.channel.announce(notification)
         return changed
 
-    def _pause(self, queue: str, paused: bool) -> None:
-        if not self._database.run(self._store.pause(_name(queue), paused)):
+    def _entry(
+        self,
+        change: Change,
+        task: TaskRecord,
+        outcome: AuditOutcome = AuditOutcome.DONE,
+        reason: str | None = None,
+    ) -> AuditDraft:
+        return self._recorder.entry(
+            change.actor,
+            change.verb,
+            outcome=outcome,
+            task_id=task.id,
+            queue=task.queue,
+            fairness_key=task.fairness_key,
+            details=reason or change.details(),
+        )
+
+    def _pause(self, queue: str, paused: bool, actor: str) -> None:
+        verb = "pause_queue" if paused else "resume_queue"
+        entry = self._recorder.entry(actor, verb, queue=_name(queue))
+        steps = self._recorder.noted(
+            self._store.pause(queue, paused), lambda done: [entry] if done else []
+        )
+        if not self._database.run(steps):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
         self._announce_control()
 
@@ -378,20 +513,13 @@ class Management:
         return task_filter(filters, scope, self._context.clock.now(), after)
 
 
-def _check(change: Change) -> None:
-    """Raise InvalidTask for a change that is none, or for new values that no task can have."""
-    if not isinstance(change, Retry | Resume | Reschedule | NewValues | Cancel | Fail):
-        raise InvalidTask(
-            f"change {values.brief(change)}: use a change such as Retry() or Cancel()"
-        )
-    values.text("actor", change.actor, may_be_empty=True, error=InvalidTask)
-    if not isinstance(change, NewValues):
-        return
-    given = {"priority": change.priority, "fairness_key": change.fairness_key}
-    given = {option: value for option, value in given.items() if value is not None}
-    if not given:
-        raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
-    Options().changed(given)
+def _sums(action: BulkAction) -> BulkResult:
+    return BulkResult(
+        changed=action.changed,
+        refused=action.refused,
+        action=action.id or None,
+        is_interrupted=action.state == ActionState.INTERRUPTED,
+    )
 
 
 def _name(queue: object) -> str:

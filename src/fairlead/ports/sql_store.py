@@ -1,5 +1,5 @@
 """The further methods of a task store in SQL tables: statements, transactions of handlers, the
-history of attempts, computed policies. `TaskStore.as_sql` returns them."""
+history of attempts, computed policies, actions of people. `TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fairlead.model import NewTask, Submitted
+from fairlead.ports.action_store import ActionStore
+from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Notification
@@ -56,3 +58,9 @@ class SqlStore(TaskRecords, Protocol):
 
     def policies(self) -> PolicyStore:
         """Return the computed weights and limits in the same database."""
+
+    def actions(self) -> ActionStore:
+        """Return the bulk actions in the same database."""
+
+    def audit(self) -> AuditLog:
+        """Return the log of the actions of people in the same database."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from fairlead.backends.sql.actions import SqlActions
+from fairlead.backends.sql.audit import SqlAudit
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import check, migrate
 from fairlead.backends.sql.periodic import SqlPeriodics
@@ -38,6 +40,8 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
+from fairlead.ports.action_store import ActionStore
+from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
@@ -100,6 +104,12 @@ class SqlTaskStore(SqlTaskRecords):
 
     def policies(self) -> PolicyStore:
         return SqlPolicies(self)
+
+    def actions(self) -> ActionStore:
+        return SqlActions(self.database)
+
+    def audit(self) -> AuditLog:
+        return SqlAudit(self.database)
 
     # implemented by a dialect ---------------------------------------------------------------------
 

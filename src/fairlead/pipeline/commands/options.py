@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -78,14 +77,3 @@ class PeriodOptions(CommandOptions, frozen=True, kw_only=True):
     def instants(self) -> tuple[datetime | None, datetime | None]:
         """Return both ends, in UTC if they have no offset. Raise ConfigurationError."""
         return instant_of(self.since), instant_of(self.until)
-
-
-def author_of(author: str | None) -> str:
-    """Return the author of a change: the option, else the name of the user, else `nobody`, if the
-    user has no name, as in some containers."""
-    if author is not None:
-        return author
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "nobody"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import Json
+from fairlead.cli.options import Json, actor_of
 from fairlead.cli.output import as_json, as_table, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
-from fairlead.pipeline.commands.options import Author, Url, Why, author_of
+from fairlead.pipeline.commands.options import Author, Url, Why
 from fairlead.pipeline.commands.output import failures
 from fairlead.pipeline.commands.tune_output import limit_text, state_text, weight_text
 
@@ -154,7 +154,7 @@ def rollback(options: RollbackOptions) -> None:
     with failures():
         new = PolicyManagement(app_on(options.url).operate_context).roll_back_to(
             options.version,
-            author_of(options.author),
+            actor_of(options.author),
             options.why or "no reason given",
             options.queue,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fairlead.cli.options import Json
+from fairlead.cli.options import Json, actor_of
 from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
@@ -19,7 +19,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.access import catalog_of, lake_in
-from fairlead.pipeline.commands.options import Author, TableOptions, Url, Why, author_of
+from fairlead.pipeline.commands.options import Author, TableOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, watching
 from fairlead.pipeline.commands.tune_output import show_tuned
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
@@ -93,6 +93,7 @@ class OnOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `tune on`."""
 
     queue: Queues = None
+    author: Author = None
     url: Url = None
 
 
@@ -149,7 +150,7 @@ def on(options: OnOptions) -> None:
     with failures():
         management = PolicyManagement(app_on(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
-            was_off = management.switch_on(queue)
+            was_off = management.switch_on(queue, actor_of(options.author))
             say(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
 
 
@@ -166,7 +167,7 @@ def freeze(options: SwitchOptions) -> None:
 def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
     with failures():
         management = PolicyManagement(app_on(options.url).operate_context)
-        author, why = author_of(options.author), options.why or "no reason given"
+        author, why = actor_of(options.author), options.why or "no reason given"
         for queue in options.queue or [EVERY_QUEUE]:
             management.switch(mode, author, why, queue)
             say(f"{queue or 'every queue'}: {effect}")
@@ -192,7 +193,7 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
             queues=tuple(asked.queue or ()),
             canary=tuple(asked.canary or ()),
             limits=asked.limits,
-            author=author_of(author),
+            author=actor_of(author),
             apply=apply,
         )
         lake = lake_in(asked.tables.lake)

@@ -449,6 +449,54 @@ CREATE TABLE fairlead_completions (
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
+-- Actions of people --------------------------------------------------------------------------------------------------
+
+-- Bulk actions: changes of all tasks that match a filter, one row per action. A performer changes a batch of tasks and this
+-- row in one transaction.
+CREATE TABLE fairlead_actions (
+    id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    verb        text    NOT NULL,                 -- retry, resume, reschedule, change, cancel or fail
+    change      text    NOT NULL,                 -- JSON: the change with its values
+    filter      text    NOT NULL,                 -- JSON: the tasks that the action is about
+    tenants     text,                             -- JSON array of the tenants whose tasks may be changed; NULL: all
+    most        bigint,                           -- greatest number of tasks to look at; NULL: all
+    actor       text    NOT NULL,
+    asked_at    bigint  NOT NULL,
+    state       text    NOT NULL,                 -- waiting, running, interrupted, done or failed
+    is_stopping boolean NOT NULL DEFAULT false,   -- whether a person has asked the performer to stop
+    version     bigint  NOT NULL DEFAULT 0,       -- incremented by each claim; a performer with another version changes nothing
+    performer   text,
+    expires_at  bigint,                           -- time from which another process may claim the action
+    cursor      text,                             -- id of the last task that was looked at
+    looked      bigint  NOT NULL DEFAULT 0,
+    changed     bigint  NOT NULL DEFAULT 0,
+    refused     bigint  NOT NULL DEFAULT 0,       -- number of tasks whose state did not allow the change, or that had changed meanwhile
+    error       text,
+    ended_at    bigint                            -- time at which the action ended or was stopped
+) WITH (fillfactor = 50);
+
+CREATE INDEX fairlead_actions_open ON fairlead_actions (id) WHERE state IN ('waiting', 'running');
+
+-- Audit log: one row per action of a person. Rows are never changed.
+CREATE TABLE fairlead_audit (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at           bigint NOT NULL,
+    actor        text   NOT NULL,
+    verb         text   NOT NULL,
+    outcome      text   NOT NULL,                 -- done, asked (it goes on after this transaction) or refused
+    task_id      text,
+    queue        text,
+    fairness_key text,
+    tenant       text,                            -- tenant of the fairness key
+    subject      text,                            -- name of another thing: a periodic task, an ordered task, a policy
+    action       bigint,                          -- id of a bulk action
+    details      text                             -- new values, or the reason for a refusal
+);
+
+CREATE INDEX fairlead_audit_actor ON fairlead_audit (actor, id);
+CREATE INDEX fairlead_audit_task ON fairlead_audit (task_id, id) WHERE task_id IS NOT NULL;
+CREATE INDEX fairlead_audit_tenant ON fairlead_audit (tenant, id) WHERE tenant IS NOT NULL;
+
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
 -- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice.

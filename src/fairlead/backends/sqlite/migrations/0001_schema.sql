@@ -398,6 +398,54 @@ CREATE TABLE fairlead_completions (
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
 ) STRICT, WITHOUT ROWID;
 
+-- Actions of people --------------------------------------------------------------------------------------------------
+
+-- Bulk actions: changes of all tasks that match a filter, one row per action. A performer changes a batch of tasks and this
+-- row in one transaction.
+CREATE TABLE fairlead_actions (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    verb        TEXT    NOT NULL,                 -- retry, resume, reschedule, change, cancel or fail
+    change      TEXT    NOT NULL,                 -- JSON: the change with its values
+    filter      TEXT    NOT NULL,                 -- JSON: the tasks that the action is about
+    tenants     TEXT,                             -- JSON array of the tenants whose tasks may be changed; NULL: all
+    most        INTEGER,                          -- greatest number of tasks to look at; NULL: all
+    actor       TEXT    NOT NULL,
+    asked_at    INTEGER NOT NULL,
+    state       TEXT    NOT NULL,                 -- waiting, running, interrupted, done or failed
+    is_stopping INTEGER NOT NULL DEFAULT 0,       -- boolean: whether a person has asked the performer to stop
+    version     INTEGER NOT NULL DEFAULT 0,       -- incremented by each claim; a performer with another version changes nothing
+    performer   TEXT,
+    expires_at  INTEGER,                          -- time from which another process may claim the action
+    cursor      TEXT,                             -- id of the last task that was looked at
+    looked      INTEGER NOT NULL DEFAULT 0,
+    changed     INTEGER NOT NULL DEFAULT 0,
+    refused     INTEGER NOT NULL DEFAULT 0,       -- number of tasks whose state did not allow the change, or that had changed meanwhile
+    error       TEXT,
+    ended_at    INTEGER                           -- time at which the action ended or was stopped
+) STRICT;
+
+CREATE INDEX fairlead_actions_open ON fairlead_actions (id) WHERE state IN ('waiting', 'running');
+
+-- Audit log: one row per action of a person. Rows are never changed.
+CREATE TABLE fairlead_audit (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    at           INTEGER NOT NULL,
+    actor        TEXT    NOT NULL,
+    verb         TEXT    NOT NULL,
+    outcome      TEXT    NOT NULL,                -- done, asked (it goes on after this transaction) or refused
+    task_id      TEXT,
+    queue        TEXT,
+    fairness_key TEXT,
+    tenant       TEXT,                            -- tenant of the fairness key
+    subject      TEXT,                            -- name of another thing: a periodic task, an ordered task, a policy
+    action       INTEGER,                         -- id of a bulk action
+    details      TEXT                             -- new values, or the reason for a refusal
+) STRICT;
+
+CREATE INDEX fairlead_audit_actor ON fairlead_audit (actor, id);
+CREATE INDEX fairlead_audit_task ON fairlead_audit (task_id, id) WHERE task_id IS NOT NULL;
+CREATE INDEX fairlead_audit_tenant ON fairlead_audit (tenant, id) WHERE tenant IS NOT NULL;
+
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
 -- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice. The staged

@@ -1,0 +1,253 @@
+"""`fairlead actions` and `fairlead audit`: show bulk actions, interrupt and resume them; show what
+people did."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fairlead.cli.options import Actor, OutputOptions, Url, actor_of
+from fairlead.cli.output import (
+    INTERRUPTED,
+    WORK_FAILED,
+    as_json,
+    as_json_line,
+    as_table,
+    one_line_errors,
+    readable,
+    say,
+    say_error,
+    time_of,
+)
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
+from fairlead.operate.tasks import Management
+from fairlead.ports.action_store import ActionState, BulkAction
+
+actions = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Show bulk actions, such as those of `tasks retry --all`; interrupt and resume them.\n\n"
+        "Example: fairlead actions list"
+    ),
+)
+
+Id = Annotated[int, typer.Argument(min=1, help="Id of the bulk action, as `list` shows it.")]
+Before = Annotated[int | None, typer.Option(min=1, help="Only ids below this one.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number of rows.")]
+
+
+class ListOptions(OutputOptions, frozen=True, kw_only=True):
+    """Options of a list by cursor."""
+
+    before: Before = None
+    limit: Limit = 50
+
+
+class PersonOptions(OutputOptions, frozen=True, kw_only=True):
+    """The store of a command, how to print its result, and the person who acts."""
+
+    actor: Actor = None
+
+
+class ResumeOptions(PersonOptions, frozen=True, kw_only=True):
+    """Options of `actions resume`."""
+
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Also if a process performs it; that process then stops."),
+    ] = False
+
+
+class AuditFilters(CommandOptions, frozen=True, kw_only=True):
+    """Filters of `audit`."""
+
+    actor: Annotated[str | None, typer.Option(help="Only actions of this person.")] = None
+    verb: Annotated[str | None, typer.Option(help="Only actions of this kind, as `retry`.")] = None
+    task_id: Annotated[str | None, typer.Option("--task", help="Only on this task.")] = None
+    queue: Annotated[str | None, typer.Option(help="Only on this queue.")] = None
+    fairness_key: Annotated[str | None, typer.Option(help="Only on this fairness key.")] = None
+    action: Annotated[int | None, typer.Option(help="Only of this bulk action.")] = None
+    before: Before = None
+    limit: Limit = 50
+
+
+@actions.command("list")
+@with_options
+def list_actions(options: ListOptions) -> None:
+    """List bulk actions, newest first.
+
+    Example: fairlead actions list --limit 10 --json
+    """
+    with one_line_errors():
+        found = app_on(options.url).management.actions.list(
+            before=options.before, limit=options.limit
+        )
+        if options.json:
+            as_json([document(action) for action in found])
+            return
+        as_table(
+            ("id", "action", "by", "asked", "state", "looked at", "changed", "refused", "filter"),
+            [
+                (
+                    action.id,
+                    action.verb,
+                    action.actor,
+                    time_of(action.asked_at)[:19],
+                    _state(action),
+                    f"{action.looked:,}",
+                    f"{action.changed:,}",
+                    f"{action.refused:,}",
+                    _filter(action),
+                )
+                for action in found
+            ],
+        )
+
+
+@actions.command("show")
+@with_options
+def show(id: Id, options: OutputOptions) -> None:
+    """Show one bulk action with its filter, counts and performer.
+
+    Example: fairlead actions show 12
+    """
+    with one_line_errors():
+        action = app_on(options.url).management.actions.show(id)
+        if options.json:
+            as_json(document(action))
+            return
+        shown: dict[str, Any] = {**readable(action), "where": _filter(action)}
+        as_table(
+            ("", ""), [(name, value) for name, value in shown.items() if value not in (None, "")]
+        )
+
+
+@actions.command("interrupt")
+@with_options
+def interrupt(id: Id, options: PersonOptions) -> None:
+    """Stop a bulk action after its running batch. `actions resume` goes on with it.
+
+    Example: fairlead actions interrupt 12
+    """
+    with one_line_errors():
+        management = app_on(options.url).management
+        action = management.actions.interrupt(id, actor=actor_of(options.actor))
+        if options.json:
+            as_json(document(action))
+        elif action.is_stopping:
+            say(f"bulk action {id} stops after its running batch")
+        else:
+            say(f"bulk action {id} is interrupted")
+
+
+@actions.command("resume")
+@with_options
+def resume(id: Id, options: ResumeOptions) -> None:
+    """Go on here with a bulk action that was interrupted, failed, or lost its process.
+
+    Example: fairlead actions resume 12
+    """
+    with one_line_errors():
+        management = app_on(options.url).management
+        action = management.actions.resume(
+            id, actor=actor_of(options.actor), take_over=options.take_over
+        )
+        action = perform(management, action, options.json)
+        if options.json:
+            as_json(document(action))
+        else:
+            say(f"{action.verb}: {action.changed:,} changed, {action.refused:,} refused")
+        if action.state == ActionState.INTERRUPTED:
+            say_error(hint(action.id))
+            raise typer.Exit(INTERRUPTED)
+        if action.refused:
+            raise typer.Exit(WORK_FAILED)
+
+
+@with_options
+def audit(
+    filters: AuditFilters, json: Annotated[bool, typer.Option("--json")] = False, url: Url = None
+) -> None:
+    """List the actions of people, newest first: who, when, what, and on what.
+
+    Example: fairlead audit --actor ada --verb cancel
+    """
+    with one_line_errors():
+        found = app_on(url).management.audit.list(**msgspec.structs.asdict(filters))
+        if json:
+            as_json([readable(entry) | {"at": time_of(entry.at)} for entry in found])
+            return
+        as_table(
+            ("id", "at", "by", "action", "outcome", "on", "queue", "key", "details"),
+            [
+                (
+                    entry.id,
+                    time_of(entry.at)[:19],
+                    entry.actor,
+                    entry.verb,
+                    entry.outcome,
+                    entry.task_id
+                    or entry.subject
+                    or (entry.action and f"bulk action {entry.action}"),
+                    entry.queue,
+                    entry.fairness_key,
+                    entry.details,
+                )
+                for entry in found
+            ],
+        )
+
+
+def perform(management: Management, action: BulkAction, json: bool) -> BulkAction:
+    """Perform an action that this process has claimed, with its progress on stderr; return the
+    action as it was left, INTERRUPTED after Ctrl-C. With `json`, each batch that others follow is a
+    line of JSON."""
+    with Console(stderr=True).status("") as shown:
+
+        def on_batch(now: BulkAction) -> None:
+            if now.state != ActionState.RUNNING:
+                return
+            if json:
+                as_json_line({"action": now.id, **sums(now)})
+            else:
+                shown.update(f"{now.verb}: {now.changed:,} of {now.looked:,} changed")
+
+        try:
+            return management.actions.perform(action, on_batch=on_batch)
+        except KeyboardInterrupt:
+            return management.actions.show(action.id)
+
+
+def sums(action: BulkAction) -> dict[str, int]:
+    """Return the counts of an action by name."""
+    return {"looked": action.looked, "changed": action.changed, "refused": action.refused}
+
+
+def hint(id: int | None) -> str:
+    """Return how a person goes on with an interrupted action."""
+    if id is None:
+        return "stopped; the same command goes on"
+    return f"stopped; `fairlead actions resume {id}` goes on"
+
+
+def document(action: BulkAction) -> dict[str, Any]:
+    """Return the action for JSON."""
+    return {**readable(action), "change": msgspec.Raw(action.change.encode())}
+
+
+def _filter(action: BulkAction) -> str:
+    given = msgspec.structs.asdict(action.where)
+    del given["older_than"]
+    if action.tenants is not None:
+        given["tenants"] = ", ".join(action.tenants) or "none"
+    return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
+
+def _state(action: BulkAction) -> str:
+    return (
+        "stopping" if action.is_stopping and action.state == ActionState.RUNNING else action.state
+    )

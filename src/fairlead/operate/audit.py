@@ -1,0 +1,126 @@
+"""The audit log of people: it notes each action in the transaction that performs it, and lists the
+actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from fairlead.core import values
+from fairlead.errors import InvalidTask, NotSupported
+from fairlead.operate.context import OperateContext
+from fairlead.operate.filters import scope_of
+from fairlead.ports.audit_log import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
+from fairlead.ports.statements import Steps
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Notes the actions of people in the audit log, where the store has one. Tasks on Redis alone
+    have none."""
+
+    def __init__(self, context: OperateContext) -> None:
+        self._context = context
+
+    def noted(self, steps: Steps[T], entries: Callable[[T], Sequence[AuditDraft]]) -> Steps[T]:
+        """Run the steps, and note the actions that `entries` returns for their result."""
+        result = yield from steps
+        log = self._log()
+        if log is not None:
+            yield from log.add(entries(result))
+        return result
+
+    def note(self, entry: AuditDraft) -> None:
+        """Note an action in a transaction of its own."""
+        log = self._log()
+        if log is not None:
+            self._context.store.database.run(log.add([entry]))
+
+    def entry(
+        self,
+        actor: str,
+        verb: str,
+        *,
+        outcome: AuditOutcome = AuditOutcome.DONE,
+        task_id: str | None = None,
+        queue: str | None = None,
+        fairness_key: str | None = None,
+        subject: str | None = None,
+        action: int | None = None,
+        details: str | None = None,
+    ) -> AuditDraft:
+        """Return an entry for an action of now. Raise InvalidTask for a name that is no text."""
+        return AuditDraft(
+            at=self._context.clock.now(),
+            actor=checked_actor(actor),
+            verb=verb,
+            outcome=outcome,
+            task_id=task_id,
+            queue=queue,
+            fairness_key=fairness_key,
+            subject=subject,
+            action=action,
+            details=details,
+        )
+
+    def _log(self) -> AuditLog | None:
+        try:
+            return self._context.sql_store.audit()
+        except NotSupported:
+            return None
+
+
+class AuditManagement:
+    """Reads the audit log. Raises NotSupported where tasks are not in a SQL database."""
+
+    def __init__(self, context: OperateContext) -> None:
+        store = context.sql_store
+        self._log = store.audit()
+        self._database = store.database
+
+    def list(
+        self,
+        *,
+        actor: str | None = None,
+        verb: str | None = None,
+        task_id: str | None = None,
+        queue: str | None = None,
+        fairness_key: str | None = None,
+        action: int | None = None,
+        tenants: Collection[str] | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
+        """Return the actions of people, newest first, at most `limit`, with an id below `before`.
+        Raise InvalidTask for a value that no entry can have."""
+        texts = {
+            "actor": actor,
+            "verb": verb,
+            "task_id": task_id,
+            "queue": queue,
+            "fairness_key": fairness_key,
+        }
+        for what, text in texts.items():
+            if text is not None:
+                values.text(what, text, may_be_empty=True, error=InvalidTask)
+        for what, number in {"action": action, "before": before}.items():
+            if number is not None:
+                values.whole(what, number, 0, values.MOST_COUNT, InvalidTask)
+        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
+        scope = scope_of(tenants)
+        where = AuditFilter(
+            actor=actor,
+            verb=verb,
+            task_id=task_id,
+            queue=queue,
+            fairness_key=fairness_key,
+            action=action,
+            tenants=scope,
+        )
+        return self._database.read_now(self._log.entries(where, before, limit))
+
+
+def checked_actor(actor: str) -> str:
+    """Return the name of a person. Raise InvalidTask if it is no text."""
+    return values.text("actor", actor, may_be_empty=True, error=InvalidTask)

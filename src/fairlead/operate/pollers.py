@@ -1,0 +1,82 @@
+"""Poller of bulk actions for workers: it goes on with actions that no process performs, and deletes
+old ones. See `fairlead.engine.poller_registry`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from fairlead.clock import MICROS
+from fairlead.engine.poller_registry import PollerContext
+from fairlead.errors import NotSupported, StoreUnavailable, WriteRefused
+from fairlead.operate import batches
+from fairlead.operate.changes import from_text
+from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.ports.sql_store import SqlStore
+
+log = logging.getLogger("fairlead.actions")
+
+MOST_BATCHES = 100
+"""Batches of one round, after which the poller asks whether it is still elected."""
+
+MOST_DELETED = 1000
+"""Rows that one round deletes from each table."""
+
+
+async def perform_actions(context: PollerContext) -> float | None:
+    """Perform the oldest action without a performer; return 0 while there may be more to do. Delete
+    actions and audit entries that are older than the history is kept."""
+    try:
+        store = context.store.as_sql()
+    except NotSupported:
+        return None  # only SQL stores have bulk actions
+    database, now = store.database, context.clock.now()
+    at = await database.read(store.shared_clock(now))
+    performer = f"worker {socket.gethostname()} {os.getpid()}"
+    for found in await database.read(store.actions().unperformed(at, 1)):
+        action = await database.run_async(batches.claim(store, found, performer, now))
+        if action is not None:
+            await _perform(context, store, action)
+        return 0.0
+    is_more = False
+    before = at - round(context.intervals.keep_history * MICROS)
+    for log_or_actions in (store.actions(), store.audit()):
+        if await database.read(log_or_actions.has_old(before)):
+            deleted = await database.run_async(log_or_actions.clean(before, MOST_DELETED))
+            is_more = is_more or deleted == MOST_DELETED
+    return 0.0 if is_more else None
+
+
+async def _perform(context: PollerContext, store: SqlStore, action: BulkAction) -> None:
+    """Perform at most MOST_BATCHES batches, then let any worker go on."""
+    database, clock = store.database, context.clock
+    try:
+        change = from_text(action.change)
+        for _ in range(MOST_BATCHES):
+            found = await database.read(
+                store.tasks(batches.rest_of(action), batches.page_size(action))
+            )
+            after, notification = await database.run_async(
+                batches.change_page(store, action, change, found, clock.now())
+            )
+            if after is None:
+                return  # a person has taken the action over
+            context.announce(notification)
+            action = after
+            if action.state != ActionState.RUNNING:
+                log.info(
+                    "bulk action ended",
+                    extra={"action": action.id, "state": action.state.value},
+                )
+                return
+    except Exception as error:
+        if isinstance(error, StoreUnavailable) and not isinstance(error, WriteRefused):
+            raise  # the claim expires, and a worker goes on
+        log.exception("bulk action failed", extra={"action": action.id})
+        reason = f"{type(error).__name__}: {error}"
+        await database.run_async(
+            batches.stop(store, action, ActionState.FAILED, clock.now(), reason)
+        )
+        return
+    await database.run_async(batches.stop(store, action, ActionState.WAITING, clock.now()))
