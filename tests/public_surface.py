@@ -398,7 +398,7 @@ _MORE = {
     ("Task.options", "changes"): [*TaskOptions.__annotations__],
     **{
         (f"Management.{name}", "filters"): [*TaskFilters.__annotations__]
-        for name in ("find", "page", "count", "bulk")
+        for name in ("find", "page", "count", "bulk", "where")
     },
     **{
         (f"Task.{name}", "kwargs"): ["amount", "more"]
