@@ -28,12 +28,12 @@ def show_queues(page: Page) -> Response:
 def pause_queue(page: Page) -> Response:
     """Pause a queue in the whole cluster."""
     queue = page.form.required("queue")
-    page.management.pause(queue)
+    page.management.pause(queue, actor=page.access.name)
     return page.done(f"{queue} is paused: running tasks end, no others start.", "queues")
 
 
 def resume_queue(page: Page) -> Response:
     """Start tasks of a paused queue again."""
     queue = page.form.required("queue")
-    page.management.unpause(queue)
+    page.management.unpause(queue, actor=page.access.name)
     return page.done(f"{queue} runs again.", "queues")
