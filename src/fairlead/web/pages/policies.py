@@ -147,7 +147,7 @@ def switch(page: Page) -> Response:
 
 
 def switch_on(page: Page) -> Response:
-    """Remove the switch of a queue, or the one of all."""
+    """Remove the switch of a queue, or the one of all. Raise InvalidTask if none is set."""
     queue = page.form.exact("queue") or ""
     if not PolicyManagement(page.context).switch_on(queue, author=page.access.name):
         raise InvalidTask(f"no switch of {queue or 'every queue'} is set")

@@ -65,7 +65,8 @@ def show_tenants(page: Page) -> Response:
 
 
 def show_tenant(page: Page) -> Response:
-    """Show one tenant, by any of its fairness keys."""
+    """Show one tenant, by any of its fairness keys. Raise UnknownTask for one that the viewer may
+    not see."""
     key = page.query.exact("key") or ""
     if not page.access.sees(key):
         raise UnknownTask(f"no tenant {tenant_of(key)!r}")
