@@ -20,9 +20,11 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, SystemClock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
@@ -31,8 +33,6 @@ from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.tasks import TASKS
 from tests.pipeline.frames import at, attempt, event
 
 HOUR = 3600.0
