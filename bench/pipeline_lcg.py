@@ -31,8 +31,8 @@ from fairlead.lab.replay.report import judge  # noqa: E402
 from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
+from fairlead.pipeline.definitions.tasks import TASKS  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
-from fairlead.pipeline.silver.tasks import TASKS  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"

@@ -27,7 +27,8 @@ from pyspark.sql import functions as F  # noqa: E402, N812
 
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.gold import ALL, WINDOWS, window_start  # noqa: E402
+from fairlead.pipeline.definitions.windows import ALL, WINDOWS  # noqa: E402
+from fairlead.pipeline.gold import window_start  # noqa: E402
 from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
 from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
-from fairlead.pipeline.gold.slo import SLO
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 

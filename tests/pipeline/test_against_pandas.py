@@ -15,19 +15,19 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.gold.cost import COST
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.fairness import FAIRNESS
-from fairlead.pipeline.gold.latency import ERROR_BOUND, LATENCY
-from fairlead.pipeline.gold.slo import SLO
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.latency import ERROR_BOUND, LATENCY
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Slo
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
 from tests.generate import Truth, write_lake
 from tests.pipeline import pandas_twin as twin
 

@@ -18,14 +18,14 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.alerts.heartbeat import Heartbeat, encode
 from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
 from fairlead.pipeline.alerts.watch import Alert, Rules
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.settings import Cost, PipelineSettings
-from fairlead.pipeline.silver.backlog import BACKLOG
 from tests.pipeline.frames import at
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import MemoryTables, micros

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs import backfill as module
 from fairlead.pipeline.jobs.backfill import backfill
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.silver.service import SERVICE
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.test_build import SETTINGS, export, rounded, rows_of
 

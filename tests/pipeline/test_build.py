@@ -20,19 +20,22 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, SystemClock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.build_plan import last_build
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parquet import ParquetTables
+from fairlead.pipeline.reading.history import History
+from fairlead.pipeline.reading.views import connect
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.tasks import TASKS
 from tests.pipeline.frames import at, attempt, event
 
 HOUR = 3600.0
@@ -171,6 +174,35 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     compacted = compact(job.lake, At(200), everything=True)
     assert compacted.rows_out > 240
     assert build(job, SETTINGS).state == "nothing to do"
+
+
+def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
+    job: JobContext,
+) -> None:
+    put(job.lake, batches(7))
+    build(job, SETTINGS)
+    expected = rows_of(job.lake)
+    with connect(job.lake.root) as connection:
+        for table in (each for each in MADE if expected[each.name]):
+            found = connection.execute(f"SELECT * FROM {table.name}")
+            rows = [dict(zip(table.column_names, row, strict=True)) for row in found.fetchall()]
+            ordered = sorted(
+                map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
+            )
+            assert ordered == expected[table.name], table.name
+    services, history = expected["silver.service"], History(job.lake.root)
+    for by in ("queue", "tenant", "name"):
+        runs = history.runs(by=by).rows  # type: ignore[arg-type]
+        assert sum(r.started for r in runs) == sum(s["attempts_started"] for s in services)
+        assert sum(r.busy_us for r in runs) == sum(s["busy_us"] for s in services)
+    for row in history.waits(points=1).rows:
+        pickups = sum(
+            hist["n"]
+            for hist in expected["gold.latency_hist"]
+            if (hist["measure"], hist["fairness_key"], hist["queue"]) == ("pickup", "*", row.part)
+        )
+        assert row.n == pickups
+    assert history.as_of().history_until == last_build(job.lake.root).until
 
 
 def test_a_build_of_one_new_hour_writes_its_own_partitions_only(

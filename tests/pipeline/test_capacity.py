@@ -30,15 +30,15 @@ from fairlead.pipeline.capacity.forecast import (
 )
 from fairlead.pipeline.capacity.plan import Target
 from fairlead.pipeline.capacity.rates import hour_of_week
-from fairlead.pipeline.gold.capacity import CAPACITY
-from fairlead.pipeline.gold.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs.capacity import Horizon, capacity
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
 from tests.pipeline.tables_by_hand import MemoryTables, put, row
 
 # the formula --------------------------------------------------------------------------------------

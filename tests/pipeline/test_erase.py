@@ -23,16 +23,16 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import Built, last_build, note
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.latency import LATENCY
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.pages import CUT, LEAST_PART, normal, shows
 from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import ERASED, Wanted
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.fairness import FAIRNESS
-from fairlead.pipeline.gold.incidents import INCIDENTS
-from fairlead.pipeline.gold.latency import LATENCY
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.jobs.erase import ErasureOptions, erase, readmit_key
 from fairlead.pipeline.lake.alone import alone

@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.erase.wanted import ERASED
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.iceberg import IcebergTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.silver.tasks import TASKS
 from tests.pipeline.frames import attempt, event, frame
 from tests.pipeline.tables_by_hand import row
 from tests.pipeline.test_build import SETTINGS

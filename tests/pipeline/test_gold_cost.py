@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.cost import COST, cost
-from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.gold.cost import cost
 from tests.pipeline.frames import T0, frame, records
 from tests.pipeline.silver_rows import SECOND, served
 

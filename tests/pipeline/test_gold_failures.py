@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.failures import FAILURES, failures
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.gold.failures import failures
 from tests.pipeline.frames import at, attempt, attempts_frame, records
 
 Row = dict[str, Any]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fairlead.lab.fairness import jain
-from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.gold.fairness import fairness
 from tests.pipeline.frames import at, frame, records
 from tests.pipeline.silver_rows import SECOND
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST, latency, latency_hist
+from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.gold.latency import latency, latency_hist
 from tests.pipeline.frames import at, attempt, attempts_frame, records
 
 Row = dict[str, Any]

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, SPANS, Objective, slo, slo_counts
+from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS, SPANS
+from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from tests.pipeline.frames import at, attempt, attempts_frame, frame, records
 
 Row = dict[str, Any]

@@ -17,13 +17,13 @@ from pyspark.testing import assertSchemaEqual
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.iceberg import IcebergTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check as check_all
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
-from fairlead.pipeline.silver.tasks import TASKS
 from fairlead.pipeline.tables import lake_tables
 from tests.pipeline.frames import T0, attempt, event, frame
 from tests.pipeline.test_build import MADE, SETTINGS, batches

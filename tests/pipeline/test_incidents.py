@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.gold.incidents import INCIDENTS
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.incidents.detect import windows
 from fairlead.pipeline.jobs.incidents import IncidentRow, incidents
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.service import SERVICE
 from tests.pipeline.frames import at, attempt
 from tests.pipeline.silver_rows import served, waited
 from tests.pipeline.tables_by_hand import MemoryTables, row

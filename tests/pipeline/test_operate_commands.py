@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.silver.backlog import BACKLOG
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import put

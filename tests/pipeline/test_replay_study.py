@@ -29,10 +29,10 @@ from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.study import BASELINE, StudyPlan, study, usual_train
 from fairlead.lab.trace import Tenants
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.jobs.replay import Replayed, replay
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.replay.record import of_lake
-from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.runs import last_runs
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.replaying import arrivals

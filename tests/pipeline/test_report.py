@@ -19,14 +19,16 @@ from pyspark.sql import SparkSession
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.erase.pages import shows
 from fairlead.pipeline.erase.wanted import Wanted
-from fairlead.pipeline.gold.cost import COST
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.fairness import FAIRNESS
-from fairlead.pipeline.gold.latency import LATENCY_HIST
-from fairlead.pipeline.gold.slo import SLO
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.jobs.report import report
@@ -40,11 +42,10 @@ from fairlead.pipeline.report.data import (
     with_hashed_keys,
 )
 from fairlead.pipeline.report.page import render
-from fairlead.pipeline.report.period import MOST_POINTS, period
+from fairlead.pipeline.report.period import period
 from fairlead.pipeline.runs import Check, last_runs, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
+from fairlead.pipeline.steps import MOST_POINTS
 from tests.pipeline.frames import T0, at, attempt, frame
 
 NOW = to_micros(T0) + 3 * 3600 * 1_000_000

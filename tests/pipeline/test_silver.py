@@ -14,10 +14,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import to_datetime, to_micros
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.silver.backlog import BACKLOG, backlog
-from fairlead.pipeline.silver.service import SERVICE, service
-from fairlead.pipeline.silver.tasks import TASKS, tasks
+from fairlead.pipeline.silver.backlog import backlog
+from fairlead.pipeline.silver.service import service
+from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting
 from tests.pipeline.frames import (
     T0,

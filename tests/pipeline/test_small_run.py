@@ -19,6 +19,7 @@ from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.runs import JobRun, last_runs
@@ -80,6 +81,13 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     assert adds_up(built)
     assert (built.rows_in, built.tables["silver.tasks"], built.quarantined) == (40, 40, 0)
     assert adds_up(check(job))
+
+    by_tenant = History(job.lake.root).runs(by="tenant", points=1).rows
+    assert {(row.part, row.started, row.failed) for row in by_tenant} == {
+        ("key-0", 14, 4),
+        ("key-1", 13, 3),
+        ("key-2", 13, 3),
+    }
 
     page = tmp_path / "report.html"
     report(job, page, Selection(unexported=0))

@@ -16,8 +16,8 @@ from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError, NotAllowed, NotSupported
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.hashing import start_hashing
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.gold.capacity import CAPACITY
-from fairlead.pipeline.gold.cost import COST
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.fairness import FAIRNESS
-from fairlead.pipeline.gold.incidents import INCIDENTS
-from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST
-from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
 
 TABLES: tuple[Table, ...] = (
     ATTEMPTS,

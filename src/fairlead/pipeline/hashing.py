@@ -83,7 +83,12 @@ class Hashing:
 
 def is_hashed(lake: Lake) -> bool:
     """Return whether the keys of the lake are digests."""
-    return (lake.root / _MARK).exists()
+    return is_hashed_at(lake.root)
+
+
+def is_hashed_at(root: Path) -> bool:
+    """Return whether the keys of the lake in this folder are digests."""
+    return (root / _MARK).exists()
 
 
 def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing | None:

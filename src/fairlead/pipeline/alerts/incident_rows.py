@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
 from fairlead.pipeline.alerts.watch import Alert
+from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow
 from fairlead.pipeline.schema import SCHEMA_VERSION

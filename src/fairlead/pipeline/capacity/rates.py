@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.capacity.forecast import HOURS
-from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
-from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.parts import HOUR_US, hour_name
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.tasks import TASKS
 
 if TYPE_CHECKING:
     import pyarrow as pa

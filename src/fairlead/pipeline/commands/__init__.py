@@ -13,6 +13,7 @@ _MODULES = {
     "compact": "build",
     "reconcile": "status",
     "check": "build",
+    "sql": "sql",
     "status": "status",
     "submit": "submit",
     "replay": "replay",

@@ -31,6 +31,7 @@ def failures() -> Iterator[None]:
             raise typer.Exit(130) from None
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in (
+                "duckdb",
                 "pyspark",
                 "pyarrow",
                 "pandas",

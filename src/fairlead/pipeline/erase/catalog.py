@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.rows import TOGETHER, columns_of, owner_of
 from fairlead.pipeline.erase.trace import Trace
 from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
-from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.iceberg import IcebergTables
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.erase.rows import without
 from fairlead.pipeline.erase.trace import Trace
 from fairlead.pipeline.erase.verify import has_key, readable
 from fairlead.pipeline.erase.wanted import Wanted
-from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.table import LakeTable

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
-from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.gold.cost import COST
-from fairlead.pipeline.gold.incidents import INCIDENTS
-from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:

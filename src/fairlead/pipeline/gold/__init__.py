@@ -6,28 +6,12 @@ from __future__ import annotations
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.schema import Column
+from fairlead.pipeline.definitions.windows import DAY
 from fairlead.pipeline.sorting import SORTER
-
-MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
-
-WINDOWS = (MINUTE, HOUR, DAY)
-"""Window sizes in seconds. A day is a whole number of each, so that no window crosses midnight
-(UTC)."""
 
 KEYS_DAY = (SORTER, "day", "queue", "fairness_key")
 """Columns of a key's day; `day` in seconds since the epoch. Values carried from window to window
 stay within the day."""
-
-ALL = "*"
-"""Value that stands for all queues, names or keys together."""
-
-OF_WINDOW = (
-    Column("window_start", "timestamp", "start of the window"),
-    Column("window_s", "int", "length of the window in seconds: 60, 3600 or 86400"),
-    Column("queue", "string", "queue of the tasks"),
-)
-"""First columns of the tables with a row for each window of a queue."""
 
 
 def window_start(instant: Expression, window_s: int | Expression) -> Expression:

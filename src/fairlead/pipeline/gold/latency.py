@@ -10,77 +10,12 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import ALL, DAY, HOUR, window_start
+from fairlead.pipeline.definitions.latency import ERROR_BOUND, GROWTH, LATENCY, LATENCY_HIST
+from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
+from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import measures
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.pipeline.sorting import SORTER, sorter
-
-GROWTH = 1.02
-"""Ratio of the upper bounds of two neighbouring buckets. The value that represents a bucket is
-within (1.02 - 1) / (1.02 + 1) < 1 % of every value in it."""
-
-ERROR_BOUND = 0.01
-
-_GROUP = (
-    Column("queue", "string", "queue of the attempts"),
-    Column("name", "string", "name of the tasks"),
-    Column(
-        "fairness_key",
-        "string",
-        "fairness key, or '*' for all keys together (a key named '*' has no row)",
-    ),
-    Column(
-        "measure",
-        "string",
-        "pickup (ready to started), run (started to finished), e2e (submitted to"
-        " finished, for the attempt that made the task DONE) or retry_delay (due to"
-        " started, for runs after the first)",
-    ),
-)
-
-LATENCY_HIST = Table(
-    "gold.latency_hist",
-    "histogram of the durations of attempts in buckets that are 2 % wide; bucket b"
-    " counts durations with 1.02^(b-1) < microseconds <= 1.02^b, and bucket 0 also"
-    " counts 0",
-    key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
-    instant="hour",
-    by="date",
-    columns=(
-        Column("hour", "timestamp", "hour that contains finished_at"),
-        *_GROUP,
-        Column("bucket", "int", "number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)"),
-        Column("n", "bigint", "number of attempts in the bucket"),
-        Column("max_us", "bigint", "greatest duration in the bucket"),
-        WRITTEN_UNDER,
-    ),
-)
-
-LATENCY = Table(
-    "gold.latency",
-    "percentiles of the durations of attempts, by nearest rank; half of the durations"
-    " do not exceed p50",
-    key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
-    instant="window_start",
-    by="date",
-    columns=(
-        Column("window_start", "timestamp", "start of the window that contains finished_at"),
-        Column("window_s", "int", "length of the window in seconds: 3600 or 86400"),
-        *_GROUP,
-        Column("n", "bigint", "number of attempts in the window"),
-        Column("p50", "double", "50th percentile in microseconds"),
-        Column("p90", "double", "90th percentile in microseconds"),
-        Column("p99", "double", "99th percentile in microseconds"),
-        Column("p999", "double", "99.9th percentile in microseconds"),
-        Column("max_us", "bigint", "greatest duration, exact"),
-        Column(
-            "error_bound",
-            "double",
-            "greatest relative error of the percentiles; below 100 us, the error is 1 us at most",
-        ),
-        WRITTEN_UNDER,
-    ),
-)
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 

@@ -11,19 +11,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.gold import ALL, window_start
+from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS, SPANS, STEP_S
+from fairlead.pipeline.definitions.windows import ALL
+from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import has_failed, is_run, measures
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
-
-STEP_S = 300
-SPANS = {
-    "burn_5m": STEP_S,
-    "burn_30m": 1800,
-    "burn_1h": 3600,
-    "burn_6h": 21_600,
-    "burn_3d": 259_200,
-}
-"""Length of each span in seconds, including the window itself."""
+from fairlead.pipeline.schema import SCHEMA_VERSION
 
 
 class Objective(NamedTuple):
@@ -38,56 +30,6 @@ class Objective(NamedTuple):
     """pickup, run or e2e. For e2e, only runs that end the task (DONE or ERROR) count."""
     threshold_us: int
     objective: float
-
-
-_WINDOW = (
-    Column("window_start", "timestamp", "start of the five minutes that contain finished_at"),
-    Column("slo_id", "string", "id of the objective"),
-    Column(
-        "good", "bigint", "number of runs that did not fail and were no slower than the threshold"
-    ),
-    Column("bad", "bigint", "number of runs that failed or were slower than the threshold"),
-)
-
-SLO_COUNTS = Table(
-    "gold.slo_counts",
-    "good and bad runs by objective in windows of five minutes; a window without runs has no row",
-    key=("window_start", "slo_id"),
-    instant="window_start",
-    by="date",
-    columns=(*_WINDOW, WRITTEN_UNDER),
-)
-
-_BURN = (
-    "rate at which the error budget was spent over the {span} that end with this window, as a"
-    " multiple of the rate that the objective allows"
-)
-
-SLO = Table(
-    "gold.slo",
-    "burn rates of the error budget of each objective; a window without runs has no row",
-    key=("window_start", "slo_id"),
-    instant="window_start",
-    by="date",
-    columns=(
-        *_WINDOW,
-        Column("objective", "double", "fraction of the runs that must be good"),
-        *(Column(name, "double", _BURN.format(span=name.removeprefix("burn_"))) for name in SPANS),
-        Column(
-            "budget_left",
-            "double",
-            "1 - burn_3d: the fraction that is left of the error budget of three days; below"
-            " 0 if overspent",
-        ),
-        Column(
-            "state",
-            "string",
-            "page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h and 30m;"
-            " ticket: above 1 over both 3d and 6h; ok: neither",
-        ),
-        WRITTEN_UNDER,
-    ),
-)
 
 
 def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import KEYS_DAY, MINUTE
+from fairlead.pipeline.definitions.windows import MINUTE
+from fairlead.pipeline.gold import KEYS_DAY
 
 LONGER_THAN_USUAL = 10
 """Least wait of a starved key, as a multiple of the median pickup of its queue."""

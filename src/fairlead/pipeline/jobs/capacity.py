@@ -12,12 +12,12 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.capacity.forecast import HOURS, NAIVE
 from fairlead.pipeline.capacity.plan import QueuePlan, Target, TooYoung, week_ahead
 from fairlead.pipeline.capacity.rates import gather
-from fairlead.pipeline.gold.capacity import CAPACITY
+from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import HOUR_US, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
-from fairlead.pipeline.silver.service import SERVICE
 
 MOST_WEEKS = 8
 _JUDGED_WEEKS = 3

@@ -9,15 +9,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.gold.cost import COST
-from fairlead.pipeline.gold.latency import LATENCY_HIST
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.lake.parts import hours_of, runs_of
 from fairlead.pipeline.quality import is_sound, sound
 from fairlead.pipeline.runs import Check
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
 from fairlead.pipeline.tables import Tables
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.clock import Clock, to_datetime
+from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.gold.capacity import CAPACITY
-from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.garbage import Garbage, garbage, remove
 from fairlead.pipeline.lake.lake import Lake

@@ -15,9 +15,11 @@ from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.alerts.incident_rows import incidents_of_alerts
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.gold.incidents import INCIDENTS
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents import detect
 from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow, Minute
@@ -25,8 +27,6 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
-from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.silver.service import SERVICE
 
 BY_DEFAULT = 7
 """Days searched by default, up to the last one in the tables."""

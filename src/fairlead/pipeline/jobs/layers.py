@@ -18,21 +18,30 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.gold import ALL, DAY, HOUR
-from fairlead.pipeline.gold.cost import COST, cost
-from fairlead.pipeline.gold.failures import FAILURES, failures
-from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
-from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST, latency, latency_hist
-from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, Objective, slo, slo_counts
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE, tenant_share
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
+from fairlead.pipeline.gold.cost import cost
+from fairlead.pipeline.gold.failures import failures
+from fairlead.pipeline.gold.fairness import fairness
+from fairlead.pipeline.gold.latency import latency, latency_hist
+from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
+from fairlead.pipeline.gold.tenant_share import tenant_share
 from fairlead.pipeline.lake import parts as p
 from fairlead.pipeline.quality import quarantined, sound
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.silver.backlog import BACKLOG, backlog
-from fairlead.pipeline.silver.service import SERVICE, service
-from fairlead.pipeline.silver.tasks import TASKS, tasks
+from fairlead.pipeline.silver.backlog import backlog
+from fairlead.pipeline.silver.service import service
+from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting
 from fairlead.pipeline.tables import Tables
 

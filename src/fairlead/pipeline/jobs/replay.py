@@ -12,9 +12,10 @@ from fairlead.clock import Clock
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.runner import InProcess, Runner
 from fairlead.lab.policies.study import Study, StudyPlan, study
+from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
+from fairlead.pipeline.replay.tables import replay_rows, wait_rows
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
 

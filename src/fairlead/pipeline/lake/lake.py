@@ -23,13 +23,7 @@ class Lake:
         """Raise ConfigurationError for the URL of an object store, or a folder that cannot be
         used."""
         need("pyarrow")
-        text = str(root)
-        if "://" in text and not text.startswith("file://"):
-            raise ConfigurationError(
-                f"lake {shown_url(text)}: Parquet tables need a local or POSIX file system; on an"
-                " object store use --catalog (Iceberg)"
-            )
-        self.root = Path(text.removeprefix("file://")).absolute()
+        self.root = _folder(root)
         try:
             durable.folder(self.root)
             check_folder("lake", self.root / _IDENTITY)
@@ -61,3 +55,34 @@ class Lake:
     def reader(self) -> str:
         """Name of the lake as a reader of stores."""
         return f"lake {self.identity}"
+
+
+def existing(root: str | Path) -> Path:
+    """Return the folder of a lake that is only read, and so not made. Raise ConfigurationError for
+    the URL of an object store, a folder that cannot be used, or a folder without a lake."""
+    folder = _folder(root)
+    check_folder("lake", folder / _IDENTITY)
+    try:
+        is_lake = any((entry / "_manifest").is_dir() for entry in folder.iterdir())
+    except FileNotFoundError:
+        is_lake = False
+    except OSError as error:
+        raise ConfigurationError(
+            f"lake {folder}: {error.strerror}; give a folder that can be read"
+        ) from error
+    if not is_lake:
+        raise ConfigurationError(
+            f"lake {folder}: there is no lake; `fairlead pipeline ingest` makes one from the store,"
+            " and --lake or FAIRLEAD_LAKE names another folder"
+        )
+    return folder
+
+
+def _folder(root: str | Path) -> Path:
+    text = str(root)
+    if "://" in text and not text.startswith("file://"):
+        raise ConfigurationError(
+            f"lake {shown_url(text)}: Parquet tables need a local or POSIX file system; on an"
+            " object store use --catalog (Iceberg)"
+        )
+    return Path(text.removeprefix("file://")).absolute()

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fairlead.pipeline.build_plan import last_build
-from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits

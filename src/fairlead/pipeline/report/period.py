@@ -11,36 +11,16 @@ from pyspark.sql import functions as F
 
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.gold import WINDOWS, window_start
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.windows import WINDOWS
+from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.lake.parts import start_of
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.steps import step_for
 from fairlead.pipeline.tables import Tables
-
-MOST_POINTS = 200
-"""Maximum number of points of a line; more cannot be distinguished on a page."""
 
 BY_DEFAULT = timedelta(days=7)
 """Length of a report without an explicit start."""
-
-_DAY_S = 86_400
-_STEPS = (
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-    10_800,
-    21_600,
-    43_200,
-    _DAY_S,
-    2 * _DAY_S,
-    7 * _DAY_S,
-)
-"""Steps in seconds. Each is a whole number of windows of a size in gold."""
 
 
 class Period(NamedTuple):
@@ -106,17 +86,9 @@ def period(
             " earlier --since"
         )
     begin, end = _rounded(begin, 3600, up=False), _rounded(end, 3600, up=True)
-    step_s = _step(end - begin)
+    step_s = step_for((end - begin).total_seconds())
     unit_s = max(step_s, 3600)
     return Period(_rounded(begin, unit_s, up=False), _rounded(end, unit_s, up=True), step_s)
-
-
-def _step(length: timedelta) -> int:
-    """Return the shortest step that makes no more points than can be drawn."""
-    for step_s in _STEPS:
-        if length.total_seconds() <= step_s * MOST_POINTS:
-            return step_s
-    return _DAY_S * -(-int(length.total_seconds()) // (_DAY_S * MOST_POINTS))
 
 
 def _rounded(instant: datetime, unit_s: int, up: bool) -> datetime:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.core.tuning.canary import Wait, misallocated
 from fairlead.core.tuning.control import Used, declared_weight
 from fairlead.core.tuning.limit_control import Workers
-from fairlead.pipeline.gold import ALL, HOUR, MINUTE
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
-from fairlead.pipeline.gold.slo import SLO
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.definitions.slo import SLO
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import ALL, HOUR, MINUTE
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 

@@ -8,7 +8,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.cost import COST
+from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.report.facts import collect
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.tables import Tables

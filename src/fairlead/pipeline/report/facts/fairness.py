@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.fairness import FAIRNESS
+from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.report.facts import collect
 from fairlead.pipeline.report.facts.service import MOST_QUEUES, QUEUES_DRAWN
-from fairlead.pipeline.report.period import MOST_POINTS, Period
+from fairlead.pipeline.report.period import Period
+from fairlead.pipeline.steps import MOST_POINTS
 from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.slo import SLO, STEP_S
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.slo import SLO, STEP_S
 from fairlead.pipeline.report.facts import collect
-from fairlead.pipeline.report.period import MOST_POINTS, Period
+from fairlead.pipeline.report.period import Period
+from fairlead.pipeline.steps import MOST_POINTS
 from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:

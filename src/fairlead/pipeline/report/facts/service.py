@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.report.facts import collect
-from fairlead.pipeline.report.period import MOST_POINTS, Period
-from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.report.period import Period
+from fairlead.pipeline.steps import MOST_POINTS
 from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:

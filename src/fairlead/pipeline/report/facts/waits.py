@@ -11,14 +11,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.clock import MICROS, to_micros
-from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.gold.latency import LATENCY_HIST, latency
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import ALL
+from fairlead.pipeline.gold.latency import latency
 from fairlead.pipeline.report.facts import collect
 from fairlead.pipeline.report.facts.service import QUEUES_DRAWN
-from fairlead.pipeline.report.period import MOST_POINTS, Period
-from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.silver.tasks import TASKS
+from fairlead.pipeline.report.period import Period
+from fairlead.pipeline.steps import MOST_POINTS
 from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Patch
 
-from fairlead.pipeline.gold.slo import STEP_S
+from fairlead.pipeline.definitions.slo import STEP_S
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.report.pictures.canvas import (
     BAD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.gold.cost import COST
+from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.cost import parts_of_whole
 from fairlead.pipeline.report.grids import GridColumn, grid

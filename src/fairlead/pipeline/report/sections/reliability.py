@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.gold.failures import FAILURES
-from fairlead.pipeline.gold.slo import SLO
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.grids import Grid, GridColumn, grid
 from fairlead.pipeline.report.pictures import reliability as pictures

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.gold.fairness import FAIRNESS
-from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import TOP, ReportData
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import service as pictures
 from fairlead.pipeline.report.sections import Picture, Section, missing_rows
-from fairlead.pipeline.silver.service import SERVICE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.gold.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.waits import HOUR_S, slowdown_percentiles, times_seen
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import waits as pictures
 from fairlead.pipeline.report.sections import Picture, Section, missing_rows
-from fairlead.pipeline.silver.tasks import TASKS
 
 _BANDS = 5
 _HOURS_LISTED = 8

@@ -1,8 +1,4 @@
-"""Incidents: the time, the subject and the effect of each.
-
-`fairlead pipeline incidents` writes the table. `fairlead pipeline alerts` writes it earlier, with
-less detail. The build does not write it.
-"""
+"""Definition of gold.incidents."""
 
 from __future__ import annotations
 

@@ -1,0 +1,171 @@
+"""The engine that reads the lake: DuckDB in memory, with bounded memory, closed to everything but
+the lake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.extra import need
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY = "1GB"
+"""Memory of a connection unless given; a query that needs more is refused."""
+
+_TYPES = {
+    "string": "VARCHAR",
+    "bigint": "BIGINT",
+    "int": "INTEGER",
+    "smallint": "SMALLINT",
+    "tinyint": "TINYINT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "decimal(18,6)": "DECIMAL(18,6)",
+}
+"""Types of DuckDB by the type of a column."""
+
+_WILD = re.compile(r"[*?\[]")
+
+_CURE = "try again, and if that does not help, run `fairlead pipeline check`"
+
+_TENANT_OF = """
+CREATE MACRO tenant_of(key) AS
+    CASE WHEN strpos(substr(key, 2), '/') = 0 THEN key
+         ELSE substr(key, 1, strpos(substr(key, 2), '/')) END
+"""
+"""`fairlead.model.tenant_of` in SQL."""
+
+
+def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection that spills nothing to disk, loads no extension and shows instants in
+    UTC. Raise ConfigurationError when DuckDB is missing or the memory is no size."""
+    need("duckdb")
+    import duckdb
+
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory,
+        "temp_directory": "",
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    if threads is not None:
+        settings["threads"] = threads
+    try:
+        connection = duckdb.connect(":memory:", config=settings)
+    except duckdb.Error as error:
+        raise ConfigurationError(f"memory {memory!r}: {first_line(error)}") from None
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET parquet_metadata_cache = true")
+    connection.execute(_TENANT_OF)
+    return connection
+
+
+def close_outside(
+    connection: duckdb.DuckDBPyConnection, files: Iterable[str] = (), folder: Path | None = None
+) -> None:
+    """Leave the connection these files and the files in this folder, and no other file, server or
+    setting."""
+    # DuckDB compares both the pattern of a file and the file that the pattern finds.
+    paths = [] if folder is None else [str(folder)]
+    for setting, allowed in (("allowed_paths", list(files)), ("allowed_directories", paths)):
+        texts = dict.fromkeys([*allowed, *patterns(allowed)])
+        connection.execute(f"SET {setting} = [{', '.join(map(quoted, texts))}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def reader_of(table: Table, files: str) -> str:
+    """Return the table function that reads these files (an expression of SQL) as rows of the table.
+
+    A column that is newer than a file is null there. No file is opened before a query needs it.
+    """
+    columns = ", ".join(
+        f"'{column.name}': {{'name': '{column.name}', 'type': '{_TYPES[column.type]}',"
+        " 'default_value': NULL}"
+        for column in table.columns
+    )
+    return f"read_parquet({files}, schema = MAP {{{columns}}}, hive_partitioning = false)"
+
+
+def patterns(files: Iterable[str]) -> list[str]:
+    """Return the files as DuckDB takes them: as patterns, which match these files only."""
+    return [_WILD.sub(lambda found: f"[{found[0]}]", file) for file in files]
+
+
+def empty(table: Table) -> str:
+    """Return a query without rows that has the columns of the table."""
+    columns = ", ".join(
+        f"CAST(NULL AS {_TYPES[column.type]}) AS {quoted_name(column.name)}"
+        for column in table.columns
+    )
+    return f"SELECT {columns} WHERE false"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def as_our_errors(memory: str) -> Iterator[None]:
+    """Turn errors of DuckDB in a query of ours into ConfigurationError, if it needs more memory,
+    and BrokenLake otherwise."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        raise ConfigurationError(
+            f"the query needs more memory than {memory}: read a shorter time or fewer columns, or"
+            " give it more memory"
+        ) from None
+    except duckdb.Error as error:
+        raise BrokenLake(
+            "a file of the lake cannot be read, or was replaced meanwhile:"
+            f" {first_line(error)}; {_CURE}"
+        ) from error
+
+
+@contextmanager
+def as_errors_of_a_person(memory: str) -> Iterator[None]:
+    """Turn errors of DuckDB in a query of a person into BrokenLake, if a file is named, and
+    ConfigurationError otherwise."""
+    import duckdb
+
+    with as_our_errors(memory):
+        try:
+            yield
+        except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.SerializationException):
+            raise
+        except duckdb.Error as error:
+            if not isinstance(error, duckdb.PermissionException) and ".parquet" in str(error):
+                raise
+            cause = str(error).partition("\n\nLINE ")[0]  # the line repeats the text
+            raise ConfigurationError(
+                f"the query failed: {cause}"
+                if isinstance(
+                    error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+                )
+                else f"the query failed: {cause}; if the query is right, {_CURE}"
+            ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, or its class if it has no text."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,362 @@
+"""The history of a lake for a screen: typed and bounded results over any period, of all tenants or
+of some."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from fairlead.backends.sql.sql_file import load
+from fairlead.clock import MICROS
+from fairlead.errors import ConfigurationError
+from fairlead.model.lake_history import (
+    AsOf,
+    Costs,
+    Fairness,
+    HistoryRows,
+    Incident,
+    Runs,
+    Shares,
+    Tenant,
+    Waits,
+)
+from fairlead.pipeline.build_plan import last_build
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.hashing import is_hashed_at
+from fairlead.pipeline.lake.lake import existing
+from fairlead.pipeline.lake.manifest import Manifest, Manifests
+from fairlead.pipeline.lake.parts import HOUR_US, micros_of
+from fairlead.pipeline.reading.engine import (
+    MEMORY,
+    as_our_errors,
+    close_outside,
+    patterns,
+    reader_of,
+    start,
+)
+from fairlead.pipeline.reading.views import maker_of
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.steps import MOST_POINTS, step_for
+from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure
+
+MOST_PARTS = 50
+"""Maximum number of parts (queues, tenants, names) that a result names."""
+
+MOST_INCIDENTS = 500
+MOST_FAIRNESS = 10_000
+"""Maximum number of rows: 50 queues in 200 steps."""
+
+_TRIES = 3
+_LATEST = 253_402_300_800 * MICROS
+"""Start of the year 10000, in microseconds since the epoch."""
+
+_PARAMETER = re.compile(r"\$(\w+)")
+_HASHED = "the keys of this lake are hashed, so the rows of a tenant cannot be told from others"
+_ALL_TENANTS_ONLY = "these numbers are about all tenants together, and you may see some tenants"
+
+Row = TypeVar("Row")
+
+
+class _Steps(NamedTuple):
+    since: int
+    until: int
+    step_s: int
+
+    @property
+    def window_s(self) -> int:
+        """Seconds of the largest windows of gold that make up a step."""
+        return max(
+            window
+            for window in WINDOWS
+            if self.step_s % window == 0 and self.since % (window * MICROS) == 0
+        )
+
+
+class History(LakeHistory):
+    """The history of a lake's folder. Memory is bounded; a period of many partitions is read by at
+    most `threads` threads."""
+
+    def __init__(self, lake: str | Path, *, memory: str = MEMORY, threads: int = 2) -> None:
+        """Raise ConfigurationError if there is no lake in this folder or DuckDB is missing."""
+        self.root = existing(lake)
+        self._memory = memory
+        self._connection = start(memory, threads)
+        close_outside(self._connection, folder=self.root)
+        self._statements = load("history.sql", __package__)
+        self._manifests: dict[str, Manifest] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def extent(self) -> Extent | None:
+        parts = self._manifest(SERVICE).parts
+        if not parts:
+            return None
+        return Extent(micros_of(min(parts)), micros_of(max(parts)) + HOUR_US)
+
+    def as_of(self, table: Table = SERVICE) -> AsOf:
+        """Return the state of a table."""
+        return AsOf(self._manifest(table).written_at or None, last_build(self.root).until or None)
+
+    def runs(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        by: By = "queue",
+        queue: str | None = None,
+        name: str | None = None,
+        tenants: Collection[str] | None = None,
+        top: int = 10,
+        points: int = MOST_POINTS,
+    ) -> HistoryRows[Runs]:
+        _check_choice("by", by, ("queue", "tenant", "name"))
+        steps = self._steps(since, until, points, MINUTE)
+        given = {"by": by, "queue": queue, "name": name, "top": _checked_top(top)}
+        return self._read("runs", SERVICE, steps, Runs, tenants, given)
+
+    def waits(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        by: By = "queue",
+        measure: Measure = "pickup",
+        queue: str | None = None,
+        name: str | None = None,
+        tenants: Collection[str] | None = None,
+        top: int = 10,
+        points: int = MOST_POINTS,
+    ) -> HistoryRows[Waits]:
+        _check_choice("by", by, ("queue", "tenant", "name"))
+        _check_choice("measure", measure, ("pickup", "run", "e2e", "retry_delay"))
+        steps = self._steps(since, until, points, HOUR)
+        given = {
+            "by": by,
+            "measure": measure,
+            "queue": queue,
+            "name": name,
+            "all_keys": by != "tenant" and tenants is None,
+            "growth": GROWTH,
+            "top": _checked_top(top),
+        }
+        return self._read("waits", LATENCY_HIST, steps, Waits, tenants, given)
+
+    def shares(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        queue: str | None = None,
+        tenants: Collection[str] | None = None,
+        top: int = 10,
+        points: int = MOST_POINTS,
+    ) -> HistoryRows[Shares]:
+        steps = self._steps(since, until, points, MINUTE)
+        given = {"queue": queue, "window_s": steps.window_s, "top": _checked_top(top)}
+        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, given)
+
+    def fairness(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        queue: str | None = None,
+        tenants: Collection[str] | None = None,
+        points: int = MOST_POINTS,
+    ) -> HistoryRows[Fairness]:
+        steps = self._steps(since, until, points, MINUTE)
+        if tenants is not None:
+            return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
+        given = {"queue": queue, "window_s": steps.window_s, "most": MOST_FAIRNESS}
+        return self._read("fairness", FAIRNESS, steps, Fairness, None, given)
+
+    def incidents(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        queue: str | None = None,
+        tenants: Collection[str] | None = None,
+    ) -> HistoryRows[Incident]:
+        steps = self._steps(since, until, 1, MINUTE)
+        given = {"queue": queue, "most": MOST_INCIDENTS}
+        return self._read("incidents", INCIDENTS, steps, Incident, tenants, given, from_first=True)
+
+    def costs(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        queue: str | None = None,
+        tenants: Collection[str] | None = None,
+        top: int = 10,
+        points: int = MOST_POINTS,
+    ) -> HistoryRows[Costs]:
+        steps = self._steps(since, until, points, DAY)
+        given = {"queue": queue, "top": _checked_top(top)}
+        return self._read("costs", COST, steps, Costs, tenants, given)
+
+    def top_tenants(
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        queue: str | None = None,
+        tenants: Collection[str] | None = None,
+        top: int = 10,
+    ) -> HistoryRows[Tenant]:
+        runs = self.runs(since, until, by="tenant", queue=queue, tenants=tenants, top=top, points=1)
+        named = [row for row in runs.rows if row.part is not None]
+        found = frozenset(row.part for row in named if row.part is not None)
+        begin, end = runs.since, runs.until
+        waits = self.waits(begin, end, by="tenant", queue=queue, tenants=found, top=top, points=1)
+        shares = self.shares(begin, end, queue=queue, tenants=found, top=top, points=1)
+        costs = self.costs(begin, end, queue=queue, tenants=found, top=top, points=1)
+        wait_of = {row.part: row for row in waits.rows}
+        share_of = {row.part: row for row in shares.rows}
+        cost_of = {row.part: row for row in costs.rows}
+        rows = []
+        for row in named:
+            wait, share, cost = (
+                wait_of.get(row.part),
+                share_of.get(row.part),
+                cost_of.get(row.part),
+            )
+            rows.append(
+                Tenant(
+                    tenant=row.part or "",
+                    started=row.started,
+                    failed=row.failed,
+                    busy_us=row.busy_us,
+                    entitled_us=None if share is None else share.entitled_us,
+                    starved=None if share is None else share.starved,
+                    wait_p50_us=None if wait is None else wait.p50_us,
+                    wait_p99_us=None if wait is None else wait.p99_us,
+                    amount=None if cost is None else cost.amount,
+                )
+            )
+        notes = dict.fromkeys(each.note for each in (runs, waits, shares, costs) if each.note)
+        return HistoryRows(rows, runs.since, runs.until, runs.step_s, runs.as_of, "; ".join(notes))
+
+    def _steps(self, since: int | None, until: int | None, points: int, least_s: int) -> _Steps:
+        """Return the steps of a period, limited to the hours of which the lake has runs."""
+        if not 1 <= points <= MOST_POINTS:
+            raise ConfigurationError(f"points {points}: use 1 to {MOST_POINTS}")
+        extent = self.extent() or Extent(0, HOUR_US)
+        begin, end = (
+            (extent.since if since is None else since),
+            (extent.until if until is None else until),
+        )
+        if not 0 <= begin < end <= _LATEST:
+            raise ConfigurationError(
+                f"period from {begin} to {end}: use microseconds since 1970, the start before the"
+                f" end, and no year after 9999; the lake has {extent.since} to {extent.until}"
+            )
+        if max(begin, extent.since) < min(end, extent.until):
+            begin, end = max(begin, extent.since), min(end, extent.until)
+        length_s = (end - begin) / MICROS
+        if points > 1:
+            step_s = max(step_for(length_s, points), least_s)
+            return _Steps(*_rounded(begin, end, step_s), step_s)
+        unit_s = max(least_s, MINUTE if step_for(length_s) == MINUTE else HOUR)
+        begin, end = _rounded(begin, end, unit_s)
+        return _Steps(begin, end, (end - begin) // MICROS)
+
+    def _read(
+        self,
+        statement: str,
+        table: Table,
+        steps: _Steps,
+        kind: Callable[..., Row],
+        tenants: Collection[str] | None,
+        given: dict[str, Any],
+        from_first: bool = False,
+    ) -> HistoryRows[Row]:
+        """Run a statement over the partitions of the period; with `from_first`, also over those
+        before it. Try again if another process replaced files meanwhile."""
+        if tenants is not None and is_hashed_at(self.root):
+            return HistoryRows([], *steps, self.as_of(table), _HASHED)
+        values = {
+            **given,
+            "since": steps.since,
+            "until": steps.until,
+            "step_us": steps.step_s * MICROS,
+            "tenants": None if tenants is None else sorted(tenants),
+        }
+        for attempt in range(1, _TRIES + 1):
+            manifest = self._manifest(table)
+            files = [
+                str(self.root / table.name / file)
+                for part in _parts_between(manifest, table, steps, from_first)
+                for file in manifest.parts[part].files
+            ]
+            try:
+                rows = self._rows(statement, table, files, values) if files else []
+            except BrokenLake:
+                if attempt == _TRIES or self._manifest(table).number == manifest.number:
+                    raise
+                continue
+            break
+        note = (
+            ""
+            if manifest.written_at
+            else f"{table.name} has not been made in this lake: run `{maker_of(table)}`"
+        )
+        as_of = self.as_of(table)
+        return HistoryRows([kind(*row) for row in rows], *steps, as_of, note)
+
+    def _rows(
+        self, statement: str, table: Table, files: Sequence[str], values: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        text = self._statements[statement]
+        named = set(_PARAMETER.findall(text)) | {"files"}
+        used = {name: value for name, value in values.items() if name in named}
+        with as_our_errors(self._memory), self._connection.cursor() as cursor:
+            cursor.execute(
+                text.format(rows=reader_of(table, "$files")), {**used, "files": patterns(files)}
+            )
+            return cursor.fetchall()
+
+    def _manifest(self, table: Table) -> Manifest:
+        """Return the newest manifest of a table, decoded once."""
+        manifests = Manifests(self.root / table.name)
+        numbers = manifests.numbers()
+        known = self._manifests.get(table.name)
+        if known is None or not numbers or known.number != numbers[-1]:
+            known = self._manifests[table.name] = manifests.newest()
+        return known
+
+
+def _parts_between(manifest: Manifest, table: Table, steps: _Steps, from_first: bool) -> list[str]:
+    length = (HOUR if table.by == "hour" else DAY) * MICROS
+    return [
+        part
+        for part in sorted(manifest.parts)
+        if micros_of(part) < steps.until and (from_first or micros_of(part) + length > steps.since)
+    ]
+
+
+def _rounded(begin: int, end: int, unit_s: int) -> tuple[int, int]:
+    unit = unit_s * MICROS
+    return begin // unit * unit, -(-end // unit) * unit
+
+
+def _checked_top(top: int) -> int:
+    if not 1 <= top <= MOST_PARTS:
+        raise ConfigurationError(f"top {top}: use 1 to {MOST_PARTS}")
+    return top
+
+
+def _check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
+    if given not in allowed:
+        raise ConfigurationError(f"{what} {given!r}: use {', '.join(allowed)}")

@@ -1,0 +1,536 @@
+"""History without Spark: equal to plain Python on drawn tables, and no row of another tenant."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.errors import ConfigurationError
+from fairlead.model import tenant_of
+from fairlead.model.lake_history import HistoryRows
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reading.history import History
+from fairlead.pipeline.schema import Table
+from tests.pipeline.frames import T0
+from tests.pipeline.tables_by_hand import micros, put, row
+from tests.tiers import examples
+
+MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
+START = T0.replace(minute=0, second=0, microsecond=0)
+FIRST = micros(START)
+
+keys = st.sampled_from(
+    [
+        "",
+        "*",
+        "acme",
+        "acme/7",
+        "acme/8/x",
+        "acme2",
+        "/",
+        "/a/b",
+        "be\nta/ü",
+        "beta",
+        "'; --",
+        "😀/1",
+    ]
+)
+queues = st.sampled_from(["q", "payouts", "*"])
+names = st.sampled_from(["pay", "send", "it's"])
+minutes = st.integers(0, 3 * 24 * 60)
+counts = st.integers(0, 1 << 40)
+few = st.integers(0, 9)
+
+
+def tables_of(table: Table, fields: Mapping[str, st.SearchStrategy[Any]]) -> Any:
+    """Return a strategy of rows of the table, each key at most once."""
+    return st.lists(
+        st.fixed_dictionaries(dict(fields)).map(lambda drawn: row(table, **drawn)),
+        max_size=30,
+        unique_by=lambda made: tuple(made[column] for column in table.key),
+    )
+
+
+def at_minutes(least: int = 1) -> st.SearchStrategy[Any]:
+    return minutes.map(lambda minute: START + timedelta(minutes=minute // least * least))
+
+
+@contextmanager
+def history_of(rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> Iterator[History]:
+    """Open the history of a lake with these rows."""
+    with tempfile.TemporaryDirectory(prefix="o'lake [a-b]*") as folder:
+        lake = Lake(folder)
+        for table, made in rows.items():
+            put(lake, table, made)
+        history = History(folder)
+        try:
+            yield history
+        finally:
+            history.close()
+
+
+def in_scope(key: str, tenants: Collection[str] | None) -> bool:
+    return tenants is None or tenant_of(key) in tenants
+
+
+def ranked(weights: Mapping[str, tuple[Any, ...]], top: int) -> dict[str, tuple[str | None, int]]:
+    """Return the name and the rank of each part: the greatest weights first, the rest together."""
+    order = sorted(
+        weights, key=lambda part: (*(-weight for weight in weights[part]), part.encode())
+    )
+    return {
+        part: (part, rank) if rank <= top else (None, top + 1)
+        for rank, part in enumerate(order, start=1)
+    }
+
+
+def expected_rows(
+    found: HistoryRows[Any],
+    rows: Sequence[Mapping[str, Any]],
+    instant: str,
+    part_of: Callable[[Mapping[str, Any]], str],
+    columns: Sequence[str],
+    weigh: Sequence[str],
+    top: int,
+) -> dict[tuple[int, int], tuple[Any, ...]]:
+    """Return (name of the part, *sums) by rank and step, in plain Python."""
+    inside = [each for each in rows if found.since <= micros(each[instant]) < found.until]
+    total: dict[str, list[Any]] = defaultdict(lambda: [0] * len(weigh))
+    for each in inside:
+        for n, column in enumerate(weigh):
+            total[part_of(each)][n] += each[column]
+    rank_of = ranked({part: tuple(sums) for part, sums in total.items()}, top)
+    sums: dict[tuple[int, int], list[Any]] = {}
+    for each in inside:
+        part, rank = rank_of[part_of(each)]
+        step = found.step_s * 1_000_000
+        begun = found.since + (micros(each[instant]) - found.since) // step * step
+        known = sums.setdefault((rank, begun), [part, *[0] * len(columns)])
+        for n, column in enumerate(columns, start=1):
+            known[n] += each[column]
+    return {place: tuple(values) for place, values in sorted(sums.items())}
+
+
+scopes = st.one_of(st.none(), st.frozensets(keys.map(tenant_of), max_size=3))
+parts = st.sampled_from(["queue", "tenant", "name"])
+
+
+def part_in(by: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda each: tenant_of(each["fairness_key"]) if by == "tenant" else each[by]
+
+
+@settings(max_examples=examples(300))
+@given(
+    rows=tables_of(
+        SERVICE,
+        {
+            "window_start": at_minutes(),
+            "queue": queues,
+            "fairness_key": keys,
+            "name": names,
+            **dict.fromkeys(
+                ("attempts_started", "attempts_done", "failed", "busy_us", "wasted_us"), counts
+            ),
+        },
+    ),
+    by=parts,
+    queue=st.none() | queues,
+    name=st.none() | names,
+    tenants=scopes,
+    top=st.integers(1, 4),
+    points=st.sampled_from([1, 2, 30, 200]),
+    period=st.none() | st.tuples(minutes, st.integers(1, 5000)),
+)
+def test_runs_are_the_sums_of_the_rows_of_the_period(
+    rows: list[dict[str, Any]],
+    by: Any,
+    queue: str | None,
+    name: str | None,
+    tenants: Collection[str] | None,
+    top: int,
+    points: int,
+    period: tuple[int, int] | None,
+) -> None:
+    since, until = (
+        (None, None)
+        if period is None
+        else (FIRST + period[0] * MINUTE_US, FIRST + sum(period) * MINUTE_US)
+    )
+    with history_of({SERVICE: rows}) as history:
+        found = history.runs(
+            since, until, by=by, queue=queue, name=name, tenants=tenants, top=top, points=points
+        )
+    wanted = [
+        each
+        for each in rows
+        if in_scope(each["fairness_key"], tenants)
+        and queue in (None, each["queue"])
+        and name in (None, each["name"])
+    ]
+    columns = ("attempts_started", "attempts_done", "failed", "busy_us", "wasted_us")
+    expected = expected_rows(
+        found, wanted, "window_start", part_in(by), columns, ("busy_us", "attempts_started"), top
+    )
+    assert {
+        (r.rank, r.at): (r.part, r.started, r.done, r.failed, r.busy_us, r.wasted_us)
+        for r in found.rows
+    } == expected
+    assert [(r.rank, r.at) for r in found.rows] == list(expected)
+    assert len({r.at for r in found.rows}) <= points + 1
+    if since is None:
+        assert sum(r.started for r in found.rows) == sum(e["attempts_started"] for e in wanted)
+
+
+@settings(max_examples=examples(300))
+@given(
+    rows=tables_of(
+        LATENCY_HIST,
+        {
+            "hour": at_minutes(60),
+            "queue": queues,
+            "name": names,
+            "fairness_key": keys,
+            "measure": st.sampled_from(["pickup", "run"]),
+            "bucket": st.integers(0, 900),
+            "n": st.integers(1, 5000),
+            "max_us": counts,
+        },
+    ),
+    by=parts,
+    tenants=scopes,
+    top=st.integers(1, 4),
+    points=st.sampled_from([1, 30, 200]),
+)
+def test_percentiles_of_waits_are_by_nearest_rank_over_the_merged_buckets(
+    rows: list[dict[str, Any]], by: Any, tenants: Collection[str] | None, top: int, points: int
+) -> None:
+    last = FIRST + 4 * DAY_US
+    with history_of({LATENCY_HIST: rows}) as history:
+        found = history.waits(FIRST, last, by=by, tenants=tenants, top=top, points=points)
+    is_all = by != "tenant" and tenants is None
+    wanted = [
+        each
+        for each in rows
+        if each["measure"] == "pickup"
+        and (each["fairness_key"] == "*") == is_all
+        and (is_all or in_scope(each["fairness_key"], tenants))
+    ]
+    expected = expected_rows(found, wanted, "hour", part_in(by), ("n",), ("n",), top)
+    assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
+    rank_of = {r.part: r.rank for r in found.rows}
+    step = found.step_s * 1_000_000
+    for result in found.rows:
+        merged: dict[int, list[int]] = {}
+        for each in wanted:
+            begun = found.since + (micros(each["hour"]) - found.since) // step * step
+            rank = rank_of.get(part_in(by)(each), top + 1)
+            if (begun, rank) == (result.at, result.rank):
+                known = merged.setdefault(each["bucket"], [0, 0])
+                merged[each["bucket"]] = [known[0] + each["n"], max(known[1], each["max_us"])]
+        for per_mille, value in ((500, result.p50_us), (900, result.p90_us), (990, result.p99_us)):
+            assert value == pytest.approx(percentile(merged, per_mille), rel=1e-9)
+        assert result.max_us == max(most for _, most in merged.values())
+
+
+def percentile(buckets: Mapping[int, Sequence[int]], per_mille: int) -> float:
+    """Return the least value of the buckets that reach the rank."""
+    total, up_to, reached = sum(n for n, _ in buckets.values()), 0, []
+    for bucket in sorted(buckets):
+        n, most = buckets[bucket]
+        up_to += n
+        if up_to * 1000 >= total * per_mille:
+            reached.append(min(2 / (GROWTH + 1) * GROWTH**bucket, most))
+    return min(reached)
+
+
+@settings(max_examples=examples(300))
+@given(
+    rows=tables_of(
+        TENANT_SHARE,
+        {
+            "window_start": at_minutes(60 * 24),
+            "window_s": st.sampled_from([60, 3600, 86_400]),
+            "queue": queues,
+            "fairness_key": keys,
+            "starved": st.booleans(),
+            **dict.fromkeys(("busy_us", "entitled_us", "demand_us", "claimed", "lag_us"), counts),
+        },
+    ),
+    days=st.integers(1, 3),
+    tenants=scopes,
+    top=st.integers(1, 4),
+    points=st.sampled_from([1, 2, 200]),
+)
+def test_shares_add_up_the_windows_of_one_size(
+    rows: list[dict[str, Any]],
+    days: int,
+    tenants: Collection[str] | None,
+    top: int,
+    points: int,
+) -> None:
+    with history_of({TENANT_SHARE: rows}) as history:
+        found = history.shares(
+            FIRST, FIRST + days * DAY_US, tenants=tenants, top=top, points=points
+        )
+    window_s = max(
+        size
+        for size in (60, 3600, 86_400)
+        if found.step_s % size == 0 and found.since % (size * 1_000_000) == 0
+    )
+    wanted = [
+        each
+        for each in rows
+        if each["window_s"] == window_s and in_scope(each["fairness_key"], tenants)
+    ]
+    expected = expected_rows(
+        found,
+        wanted,
+        "window_start",
+        part_in("tenant"),
+        ("busy_us", "entitled_us", "demand_us", "claimed"),
+        ("busy_us", "entitled_us"),
+        top,
+    )
+    assert {
+        (r.rank, r.at): (r.part, r.busy_us, r.entitled_us, r.demand_us, r.claimed)
+        for r in found.rows
+    } == expected
+
+
+@settings(max_examples=examples(200))
+@given(
+    rows=tables_of(
+        COST,
+        {
+            "day": at_minutes(60 * 24),
+            "queue": queues,
+            "fairness_key": keys,
+            "amount": st.integers(0, 10**12).map(lambda n: Decimal(n) / 1_000_000),
+            **dict.fromkeys(("busy_us", "wasted_us", "idle_allocated_us"), counts),
+        },
+    ),
+    tenants=scopes,
+    top=st.integers(1, 4),
+)
+def test_costs_add_up_to_the_bill(
+    rows: list[dict[str, Any]], tenants: Collection[str] | None, top: int
+) -> None:
+    with history_of({COST: rows}) as history:
+        found = history.costs(FIRST, FIRST + 4 * DAY_US, tenants=tenants, top=top)
+    wanted = [
+        each
+        for each in rows
+        if tenants is None
+        or (each["fairness_key"] != "*" and in_scope(each["fairness_key"], tenants))
+    ]
+    columns = ("amount", "busy_us", "wasted_us", "idle_allocated_us")
+    expected = expected_rows(
+        found, wanted, "day", part_in("tenant"), columns, ("amount", "busy_us"), top
+    )
+    assert {
+        (r.rank, r.at): (r.part, r.amount, r.busy_us, r.wasted_us, r.idle_us) for r in found.rows
+    } == expected
+
+
+def incident(kind: str, subject: str, hour: int, hours: int = 1) -> dict[str, Any]:
+    return row(
+        INCIDENTS,
+        incident_id=f"{kind}-{subject}-{hour}",
+        kind=kind,
+        queue="q",
+        subject=subject,
+        start_at=START + timedelta(hours=hour),
+        end_at=START + timedelta(hours=hour + hours),
+        keys_hit=3,
+    )
+
+
+def test_incidents_overlap_the_period_and_are_the_latest_first(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    made = [
+        incident("stall", "*", 0, 40),
+        incident("flood", "acme/7", 30),
+        incident("stall", "*", 50),
+    ]
+    put(lake, INCIDENTS, made)
+    found = History(lake.root).incidents(FIRST + 35 * HOUR_US, FIRST + 50 * HOUR_US)
+    assert [each.id for each in found.rows] == ["stall-*-0"]
+    found = History(lake.root).incidents(FIRST, FIRST + 60 * HOUR_US)
+    assert [each.id for each in found.rows] == ["stall-*-50", "flood-acme/7-30", "stall-*-0"]
+    assert found.rows[0].keys_hit == 3
+
+
+def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_all(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(
+        lake,
+        INCIDENTS,
+        [
+            incident("flood", "acme/7", 1),
+            incident("flood", "beta", 2),
+            incident("starved", "acme", 3),
+            incident("node loss", "acme", 4),  # a node of this name
+            incident("stall", "*", 5),
+            incident("flood", "*", 6),
+        ],
+    )
+    history = History(lake.root)
+    found = history.incidents(FIRST, FIRST + DAY_US, tenants={"acme"})
+    assert [each.id for each in found.rows] == ["starved-acme-3", "flood-acme/7-1"]
+    assert {(e.keys_hit, e.tasks_delayed, e.extra_wait_us) for e in found.rows} == {(None,) * 3}
+    assert history.incidents(FIRST, FIRST + DAY_US, tenants={"*"}).rows == []
+    assert history.incidents(FIRST, FIRST + DAY_US, tenants=()).rows == []
+
+
+def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_only(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(
+        lake,
+        FAIRNESS,
+        [
+            row(
+                FAIRNESS,
+                window_start=START + timedelta(minutes=minute),
+                window_s=60,
+                queue="q",
+                jain=jain,
+                n_keys=2,
+                max_lag_us=lag,
+                max_lag_key=key,
+                starved_keys=starved,
+            )
+            for minute, jain, lag, key, starved in (
+                (0, 0.5, 10, "a", 0),
+                (1, None, 30, "b", 2),
+                (4, 1.0, 20, "c", 1),
+            )
+        ],
+    )
+    history = History(lake.root)
+    found = history.fairness(FIRST, FIRST + 5 * MINUTE_US, points=1)
+    (only,) = found.rows
+    assert (only.jain, only.jain_least, only.lag_us, only.lag_key) == (0.75, 0.5, 30, "b")
+    assert (only.keys, only.starved_keys, only.noisy_key) == (2, 2, None)
+    scoped = history.fairness(FIRST, FIRST + HOUR_US, tenants={"a", "b"})
+    assert scoped.rows == [] and "all tenants" in scoped.note
+
+
+def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for table, fields in (
+        (SERVICE, {"window_start": START}),
+        (LATENCY_HIST, {"hour": START, "measure": "pickup", "bucket": 700, "max_us": 1 << 30}),
+        (COST, {"day": START.replace(hour=0)}),
+    ):
+        put(lake, table, [row(table, fairness_key=k, **fields) for k in ("acme/1", "acme/2", "b")])
+    found = History(lake.root).top_tenants()
+    assert [(t.tenant, t.started, t.amount) for t in found.rows] == [("acme", 2, 2), ("b", 1, 1)]
+    assert found.rows[0].wait_p50_us == pytest.approx(1.02**700, rel=0.02)
+    assert found.rows[0].entitled_us is None and "gold.tenant_share" in found.note
+    only = History(lake.root).top_tenants(tenants={"b"})
+    assert [t.tenant for t in only.rows] == ["b"]
+
+
+def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, SERVICE, [])
+    history = History(lake.root)
+    assert history.extent() is None
+    assert history.runs().rows == [] and history.runs().note == ""
+    never = history.costs()
+    assert never.rows == [] and "fairlead pipeline build" in never.note
+    assert never.as_of.built_at is None
+
+
+def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, SERVICE, [row(SERVICE, window_start=START)], name="first")
+    history = History(lake.root)
+    assert [r.started for r in history.runs().rows] == [1]
+    put(lake, SERVICE, [row(SERVICE, window_start=START, name="y")], name="second", now=FIRST)
+    assert [r.started for r in history.runs().rows] == [2]
+    assert history.as_of().built_at == FIRST
+
+    # Between the look at the manifest and the read, another process replaces the files and erases
+    # the old ones.
+    newest = history._manifest
+
+    def replace_once(table: Table) -> Any:
+        found = newest(table)
+        history._manifest = newest  # type: ignore[method-assign]
+        here = lake.table(SERVICE)
+        (part,) = found.parts
+        rows = here.load(found).slice(0, 1)
+        written = here.write_part(rows, part, "1", "third.parquet")
+        from fairlead.pipeline.lake.table import part_from
+
+        assert here.replace({part: part_from([written], FIRST)}, {}, FIRST) is not None
+        for file in found.parts[part].files:
+            (here.folder / file).unlink()
+        return found
+
+    steps = history._steps(None, None, 1, 60)
+    history._manifest = replace_once  # type: ignore[method-assign]
+    from fairlead.model.lake_history import Runs
+
+    values = {"by": "queue", "queue": None, "name": None, "top": 1}
+    found = history._read("runs", SERVICE, steps, Runs, None, values)
+    assert [r.started for r in found.rows] == [1]
+
+
+def test_a_damaged_file_is_a_broken_lake(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, SERVICE, [row(SERVICE, window_start=START)])
+    for path in lake.table(SERVICE).folder.rglob("*.parquet"):
+        path.write_bytes(b"PAR1 no more PAR1")
+    with pytest.raises(BrokenLake, match="pipeline check"):
+        History(lake.root).runs()
+
+
+def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, SERVICE, [row(SERVICE, window_start=START)])
+    history = History(lake.root)
+    for wrong in (
+        lambda: history.runs(5, 5),
+        lambda: history.runs(-1, 5),
+        lambda: history.runs(0, 1 << 62),
+        lambda: history.runs(top=0),
+        lambda: history.runs(top=51),
+        lambda: history.runs(points=201),
+        lambda: history.runs(by="fairness_key"),  # type: ignore[arg-type]
+        lambda: history.waits(measure="x"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigurationError, match="use "):
+            wrong()
+
+
+def test_a_tenant_of_a_hashed_lake_gets_no_rows(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    (lake.root / "_hashed").write_text("proof")
+    put(lake, SERVICE, [row(SERVICE, window_start=START, fairness_key="acme")])
+    history = History(lake.root)
+    assert len(history.runs().rows) == 1
+    scoped = history.runs(tenants={"acme"})
+    assert scoped.rows == [] and "hashed" in scoped.note

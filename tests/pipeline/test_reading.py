@@ -1,0 +1,262 @@
+"""The tables of a lake by their names, without Spark: what a query sees, and what it cannot reach."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import fairlead.pipeline
+from fairlead.cli.main import app as fairlead_command
+from fairlead.errors import ConfigurationError
+from fairlead.model import tenant_of
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.compact import compact
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reading.query import select
+from fairlead.pipeline.reading.views import connect
+from fairlead.pipeline.runs import RUNS
+from tests.pipeline.frames import T0
+from tests.pipeline.tables_by_hand import micros, put, row
+
+
+def a_lake(folder: Path) -> Lake:
+    """Return a lake with three rows of silver.service and two of gold.cost."""
+    lake = Lake(folder)
+    put(lake, SERVICE, [row(SERVICE, window_start=T0, fairness_key=k) for k in ("a/1", "a/2", "b")])
+    put(
+        lake,
+        COST,
+        [row(COST, day=T0.replace(hour=0), queue=q, amount=Decimal("0.1")) for q in "xy"],
+    )
+    return lake
+
+
+def selected(lake: Lake, query: str) -> list[tuple[Any, ...]]:
+    with connect(lake.root) as connection:
+        return list(select(connection, query).rows)
+
+
+def test_every_table_of_the_dictionary_can_be_read_with_its_columns(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "o'lake; -- [a-b]*?")
+    rows = {table: row(table) for table in TABLES}
+    for table, made in rows.items():
+        put(lake, table, [made])
+    with fairlead.pipeline.connect(lake.root) as connection:
+        for table, made in rows.items():
+            result = connection.execute(f"SELECT * FROM {table.name}")
+            assert [column[0] for column in result.description] == table.column_names
+            assert result.fetchall() == [tuple(made.values())], table.name
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, COST, [])
+    with connect(lake.root) as connection:
+        found = select(connection, "SELECT * FROM gold.cost")
+        assert found.columns == COST.column_names and list(found.rows) == []
+
+
+def test_a_column_newer_than_a_file_is_null_there(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    here = lake.table(SERVICE)
+    old = pa.Table.from_pylist([row(SERVICE, window_start=T0)], SERVICE.arrow())
+    written = here.write(old.drop_columns(["weighted_us"]), "0", "old.parquet")
+    assert here.append(written, {}, 1) is not None
+    put(lake, SERVICE, [row(SERVICE, window_start=T0, name="new", weighted_us=2.5)], name="new")
+    assert selected(lake, "SELECT name, weighted_us FROM silver.service ORDER BY name") == [
+        ("new", 2.5),
+        ("x", None),
+    ]
+
+
+def test_only_listed_files_are_read(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    unlisted = [row(SERVICE, window_start=T0 + timedelta(hours=1))]
+    lake.table(SERVICE).write(pa.Table.from_pylist(unlisted, SERVICE.arrow()), "9", "x.parquet")
+    assert selected(lake, "SELECT count(*) FROM silver.service") == [(3,)]
+
+
+@pytest.mark.parametrize("key", ["", "/", "a", "a/b/c", "/a/b", "//", "ü/x", "a\nb/c", "😀/\0"])
+def test_the_tenant_of_a_key_is_the_same_in_a_query(tmp_path: Path, key: str) -> None:
+    with connect(a_lake(tmp_path / "lake").root) as connection:
+        found = connection.execute("SELECT tenant_of($1)", [key]).fetchone()
+    assert found == (tenant_of(key),)
+
+
+def test_a_query_writes_nothing_and_reaches_nothing_outside_the_lake(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    secret = tmp_path / "secret.parquet"
+    secret.write_text("password")
+    listed = str(next(lake.table(COST).folder.rglob("*.parquet")))
+    before = Path(listed).read_bytes()
+    put_over = f"COPY (SELECT 1 AS x) TO '{listed}' (FORMAT parquet, USE_TMP_FILE false)"
+    with connect(lake.root) as connection:
+        for query in (
+            put_over,
+            f"WITH x AS ({put_over}) FROM x",
+            f"FROM query('{put_over.replace(chr(39), chr(39) * 2)}')",
+            f"EXPLAIN ANALYZE {put_over}",
+            f"SELECT 1; {put_over}",
+            f"FROM read_parquet('{secret}')",
+            f"FROM read_text('{secret}')",
+            f"FROM glob('{tmp_path}/*')",
+            f"ATTACH '{tmp_path / 'new.db'}'",
+            "INSTALL httpfs",
+            "SET enable_external_access = true",
+            "SET memory_limit = '100GB'",
+            "RESET lock_configuration",
+            "CREATE TABLE x (a INT)",
+            "PRAGMA database_list",
+            "",
+        ):
+            with pytest.raises(ConfigurationError, match="the query failed"):
+                select(connection, query)
+        assert list(select(connection, "SELECT count(*) FROM gold.cost").rows) == [(2,)]
+        for closed in ("SET enable_external_access = true", "SET memory_limit = '100GB'"):
+            with pytest.raises(duckdb.Error, match="locked"):
+                connection.execute(closed)
+        with pytest.raises(duckdb.PermissionException):
+            connection.execute(f"FROM read_text('{secret}')")
+    assert Path(listed).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "secret.parquet"]
+
+
+def test_a_variable_of_python_is_no_table(tmp_path: Path) -> None:
+    local = pa.table({"a": [1]})
+    with connect(a_lake(tmp_path / "lake").root) as connection:
+        with pytest.raises(ConfigurationError, match="local does not exist"):
+            select(connection, "SELECT * FROM local")
+    assert local.num_rows == 1
+
+
+def test_memory_is_bounded_and_nothing_is_spilled(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with connect(a_lake(tmp_path / "lake").root, memory="50MB") as connection:
+        with pytest.raises(ConfigurationError, match="more memory than 50MB"):
+            list(select(connection, "SELECT list(range) FROM range(100000000)", "50MB").rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+    with pytest.raises(ConfigurationError, match="memory 'much'"):
+        connect(tmp_path / "lake", memory="much")
+
+
+def test_no_lake_no_table_and_a_damaged_file_name_the_cure(tmp_path: Path) -> None:
+    for nothing in (tmp_path / "none", tmp_path):
+        with pytest.raises(ConfigurationError, match="fairlead pipeline ingest"):
+            connect(nothing)
+    assert list(tmp_path.iterdir()) == []  # reading makes no folder
+    with pytest.raises(ConfigurationError, match="object store"):
+        connect("s3://bucket/lake")
+    lake = a_lake(tmp_path / "lake")
+    with pytest.raises(ConfigurationError, match="gold.fairness.*fairlead pipeline build"):
+        selected(lake, 'SELECT * FROM "gold"."Fairness"')
+    with pytest.raises(ConfigurationError, match="gold.incidents.*fairlead pipeline incidents"):
+        selected(lake, "SELECT * FROM gold.incidents")
+    with pytest.raises(ConfigurationError, match="bronze.attempts.*fairlead pipeline ingest"):
+        selected(lake, "SELECT * FROM bronze.attempts JOIN gold.cost USING (queue)")
+    with pytest.raises(ConfigurationError, match="costs does not exist"):
+        selected(lake, "SELECT * FROM gold.costs")
+    next(lake.table(SERVICE).folder.rglob("*.parquet")).unlink()
+    with pytest.raises(BrokenLake, match="pipeline check"):
+        selected(lake, "SELECT * FROM silver.service")
+    manifests = lake.table(COST).manifests
+    (manifests.folder / f"{manifests.numbers()[-1]:012}.json").write_text("{")
+    with pytest.raises(BrokenLake, match="cannot be read"):
+        connect(lake.root)
+
+
+def test_a_folder_in_which_everybody_may_replace_files_is_refused(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    lake.root.chmod(0o777)
+    with pytest.raises(ConfigurationError, match="every user may replace files"):
+        connect(lake.root)
+
+
+def test_an_open_connection_still_reads_what_compaction_has_replaced(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for n in range(3):
+        put(lake, ATTEMPTS, [row(ATTEMPTS, task_id=str(n), finished_at=T0)], name=str(n))
+    with connect(lake.root) as connection:
+        assert compact(lake.table(ATTEMPTS), micros(T0 + timedelta(days=2))).parts == 1
+        assert list(select(connection, "SELECT count(*) FROM bronze.attempts").rows) == [(3,)]
+    assert selected(lake, "SELECT count(*) FROM bronze.attempts") == [(3,)]
+
+
+def test_reading_imports_neither_spark_nor_pandas_nor_pyarrow(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    program = (
+        "import sys; from fairlead.pipeline import connect;"
+        "from fairlead.pipeline.reading.history import History;"
+        "from fairlead.pipeline.reading.query import select;"
+        "connection = connect(sys.argv[1]);"
+        "assert list(select(connection, 'SELECT count(*) FROM gold.cost').rows) == [(2,)];"
+        "assert History(sys.argv[1]).runs().rows;"
+        "print([m for m in ('pyspark', 'pandas', 'pyarrow', 'py4j') if m in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(lake.root)], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[]\n"
+
+
+def run_sql(lake: Lake, *arguments: str) -> Any:
+    return CliRunner().invoke(
+        fairlead_command, ["pipeline", "sql", "--lake", str(lake.root), *arguments]
+    )
+
+
+def test_the_command_prints_a_table_json_or_csv(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    query = (
+        "SELECT queue, amount, day, 1e400 AS e, 9223372036854775807::HUGEINT * 100 AS big,"
+        " NULL AS nothing, [1, 2] AS list FROM gold.cost ORDER BY queue LIMIT 1"
+    )
+    expected = {
+        "queue": "x",
+        "amount": "0.100000",
+        "day": T0.replace(hour=0).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "e": None,
+        "big": str((2**63 - 1) * 100),
+        "nothing": None,
+        "list": [1, 2],
+    }
+    for options in (["--json"], ["--format", "json"]):
+        assert json.loads(run_sql(lake, query, *options).stdout) == [expected]
+    rows = list(csv.DictReader(io.StringIO(run_sql(lake, query, "--format", "csv").stdout)))
+    assert (rows[0]["queue"], rows[0]["amount"], rows[0]["nothing"]) == ("x", "0.100000", "")
+    shown = run_sql(lake, "SELECT DISTINCT tenant_of(fairness_key) AS tenant FROM silver.service")
+    assert shown.exit_code == 0 and "tenant" in shown.stdout
+
+
+def test_a_table_for_people_is_cut_and_says_so(tmp_path: Path) -> None:
+    found = run_sql(a_lake(tmp_path / "lake"), "SELECT range FROM range(1500)")
+    assert "first 1,000 rows" in found.stderr and "1500" not in found.stdout
+    rows = run_sql(a_lake(tmp_path / "two"), "FROM range(1500)", "--format", "csv").stdout.split()
+    assert len(rows) == 1501
+
+
+def test_the_command_refuses_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    put(lake, RUNS, [row(RUNS)])
+    for query in ("SELEC", "SELECT * FROM gold.slo", "DROP VIEW gold.cost"):
+        found = run_sql(lake, query)
+        assert found.exit_code == 2 and found.stderr.startswith("fairlead: "), found.output
+    nothing = CliRunner().invoke(
+        fairlead_command, ["pipeline", "sql", "--lake", str(tmp_path / "no"), "SELECT 1"]
+    )
+    assert nothing.exit_code == 2 and "fairlead pipeline ingest" in nothing.stderr
