@@ -294,6 +294,11 @@ class App:
         return self.connector.settings.url
 
     @property
+    def lake(self) -> str | None:
+        """Folder of the lake to which workers export the history; None without one."""
+        return self._lake
+
+    @property
     def connections(self) -> Connections:
         """The adapters, made at first use, the schema not yet checked."""
         return self.connector.connections

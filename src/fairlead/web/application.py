@@ -25,6 +25,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.web import pages
 from fairlead.web.access import Access
 from fairlead.web.guard import LOOPBACK_HOSTS, Guard
+from fairlead.web.lake import DEFAULT_LAKE, Lake
 from fairlead.web.live import LiveHub
 from fairlead.web.page import Page
 from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, Mask, TraceUrl
@@ -185,6 +186,7 @@ def console(
         signer=Signer(key_of(secret or settings.token)),
         templates=environment(),
         navigation=_sorted(entries),
+        lake=Lake(app.lake or DEFAULT_LAKE),
         live=LiveHub(app),
         routes={route.name: route for route in routes},
     )

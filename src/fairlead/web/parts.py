@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from fairlead.app import App
 from fairlead.web.access import Access
+from fairlead.web.lake import Lake
 from fairlead.web.live import LiveHub
 from fairlead.web.sessions import Signer
 
@@ -104,4 +105,6 @@ class ConsoleParts:
     routes: dict[str, ScreenRoute]
     """Routes by name."""
     live: LiveHub
+    lake: Lake
+    """History of the lake, opened at the first request."""
     reads: SharedReads = field(default_factory=SharedReads)

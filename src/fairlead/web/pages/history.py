@@ -1,0 +1,200 @@
+"""The history from the tables of the lake, over any period: shares, waits, runs, fairness,
+incidents and costs; of all tenants, or of one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from markupsafe import Markup
+from starlette.responses import Response
+
+from fairlead.clock import MICROS, to_micros
+from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
+from fairlead.model import tenant_of
+from fairlead.model.lake_history import Fairness, Part
+from fairlead.ports.lake_history import By, LakeHistory, Measure
+from fairlead.web import charts
+from fairlead.web.inputs import BadInput
+from fairlead.web.page import Page
+from fairlead.web.routing import Navigation, ScreenRoute, screen
+from fairlead.web.task_filters import instant_of
+
+NAVIGATION = Navigation(title="History", route="history", order=100)
+
+PERIODS = [
+    ("6", "6 hours"),
+    ("24", "24 hours"),
+    ("168", "7 days"),
+    ("720", "30 days"),
+    ("8760", "1 year"),
+    ("0", "all"),
+]
+"""Hours before the latest run of the lake, and their names; 0 is all."""
+GROUPS: dict[By, str] = {"tenant": "tenant", "queue": "queue", "name": "task name"}
+MEASURES: dict[Measure, str] = {
+    "pickup": "wait until the run starts",
+    "run": "run time",
+    "e2e": "from submit to end",
+    "retry_delay": "delay of retries",
+}
+
+_HOUR = 3600 * MICROS
+_MOST_HOURS = 100 * 366 * 24
+_POINTS = 120
+_LINES = 5
+_TOP = 20
+P = TypeVar("P", bound=Part)
+
+
+class Period(msgspec.Struct, frozen=True):
+    """Period and parts that a viewer has chosen."""
+
+    since: int
+    until: int
+    queue: str | None
+    tenants: frozenset[str] | None
+    """Tenants to show: those of the viewer, or the one that was chosen."""
+    by: By
+    measure: Measure
+
+
+def routes() -> list[ScreenRoute]:
+    """Return the routes of this screen."""
+    return [screen("/history", show_history, name="history", scoped=True)]
+
+
+def show_history(page: Page) -> Response:
+    """Show the history of a period; without a lake, how to make one."""
+    hours = page.query.whole("hours", 0, _MOST_HOURS, 24)
+    chosen = {
+        "hours": str(hours),
+        "queue": page.query.text("queue"),
+        "tenant": page.query.exact("tenant"),
+        "by": page.query.one_of("by", list(GROUPS), "tenant"),
+        "measure": page.query.one_of("measure", list(MEASURES), "pickup"),
+        "since": page.query.text("since", 64),
+        "until": page.query.text("until", 64),
+    }
+    shown: dict[str, object] = {}
+    missing = ""
+    try:
+        history = page.parts.lake.history()
+        extent = history.extent()
+    except (ConfigurationError, NotSupported) as error:
+        extent, missing = None, str(error)
+    if extent is not None:
+        period = _period(page, chosen, hours, extent.since, extent.until)
+        shown = page.shared(("history", period), lambda: _read(history, period))
+    return page.render(
+        "history.html",
+        chosen=chosen,
+        missing=missing,
+        periods=PERIODS,
+        groups=list(GROUPS.items()),
+        measures=list(MEASURES.items()),
+        folder=page.parts.lake.folder,
+        **shown,
+    )
+
+
+def _period(page: Page, chosen: dict[str, str | None], hours: int, first: int, last: int) -> Period:
+    """Return the chosen period within the one of the lake. Raise BadInput, and UnknownTask for a
+    tenant that the viewer may not see."""
+    tenant, scope = chosen["tenant"], page.access.tenants
+    if tenant:
+        if not page.access.sees(tenant):
+            raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
+        scope = frozenset({tenant_of(tenant)})
+    since = last - hours * _HOUR if hours else first
+    until = last
+    if (text := chosen["since"]) is not None:
+        since = to_micros(instant_of("since", text))
+    if (text := chosen["until"]) is not None:
+        until = to_micros(instant_of("until", text))
+    if since >= until:
+        raise BadInput("since is not before until: choose an earlier one")
+    by, measure = chosen["by"], chosen["measure"]
+    assert by in GROUPS and measure in MEASURES
+    return Period(
+        max(since, first), max(min(until, last), first + 1), chosen["queue"], scope, by, measure
+    )
+
+
+def _read(history: LakeHistory, period: Period) -> dict[str, object]:
+    """Return what the screen shows: a chart of each measure, and the totals of the period."""
+    since, until, queue = period.since, period.until, period.queue
+    scope = period.tenants
+    by, measure = period.by, period.measure
+    read_runs = partial(history.runs, since, until, by=by, queue=queue, tenants=scope)
+    read_waits = partial(
+        history.waits, since, until, by=by, measure=measure, queue=queue, tenants=scope
+    )
+    runs, totals = read_runs(top=_LINES, points=_POINTS), read_runs(top=_TOP, points=1)
+    waits, wait_totals = read_waits(top=_LINES, points=_POINTS), read_waits(top=_TOP, points=1)
+    shares = history.shares(since, until, queue=queue, tenants=scope, top=_LINES, points=_POINTS)
+    fairness = history.fairness(since, until, queue=queue, tenants=scope, points=_POINTS)
+    costs = history.costs(since, until, queue=queue, tenants=scope, top=_TOP, points=1)
+    step = runs.step_s or 1
+    return {
+        "as_of": runs.as_of,
+        "since": runs.since,
+        "until": runs.until,
+        "notes": list(
+            dict.fromkeys(each.note for each in (runs, waits, shares, fairness, costs) if each.note)
+        ),
+        "runs_chart": _lines("Runs started a second", runs.rows, lambda r: r.started / step, "/s"),
+        "failed_chart": _lines("Failed runs a second", runs.rows, lambda r: r.failed / step, "/s"),
+        "p50_chart": _lines("p50", waits.rows, lambda r: r.p50_us / MICROS, "s"),
+        "p99_chart": _lines("p99", waits.rows, lambda r: r.p99_us / MICROS, "s"),
+        "busy_chart": _lines(
+            "Workers busy: got",
+            shares.rows,
+            lambda r: r.busy_us / shares.step_s / MICROS,
+            "workers",
+        ),
+        "due_chart": _lines(
+            "Workers busy: due",
+            shares.rows,
+            lambda r: r.entitled_us / shares.step_s / MICROS,
+            "workers",
+        ),
+        "totals": totals.rows,
+        "waits": {row.part: row for row in wait_totals.rows},
+        "tenants": history.top_tenants(since, until, queue=queue, tenants=scope, top=_TOP).rows,
+        "fairness": _least_even(fairness.rows),
+        "incidents": history.incidents(since, until, queue=queue, tenants=scope).rows[:100],
+        "costs": costs.rows,
+        "busy_total": sum(row.busy_us for row in totals.rows) or 1,
+    }
+
+
+def _lines(title: str, rows: Sequence[P], value: Callable[[P], float], unit: str) -> Markup | None:
+    """Return a chart with a line for each part; None without rows."""
+    if not rows:
+        return None
+    times = sorted({row.at for row in rows})
+    at = {time: number for number, time in enumerate(times)}
+    series: defaultdict[tuple[int, str], list[float | None]] = defaultdict(
+        lambda: [None] * len(times)
+    )
+    for row in rows:
+        name = "all others" if row.part is None else row.part or "(no key)"
+        series[row.rank, name][at[row.at]] = value(row)
+    return charts.line_chart(
+        title, times, [(name, values) for (_, name), values in sorted(series.items())], unit
+    )
+
+
+def _least_even(rows: Sequence[Fairness]) -> list[Fairness]:
+    """Return the step with the least Jain's index of each queue, the least even queue first."""
+    worst: dict[str, tuple[float, Fairness]] = {}
+    for row in rows:
+        if row.jain_least is not None and (
+            row.queue not in worst or row.jain_least < worst[row.queue][0]
+        ):
+            worst[row.queue] = (row.jain_least, row)
+    return [row for _, row in sorted(worst.values(), key=lambda pair: pair[0])]
