@@ -79,6 +79,18 @@ class LaneReader:
     """Reader by fairness key of the rows above read_seq, while there are many."""
     sweep_seq: int | None = None
     """Position of the sweep, which reads earlier rows again; None if no sweep is under way."""
+    served: int = 0
+    """Number of the last read of this lane among those of all lanes; 0 before the first."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a notification has announced rows that no read has found yet."""
+        return bool(self.announced) if self.keyed is None else self.keyed.has_news
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the reader has begun to find the keys of a long lane, and has found too few."""
+        return self.full_pages > 0 if self.keyed is None else self.keyed.is_beginning
 
     @property
     def is_sweeping(self) -> bool:
@@ -127,6 +139,10 @@ class DatabaseChannel:
         not know, because a submitter declares more of them."""
         self._search_at = 0.0
         """Monotonic seconds before which no further search begins for a sweep."""
+        self._reads = 0
+        """Number of reads of lanes so far."""
+        self._is_news_first = False
+        """Whether lanes with news went before the others in the last round of reads."""
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
@@ -217,14 +233,15 @@ class DatabaseChannel:
             is_news = bool(self._unsearched)
             if is_news or (self._is_search_due and self._clock.monotonic() >= self._search_at):
                 await self._search()
-            behind = [lane for lane in self._lanes.values() if lane.is_behind]
-            for lane in sorted(behind, key=lambda lane: lane.key.priority):
+            for lane in self._in_turn():
                 if lane.keyed is not None:
                     was_searching = lane.keyed.is_searching
-                    if found := await self._read_keys(lane, lane.keyed, room):
-                        return found
-                    is_news |= was_searching
+                    found = await self._read_keys(lane, lane.keyed, room)
+                    if found or was_searching:
+                        self._note_served(lane)
+                        return [*self._arrived(room, found), *found]
                 elif (space := room.ahead(lane.key)) > 0:
+                    self._note_served(lane)
                     if triggers := await self._read(lane, min(space, PAGE), room):
                         return [*self._arrived(room, triggers), *triggers]
                     is_news = True
@@ -236,6 +253,24 @@ class DatabaseChannel:
                     if space > 0 and (found := await self._sweep(lane, space)):
                         return found
             await self._wait()
+
+    def _in_turn(self) -> list[LaneReader]:
+        """Return the lanes to read, those first that were read least recently. So the first reads
+        of long lanes, of many steps each, take turns. Every second time, lanes with news go before
+        all others, and after them, one by one, lanes of which more must be read before any of their
+        tasks may run."""
+        self._is_news_first = not self._is_news_first
+        lanes = [lane for lane in self._lanes.values() if lane.is_behind]
+        lanes.sort(key=lambda lane: (lane.served, lane.key.priority))
+        if self._is_news_first:
+            first = [lane for lane in self._lanes.values() if lane.is_beginning and lane.is_behind]
+            lanes = [*first, *(lane for lane in lanes if not lane.is_beginning)]
+            lanes.sort(key=lambda lane: not lane.has_news)
+        return lanes
+
+    def _note_served(self, lane: LaneReader) -> None:
+        self._reads += 1
+        lane.served = self._reads
 
     async def close(self) -> None:
         await self._notifier.close()
