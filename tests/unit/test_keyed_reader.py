@@ -187,6 +187,31 @@ def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_long_ago", [False, True])
+def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
+    is_long_ago: bool,
+) -> None:
+    class Ahead(Choosing):
+        def ahead(self, lane: LaneKey) -> int:
+            return 1000
+
+    rows, room, clock = Rows(), Ahead(), VirtualTime()
+    rows.keys = {seq: f"key {seq}" for seq in range(1, 20_001)} | {20_001: "newcomer"}
+    channel = DatabaseChannel(rows, None, clock)  # type: ignore[arg-type]
+    channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 20_001)]))
+    if is_long_ago:
+        clock.advance(60.0)
+    channel.assign({PartitionKey("q", 0): {}})
+
+    async def main() -> None:
+        keys = set[str]()
+        while rows.reads <= 8:
+            keys |= {trigger.fairness_key for trigger in await channel.receive(room)}
+        assert ("newcomer" in keys) is not is_long_ago
+
+    asyncio.run(main())
+
+
 class Floods(Rows):
     """Long lanes of several queues, each with rows of its own."""
 

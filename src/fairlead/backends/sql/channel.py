@@ -48,6 +48,13 @@ LONG_LANE = 2
 MOST_ANNOUNCED = 100
 """Maximum number of announced positions that are remembered while older rows are read."""
 
+EARLY_SECONDS = 30.0
+"""Time for which positions are remembered that were announced before this node read their lane:
+longer than it takes to notice that an owner died."""
+
+MOST_EARLY_LANES = 1000
+"""Maximum number of lanes with such positions; those announced last."""
+
 SWEEP_SHARE = 0.05
 """Greatest share of the time that sweeps take. A sweep over many rows is spread over more time."""
 
@@ -129,6 +136,8 @@ class DatabaseChannel:
         """First positions of the partitions to read, by priority."""
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
+        self._early: dict[LaneKey, list[tuple[float, int]]] = {}
+        """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
         """Assigned partitions in which no search has looked for lanes with rows yet."""
         self._searching: set[PartitionKey] = set()
@@ -329,7 +338,20 @@ class DatabaseChannel:
             if positions is not None:
                 lane = self._lanes[key] = self._new_reader(key, positions.get(key.priority, 0))
                 lane.is_behind = self._is_unknown(partition)
+                since = self._clock.monotonic() - EARLY_SECONDS
+                lane.announced = [
+                    seq
+                    for at, seq in self._early.pop(key, ())
+                    if at >= since and seq > lane.read_seq
+                ]
         return lane
+
+    def _note_early(self, key: LaneKey, seq: int) -> None:
+        """Remember an announced position of a lane that this node does not read yet."""
+        early = self._early.pop(key, [])
+        self._early[key] = [*early[1 - MOST_ANNOUNCED :], (self._clock.monotonic(), seq)]
+        if len(self._early) > MOST_EARLY_LANES:
+            del self._early[next(iter(self._early))]
 
     def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
         return LaneReader(key, position, position)
@@ -437,13 +459,15 @@ class DatabaseChannel:
 
     def _read_again(self, news: Lane) -> None:
         """Read the lane again from the position that `news` announces."""
-        found = self._reader(LaneKey(news.queue, news.partition, news.priority))
-        if found is not None and found.keyed is not None:
+        key = LaneKey(news.queue, news.partition, news.priority)
+        if (found := self._reader(key)) is None:
+            self._note_early(key, news.first_seq)
+            return
+        if found.keyed is not None:
             found.keyed.look_from(news.first_seq)
-            self._changed.set()
-        elif found is not None:
+        else:
             found.set_back_to(news.first_seq - 1)
-            self._changed.set()
+        self._changed.set()
 
 
 def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
