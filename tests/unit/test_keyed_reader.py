@@ -265,7 +265,7 @@ class Rooms(Choosing):
 @pytest.mark.parametrize("after", [0, 15, 40, 100])
 def test_a_new_key_waits_for_few_reads_while_each_of_many_lanes_is_first_read(after: int) -> None:
     """`after`: reads before the new task of a key comes to the lane that is searched last."""
-    floods, room, lanes = Floods(20, 4000), Rooms(), 20
+    floods, room = Floods(20, 4000), Rooms()
     channel = DatabaseChannel(floods, None, CLOCK)  # type: ignore[arg-type]
     channel.assign({PartitionKey(lane.queue, lane.partition): {} for lane in floods.lanes_of})
     last = LaneKey("q19", 0, 9)

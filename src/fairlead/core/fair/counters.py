@@ -32,9 +32,9 @@ class Counters:
 
     A key whose next pass lies behind the virtual time is equivalent to an unknown one and is
     dropped. While more than `exact` keys are ahead, the nearest of them move into a sketch, which
-    returns the value that was put or more, never less. While the sketch has cells for all keys, every
-    value is exact, and an unknown key is found to be one. Otherwise an error can only delay a key,
-    by at most the lead of the keys that are least ahead.
+    returns the value that was put or more, never less. While the sketch has cells for all keys,
+    every value is exact, and an unknown key is found to be one. Otherwise an error can only delay a
+    key, by at most the lead of the keys that are least ahead.
     """
 
     def __init__(self, exact: int = EXACT_KEYS, most_buckets: int = MOST_BUCKETS) -> None:
