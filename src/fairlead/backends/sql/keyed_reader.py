@@ -101,7 +101,7 @@ class KeyedReader:
 
     @property
     def has_news(self) -> bool:
-        """Whether announced rows are to be looked at, or the node to be told of their keys."""
+        """Whether announced rows are to be looked at, or their keys to be passed to the node."""
         return bool(self._looks or self._announced)
 
     @property
