@@ -8,11 +8,11 @@ starts. With --equal, all keys have the same number of tasks, and one has 20,000
 --tenants, each key is a tenant with ten keys. With --inside, all keys and newcomers belong to one
 tenant.
 
-While the worker gives the tasks their levels, and again afterwards, a new key submits one task
-every second: its wait is the time from the submit to the start of the task. Then one big key gets
-a weight of a hundredth of the number of keys: the time until it has 80 % of its due share of 1,000
-starts in a row, and meanwhile the waits of newcomers. Aims: a newcomer starts within 1 s, weights
-show within 10 s.
+A new key submits one task every second, from the start of the worker until the lane has been
+searched for all its keys, and then until each key has had a turn: its wait is the time from the
+submit to the start of the task. Then one big key gets a weight of a hundredth of the number of
+keys: the time until it has 80 % of its due share of 1,000 starts in a row, and meanwhile the waits
+of newcomers. Aims: a newcomer starts within 1 s, weights show within 10 s.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import pathlib
 import resource
 import statistics
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -49,6 +50,7 @@ VISIBLE = 0.8
 TASK_SECONDS = 0.01
 SLOTS = 20
 NEWCOMERS = 10
+"""Least number of new keys in each part of a run."""
 MOST_SECONDS = 120.0
 EXTRA = 20_000
 """Tasks more of the key that gets the weight, with --equal."""
@@ -133,34 +135,38 @@ async def measure(url: str, given: argparse.Namespace) -> dict[str, Any]:
         )
     show(submit_seconds=round(time.monotonic() - began, 1), before_mb=_rss_mb())
 
-    async def newcomers(name: str) -> None:
+    async def newcomers(name: str, is_over: Callable[[], bool] = lambda: True) -> int:
         starts.waits.clear()
-        for number in range(NEWCOMERS):
+        number = 0
+        while number < NEWCOMERS or not is_over():
             options = work.options(fairness_key=f"{inside}{name} {number}")
             await options.submit_async(key=name, submitted_at=time.time())
+            number += 1
             await asyncio.sleep(1.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(MOST_SECONDS):
-                while len(starts.waits) < NEWCOMERS:
+                while len(starts.waits) < number:
                     await asyncio.sleep(0.05)
-        waits = starts.waits or [MOST_SECONDS]
+        waits = sorted([*starts.waits, *[MOST_SECONDS] * (number - len(starts.waits))])
         show(
             **{
-                f"{name}_not_started": NEWCOMERS - len(starts.waits),
+                f"{name}_newcomers": number,
+                f"{name}_not_started": number - len(starts.waits),
                 f"{name}_p50": round(statistics.median(waits), 3),
-                f"{name}_longest": round(max(waits), 3),
+                f"{name}_p95": round(waits[math.ceil(0.95 * number) - 1], 3),
+                f"{name}_longest": round(waits[-1], 3),
             }
         )
+        return number
 
     async with running(app, concurrency=SLOTS, drain=0.0) as node:
         began = time.monotonic()
-        await newcomers("while_levelled")
-        while any(lane.is_ordering or lane.arrivals for lane in _lanes(node)):
-            await asyncio.sleep(0.5)
-        show(ordered_after_seconds=round(time.monotonic() - began, 1))
-        await newcomers("later")
+        came = await newcomers("first_read", lambda: not _is_read_first(node))
+        show(first_read_seconds=round(time.monotonic() - began, 1))
+        came += await newcomers("later", lambda: starts.count > 1.2 * keys)
+        show(memory_mb=_rss_mb())
         weight = keys / 100
-        due = weight / (weight + keys + NEWCOMERS)
+        due = weight / (weight + keys + came)
         show(share_before=round(starts.of_heavy / starts.count, 4), started=starts.count)
         starts.last.clear()
         changed = time.monotonic()
@@ -193,9 +199,10 @@ def _batches(tasks: int, keys: int, are_equal: bool) -> Iterator[list[str]]:
         yield [HEAVY] * EXTRA
 
 
-def _lanes(node: Any) -> list[Any]:
-    partitions = node.parts.backlogs._partitions.values()
-    return [lane for partition in partitions for lane in partition._lanes.values()]
+def _is_read_first(node: Any) -> bool:
+    """Return whether the node has not found all keys of the lane yet."""
+    readers = [found.keyed for found in node.parts.context.channel._lanes.values()]
+    return any(keyed is None or keyed._walk is not None or keyed._is_scanning for keyed in readers)
 
 
 def _rss_mb() -> int:

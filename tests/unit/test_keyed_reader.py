@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -182,6 +183,105 @@ def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() 
         while not found:
             found += [t for t in await channel.receive(room) if t.fairness_key == "newcomer"]
         assert rows.reads - began <= 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_long_ago", [False, True])
+def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
+    is_long_ago: bool,
+) -> None:
+    class Ahead(Choosing):
+        def ahead(self, lane: LaneKey) -> int:
+            return 1000
+
+    rows, room, clock = Rows(), Ahead(), VirtualTime()
+    rows.keys = {seq: f"key {seq}" for seq in range(1, 20_001)} | {20_001: "newcomer"}
+    channel = DatabaseChannel(rows, None, clock)  # type: ignore[arg-type]
+    channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 20_001)]))
+    if is_long_ago:
+        clock.advance(60.0)
+    channel.assign({PartitionKey("q", 0): {}})
+
+    async def main() -> None:
+        keys = set[str]()
+        while rows.reads <= 8:
+            keys |= {trigger.fairness_key for trigger in await channel.receive(room)}
+        assert ("newcomer" in keys) is not is_long_ago
+
+    asyncio.run(main())
+
+
+class Floods(Rows):
+    """Long lanes of several queues, each with rows of its own."""
+
+    def __init__(self, lanes: int, length: int) -> None:
+        super().__init__()
+        self.lanes_of = {LaneKey(f"q{n}", 0, n % 10): Rows() for n in range(lanes)}
+        for number, rows in enumerate(self.lanes_of.values()):
+            keys = 10 if number % 2 else length
+            rows.keys = {seq: f"key {seq % keys}" for seq in range(1, length + 1)}
+            rows.passed = 100
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
+        return self.lanes_of[lane].ready(lane, above, limit)
+
+    def lanes(self) -> list[LaneKey]:
+        return [*self.lanes_of]
+
+    def ready_of(self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int) -> list[Trigger]:
+        return self.lanes_of[lane].ready_of(lane, keys, limit)
+
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> tuple[list[Trigger], int | None]:
+        return self.lanes_of[lane].ready_without(lane, above, limit)
+
+    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> list[tuple[str, int]]:
+        return self.lanes_of[lane].ready_keys(lane, above, limit)
+
+
+class Rooms(Choosing):
+    """Room in each of several lanes, which have a page of it at first and take a few rows at any
+    time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_lane: dict[LaneKey, Choosing] = {}
+
+    def ahead(self, lane: LaneKey) -> int:
+        return 1000
+
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[str, int]]:
+        if lane not in self.of_lane:
+            self.of_lane[lane] = Choosing(limit=1, chosen=itertools.cycle([True, *[False] * 9]))
+        chosen = self.of_lane[lane].of_keys(lane, news)
+        announced = [key for key in news.announced if key in self.of_lane[lane].remembered]
+        for key in announced:
+            del self.of_lane[lane].remembered[key]
+        return [*((key, 1) for key in announced), *chosen]
+
+
+@pytest.mark.parametrize("after", [0, 15, 40, 100])
+def test_a_new_key_waits_for_few_reads_while_each_of_many_lanes_is_first_read(after: int) -> None:
+    """`after`: reads before the new task of a key comes to the lane that is searched last."""
+    floods, room = Floods(20, 4000), Rooms()
+    channel = DatabaseChannel(floods, None, CLOCK)  # type: ignore[arg-type]
+    channel.assign({PartitionKey(lane.queue, lane.partition): {} for lane in floods.lanes_of})
+    last = LaneKey("q19", 0, 9)
+
+    async def main() -> None:
+        while floods.reads < after:
+            channel.room_freed()
+            await channel.receive(room)
+        floods.lanes_of[last].keys[4001] = "newcomer"
+        channel._on_any_notification(Notification(ready=[Lane(*last, 4001)]))
+        began, found = floods.reads, False
+        while not found:
+            channel.room_freed()
+            received = await channel.receive(room)
+            found = any(trigger.fairness_key == "newcomer" for trigger in received)
+        assert floods.reads - began <= 15
 
     asyncio.run(main())
 

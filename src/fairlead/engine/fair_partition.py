@@ -65,6 +65,9 @@ class _FairLane:
     arrivals: Arrivals = field(default_factory=Arrivals)
     counted: int = 0
     """Triggers in `LookAhead.inboxes`: the arrivals, and those of the write."""
+    inherited: int = 0
+    """Highest position of a trigger that had a level at the take-over, until the lane is read by
+    fairness key."""
     unread: int = 0
     """Fairness keys whose other triggers the channel keeps."""
     is_asked: bool = True
@@ -238,7 +241,10 @@ class FairPartition:
         if priority in self._unreadable:
             return ()  # once the record is readable, another reader begins
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        lane.unread, lane.is_asked = news.unread, True
+        if lane.inherited > lane.backlog.read_seq:
+            # Keys that came between two owners do not wait for the walk over all others.
+            self._context.channel.unread({lane.key: lane.inherited + 1})
+        lane.inherited, lane.unread, lane.is_asked = 0, news.unread, True
         backlog, arriving = lane.backlog, len(lane.arrivals)
         backlog.remember(news.announced, news.found)
         if news.unread:
@@ -628,6 +634,7 @@ class FairPartition:
         lane = self._lanes[priority] = _FairLane(
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS
         )
+        lane.inherited = backlog.highest_seq
         self._table.spread(lane.key, backlog.turns_taken)
         if self._run_times is None:
             lane.reweighed |= backlog.outweighed

@@ -48,6 +48,13 @@ LONG_LANE = 2
 MOST_ANNOUNCED = 100
 """Maximum number of announced positions that are remembered while older rows are read."""
 
+EARLY_SECONDS = 30.0
+"""Time for which positions are remembered that were announced before this node read their lane:
+longer than it takes to notice that an owner died."""
+
+MOST_EARLY_LANES = 1000
+"""Maximum number of lanes with such positions; those announced last."""
+
 SWEEP_SHARE = 0.05
 """Greatest share of the time that sweeps take. A sweep over many rows is spread over more time."""
 
@@ -79,6 +86,18 @@ class LaneReader:
     """Reader by fairness key of the rows above read_seq, while there are many."""
     sweep_seq: int | None = None
     """Position of the sweep, which reads earlier rows again; None if no sweep is under way."""
+    served: int = 0
+    """Number of the last read of this lane among those of all lanes; 0 before the first."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a notification has announced rows that no read has found yet."""
+        return bool(self.announced) if self.keyed is None else self.keyed.has_news
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the reader has begun to find the keys of a long lane, and has found too few."""
+        return self.full_pages > 0 if self.keyed is None else self.keyed.is_beginning
 
     @property
     def is_sweeping(self) -> bool:
@@ -117,6 +136,8 @@ class DatabaseChannel:
         """First positions of the partitions to read, by priority."""
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
+        self._early: dict[LaneKey, list[tuple[float, int]]] = {}
+        """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
         """Assigned partitions in which no search has looked for lanes with rows yet."""
         self._searching: set[PartitionKey] = set()
@@ -127,6 +148,10 @@ class DatabaseChannel:
         not know, because a submitter declares more of them."""
         self._search_at = 0.0
         """Monotonic seconds before which no further search begins for a sweep."""
+        self._reads = 0
+        """Number of reads of lanes so far."""
+        self._is_news_first = False
+        """Whether lanes with news went before the others in the last round of reads."""
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
@@ -217,14 +242,15 @@ class DatabaseChannel:
             is_news = bool(self._unsearched)
             if is_news or (self._is_search_due and self._clock.monotonic() >= self._search_at):
                 await self._search()
-            behind = [lane for lane in self._lanes.values() if lane.is_behind]
-            for lane in sorted(behind, key=lambda lane: lane.key.priority):
+            for lane in self._in_turn():
                 if lane.keyed is not None:
                     was_searching = lane.keyed.is_searching
-                    if found := await self._read_keys(lane, lane.keyed, room):
-                        return found
-                    is_news |= was_searching
+                    found = await self._read_keys(lane, lane.keyed, room)
+                    if found or was_searching:
+                        self._note_served(lane)
+                        return [*self._arrived(room, found), *found]
                 elif (space := room.ahead(lane.key)) > 0:
+                    self._note_served(lane)
                     if triggers := await self._read(lane, min(space, PAGE), room):
                         return [*self._arrived(room, triggers), *triggers]
                     is_news = True
@@ -236,6 +262,24 @@ class DatabaseChannel:
                     if space > 0 and (found := await self._sweep(lane, space)):
                         return found
             await self._wait()
+
+    def _in_turn(self) -> list[LaneReader]:
+        """Return the lanes to read, those first that were read least recently. So the first reads
+        of long lanes, of many steps each, take turns. Every second time, lanes with news go before
+        all others, and after them, one by one, lanes of which more must be read before any of their
+        tasks may run."""
+        self._is_news_first = not self._is_news_first
+        lanes = [lane for lane in self._lanes.values() if lane.is_behind]
+        lanes.sort(key=lambda lane: (lane.served, lane.key.priority))
+        if self._is_news_first:
+            first = [lane for lane in self._lanes.values() if lane.is_beginning and lane.is_behind]
+            lanes = [*first, *(lane for lane in lanes if not lane.is_beginning)]
+            lanes.sort(key=lambda lane: not lane.has_news)
+        return lanes
+
+    def _note_served(self, lane: LaneReader) -> None:
+        self._reads += 1
+        lane.served = self._reads
 
     async def close(self) -> None:
         await self._notifier.close()
@@ -294,7 +338,20 @@ class DatabaseChannel:
             if positions is not None:
                 lane = self._lanes[key] = self._new_reader(key, positions.get(key.priority, 0))
                 lane.is_behind = self._is_unknown(partition)
+                since = self._clock.monotonic() - EARLY_SECONDS
+                lane.announced = [
+                    seq
+                    for at, seq in self._early.pop(key, ())
+                    if at >= since and seq > lane.read_seq
+                ]
         return lane
+
+    def _note_early(self, key: LaneKey, seq: int) -> None:
+        """Remember an announced position of a lane that this node does not read yet."""
+        early = self._early.pop(key, [])
+        self._early[key] = [*early[1 - MOST_ANNOUNCED :], (self._clock.monotonic(), seq)]
+        if len(self._early) > MOST_EARLY_LANES:
+            del self._early[next(iter(self._early))]
 
     def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
         return LaneReader(key, position, position)
@@ -402,13 +459,15 @@ class DatabaseChannel:
 
     def _read_again(self, news: Lane) -> None:
         """Read the lane again from the position that `news` announces."""
-        found = self._reader(LaneKey(news.queue, news.partition, news.priority))
-        if found is not None and found.keyed is not None:
+        key = LaneKey(news.queue, news.partition, news.priority)
+        if (found := self._reader(key)) is None:
+            self._note_early(key, news.first_seq)
+            return
+        if found.keyed is not None:
             found.keyed.look_from(news.first_seq)
-            self._changed.set()
-        elif found is not None:
+        else:
             found.set_back_to(news.first_seq - 1)
-            self._changed.set()
+        self._changed.set()
 
 
 def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:

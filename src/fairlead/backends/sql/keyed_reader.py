@@ -100,6 +100,11 @@ class KeyedReader:
         """Whether the node may have got room for more triggers."""
 
     @property
+    def has_news(self) -> bool:
+        """Whether announced rows are to be looked at, or their keys to be passed to the node."""
+        return bool(self._looks or self._announced)
+
+    @property
     def is_searching(self) -> bool:
         """Whether there may be keys of which no row was received although the node has room."""
         return self._is_finding or self._is_scanning
@@ -329,7 +334,7 @@ class KeyedReader:
         keys = await database.read(store.ready_keys(self.lane, above, WALK))
         now = self._clock.monotonic()
         self._walked += now - began
-        if self._is_scanning:
+        if self._is_scanning and not self.is_beginning:
             await self._scan()
         last = self._last
         for key, seq in keys:

@@ -23,8 +23,8 @@ from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
 
-CHECKPOINT_PAGES = 4000
-"""Pages in the write-ahead log (16 MiB) at which SQLite copies the log into the file. With a high
+CHECKPOINT_PAGES = 16_000
+"""Pages in the write-ahead log (64 MiB) at which SQLite copies the log into the file. With a high
 number, a page that changes often is copied less often."""
 
 CACHE_KIB = 8192

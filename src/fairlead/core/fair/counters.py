@@ -1,8 +1,8 @@
 """Next passes by key in bounded memory: exact for the keys furthest ahead, a sketch for the
 others.
 
-Source: count-min sketch (Cormode and Muthukrishnan 2005) with conservative update (Estan and
-Varghese 2002).
+Source: fingerprints in buckets (Bonomi, Mitzenmacher, Panigrahy, Singh and Varghese 2006, "An
+Improved Construction for Counting Bloom Filters").
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ LAST_PASS = 1 << 62
 order of arrival."""
 
 EXACT_KEYS = 10_000
-_DEPTH = 4
-_NARROWEST = 1 << 16
-"""Cells in a row of a new sketch (2 MB in all). A narrower one makes new keys share cells with keys
-that are ahead, and delays them by a task of each other key."""
 
-WIDEST = 1 << 18
-"""Maximum number of cells in a row of the sketch: 4 rows of 8 bytes a cell, 8 MB."""
+_CELLS = 16
+"""Cells of a bucket of the sketch, 16 bytes each."""
+
+_FEWEST = 1 << 10
+"""Buckets of a new sketch (0.3 MB)."""
+
+MOST_BUCKETS = 1 << 15
+"""Maximum number of buckets (8.7 MB), which have cells of their own for 300,000 keys."""
 
 
 class Counters:
@@ -30,13 +32,14 @@ class Counters:
 
     A key whose next pass lies behind the virtual time is equivalent to an unknown one and is
     dropped. While more than `exact` keys are ahead, the nearest of them move into a sketch, which
-    returns the value that was put or more, never less. An error can only delay a key in the sketch,
-    by at most the lead of the keys that share its cells.
+    returns the value that was put or more, never less. While the sketch has cells for all keys,
+    every value is exact, and an unknown key is found to be one. Otherwise an error can only delay a
+    key, by at most the lead of the keys that are least ahead.
     """
 
-    def __init__(self, exact: int = EXACT_KEYS, widest: int = WIDEST) -> None:
+    def __init__(self, exact: int = EXACT_KEYS, most_buckets: int = MOST_BUCKETS) -> None:
         self._most_exact = exact
-        self._widest = widest
+        self._most_buckets = most_buckets
         self._exact: dict[str, int] = {}
         self._sketch: Sketch | None = None
 
@@ -78,51 +81,90 @@ class Counters:
         kept = self._most_exact // 2
         self._exact = dict(ahead[:kept])
         if self._sketch is None:
-            self._sketch = Sketch(_NARROWEST, self._widest)
+            self._sketch = Sketch(min(_FEWEST, self._most_buckets), self._most_buckets)
         for key, next_pass in ahead[kept:]:
-            self._sketch.raise_to(key, next_pass)
+            self._sketch.raise_to(key, next_pass, virtual_time)
 
 
 class Sketch:
-    """A count-min sketch of maxima (Cormode and Muthukrishnan 2005, with the conservative update):
-    never returns too small a value.
+    """Values by key in bounded memory: never too small a value.
 
-    The sketch doubles its width, up to `widest`, once values were raised as often as a row has
-    cells: both halves get the old values, which keeps every estimate an upper bound. (Counting keys
-    instead is impossible: a doubled row has no empty cell.)
+    The digest of a key says its bucket. The keys of a bucket that are furthest ahead have a cell
+    each; the others share the overflow of the bucket, the greatest of their values. A full bucket
+    doubles the sketch, up to `most` buckets: both halves get a copy of all cells, and a full bucket
+    frees the copies that belong to the other half.
     """
 
-    def __init__(self, width: int, widest: int) -> None:
-        self._width = width
-        self._widest = widest
-        self._rows = [array("q", bytes(8 * width)) for _ in range(_DEPTH)]
-        self._raised = 0
+    def __init__(self, buckets: int, most: int) -> None:
+        """`buckets`, `most`: powers of two."""
+        self._buckets = buckets
+        self._most = most
+        self._digests = array("Q", bytes(8 * _CELLS * buckets))
+        self._values = array("q", bytes(8 * _CELLS * buckets))
+        self._overflows = array("q", bytes(8 * buckets))
         self.highest = 0
         """Greatest value ever put."""
 
     @property
     def size(self) -> int:
         """Memory in bytes."""
-        return 8 * self._width * _DEPTH
+        return 8 * (2 * _CELLS + 1) * self._buckets
 
     def estimate(self, key: str) -> int:
-        """Return the key's value, or more."""
-        return min(row[cell] for row, cell in zip(self._rows, self._cells(key), strict=True))
+        """Return the key's value, or more; the overflow of its bucket, mostly 0, for a key without
+        a cell."""
+        digest = _digest(key)
+        cell = self._cell(digest)
+        return self._overflows[digest % self._buckets] if cell is None else self._values[cell]
 
-    def raise_to(self, key: str, value: int) -> None:
-        """Raise the key's value to at least `value`."""
-        cells = self._cells(key)
-        if value > min(row[cell] for row, cell in zip(self._rows, cells, strict=True)):
-            self._raised += 1
-            if self._raised > self._width and self._width * 2 <= self._widest:
-                self._rows = [row + row for row in self._rows]
-                self._width *= 2
-                cells = self._cells(key)
+    def raise_to(self, key: str, value: int, virtual_time: int = 0) -> None:
+        """Raise the key's value to at least `value`. Values at or before the virtual time may be
+        dropped."""
         self.highest = max(self.highest, value)
-        for row, cell in zip(self._rows, cells, strict=True):
-            row[cell] = max(row[cell], value)
+        digest = _digest(key)
+        cell = self._cell(digest)
+        if cell is not None:
+            self._values[cell] = max(self._values[cell], value)
+            return
+        cell = self._least_ahead(digest)
+        while self._values[cell] > virtual_time and self._make_room(digest):
+            cell = self._least_ahead(digest)
+        least = self._values[cell]
+        if least > virtual_time:
+            bucket = digest % self._buckets
+            self._overflows[bucket] = max(self._overflows[bucket], min(least, value))
+        if value > least:
+            self._digests[cell], self._values[cell] = digest, value
 
-    def _cells(self, key: str) -> list[int]:
-        digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-        one, other = digest & 0xFFFFFFFF, digest >> 32 | 1
-        return [(one + n * other) % self._width for n in range(_DEPTH)]
+    def _cell(self, digest: int) -> int | None:
+        first = digest % self._buckets * _CELLS
+        digests = self._digests[first : first + _CELLS]
+        return first + digests.index(digest) if digest in digests else None
+
+    def _least_ahead(self, digest: int) -> int:
+        """Return the cell with the least value in the bucket of a digest."""
+        first = digest % self._buckets * _CELLS
+        values = self._values[first : first + _CELLS]
+        return first + values.index(min(values))
+
+    def _make_room(self, digest: int) -> bool:
+        """Free cells in the bucket of a digest; return whether that was possible."""
+        bucket = digest % self._buckets
+        first = bucket * _CELLS
+        copies = [
+            cell
+            for cell in range(first, first + _CELLS)
+            if self._digests[cell] % self._buckets != bucket
+        ]
+        for cell in copies:
+            self._digests[cell] = self._values[cell] = 0
+        if copies or 2 * self._buckets > self._most:
+            return bool(copies)
+        self._digests, self._values = self._digests * 2, self._values * 2
+        self._overflows *= 2
+        self._buckets *= 2
+        return True
+
+
+def _digest(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
