@@ -38,7 +38,7 @@ GROUPS: dict[By, str] = {"tenant": "tenant", "queue": "queue", "name": "task nam
 MEASURES: dict[Measure, str] = {
     "pickup": "wait until the run starts",
     "run": "run time",
-    "e2e": "from submit to end",
+    "e2e": "time from submit to end",
     "retry_delay": "delay of retries",
 }
 
@@ -138,7 +138,7 @@ def _read(history: LakeHistory, period: Period) -> dict[str, object]:
     shares = history.shares(since, until, queue=queue, tenants=scope, top=_LINES, points=_POINTS)
     fairness = history.fairness(since, until, queue=queue, tenants=scope, points=_POINTS)
     costs = history.costs(since, until, queue=queue, tenants=scope, top=_TOP, points=1)
-    step = runs.step_s or 1
+    step, what = runs.step_s or 1, MEASURES[measure]
     return {
         "as_of": runs.as_of,
         "since": runs.since,
@@ -148,8 +148,8 @@ def _read(history: LakeHistory, period: Period) -> dict[str, object]:
         ),
         "runs_chart": _lines("Runs started a second", runs.rows, lambda r: r.started / step, "/s"),
         "failed_chart": _lines("Failed runs a second", runs.rows, lambda r: r.failed / step, "/s"),
-        "p50_chart": _lines("p50", waits.rows, lambda r: r.p50_us / MICROS, "s"),
-        "p99_chart": _lines("p99", waits.rows, lambda r: r.p99_us / MICROS, "s"),
+        "p50_chart": _lines(f"p50 of the {what}", waits.rows, lambda r: r.p50_us / MICROS, "s"),
+        "p99_chart": _lines(f"p99 of the {what}", waits.rows, lambda r: r.p99_us / MICROS, "s"),
         "busy_chart": _lines(
             "Workers busy: got",
             shares.rows,
