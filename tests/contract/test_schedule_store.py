@@ -344,6 +344,41 @@ async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
     assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
 
 
+async def test_an_unfinished_task_is_found_by_its_id_alone(store: Adapter) -> None:
+    one, later, replaced = task(HOUR), task(99_000 * HOUR, "b"), task(HOUR, "c")
+    foreign = task(HOUR, AWKWARD, AWKWARD, id="00000000-0000-4000-8000-000000000001")
+    fence = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, fence, [one, later, replaced, foreign], ScheduleRecord())
+    again_ = task(HOUR, "c")
+    await store.persist(PARTITION, fence, [again_], ScheduleRecord())
+    for each in (one, later, again_, foreign):
+        assert store.find_now(each.id) == ScheduledTask.of(each)
+    assert store.find_now(replaced.id) is None
+    assert store.find_now(task(HOUR).id) is None
+    assert store.find_now("no id") is None
+    failed = again(ScheduledTask.of(later), NOW)
+    await store.finish(PARTITION, fence, [ended(ScheduledTask.of(one)), failed])
+    assert store.find_now(one.id) is None
+    assert store.find_now(later.id) == failed.again
+
+
+async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store: Adapter) -> None:
+    keys = [key for key in map(str, range(99)) if partition_of(key, 0, 5) == BESIDE.partition]
+    moved, ran = task(HOUR, keys[0]), task(2 * HOUR, keys[1])
+    fences = {
+        each.partition: (await store.take_over(each)).range_id for each in (PARTITION, BESIDE)
+    }
+    await store.persist(PARTITION, fences[3], [moved, ran], ScheduleRecord())
+    after, steps = None, 0
+    while steps == 0 or after is not None:
+        steps += 1
+        after = (await store.move_tasks(PARTITION, fences, 5, after)).after
+    found = store.find_now(moved.id)
+    assert (found.key, found.task.partition) == (ScheduledTask.of(moved).key, BESIDE.partition)
+    await store.finish(BESIDE, fences[4], [ended(store.find_now(ran.id))])
+    assert store.find_now(ran.id) is None
+
+
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(
     store: Adapter,
 ) -> None:

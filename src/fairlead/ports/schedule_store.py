@@ -102,6 +102,11 @@ class ScheduleStore(Protocol):
         """Return the unfinished task with this key, also an unreadable one; None if there is
         none."""
 
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        """Return the unfinished task of any queue with this id, also an unreadable one; None if
+        there is none. For people: blocks the caller, and reads at most one index entry of each
+        partition. Raises StoreUnavailable."""
+
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         """Write each run for the history of attempts once, complete the keys of tasks that are
         over, and store the counts of runs with the others, unless another task has replaced them.

@@ -87,6 +87,10 @@ class MemoryScheduleStore:
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         return self.partitions.get(partition, Rows()).tasks.get(key)
 
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        found = (each for rows in self.partitions.values() for each in rows.tasks.values())
+        return next((each for each in found if each.task.id == task_id), None)
+
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         rows = self._fenced(partition, range_id)
         for end in ends:

@@ -130,6 +130,11 @@ SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_a
   FROM fairlead_schedule
  WHERE queue = $1 AND partition = $2 AND run_at = $3 AND ordering_key = $4 AND unique_key = $5
 
+-- name: find_id
+SELECT queue, partition, run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE id = $1::uuid
+
 -- name: wait_for_appends
 -- $1: queue; $2: partition. A lock until the end of the transaction, so that the next statement sees what the transaction
 -- before it has appended. A unique index would cost each run of all queues 2 % more log, and three times the pages with ON CONFLICT.

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.rows import batch, canonical
 from fairlead.backends.sql.schedule_rows import decode_record, decode_task, moved_text
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -268,6 +268,10 @@ class SqlScheduleStore:
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         rows = await self._database.read(self._rows("find", *partition, *key))
         return _scheduled(partition, rows[0]) if rows else None
+
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        rows = self._database.read_now(self._rows("find_id", canonical(task_id)))
+        return _scheduled(PartitionKey(*rows[0][:2]), rows[0][2:]) if rows else None
 
     async def now(self) -> int | None:
         if "clock" not in self._sql:

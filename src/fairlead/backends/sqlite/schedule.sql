@@ -72,6 +72,11 @@ SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = ?1 AND partition = ?2 AND run_at = ?3 AND ordering_key = ?4 AND unique_key = ?5
 
+-- name: find_id
+SELECT queue, partition, run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE id = ?1
+
 -- name: append_attempts
 -- ?1: [[task_id, attempt, ...], ...], each row once, even if it is given twice
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
