@@ -232,6 +232,32 @@ async def test_tasks_are_read_in_the_order_of_their_keys_from_any_key_across_hou
     )
 
 
+async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapter) -> None:
+    large = [
+        task(HOUR * n, f"k{n % 2}", f"u{n}", payload=b'"' + b"\xc3\xa4" * 30_000 + b'"')
+        for n in range(1, 7)
+    ]
+    fence = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, fence, large, ScheduleRecord())
+    keys = [ScheduledTask.of(each).key for each in large]
+
+    async def page(most_bytes: int, limit: int = 9, *more: str) -> tuple[list[TaskKey], bool]:
+        found = await store.read_page(PARTITION, BEFORE_ALL, END, limit, most_bytes, *more)
+        return [each.key for each in found.tasks], found.is_cut
+
+    assert await page(10_000_000) == (keys, False)
+    assert await page(10_000_000, 6) == (keys, False)
+    assert await page(10_000_000, 2) == (keys[:2], False)
+    assert await page(0) == (keys[:1], True)
+    assert await page(59_000) == (keys[:1], True)
+    assert await page(250_000, 2) == (keys[:2], False)
+    some, is_cut = await page(250_000)
+    assert (some, is_cut) == (keys[: len(some)], True) and 2 <= len(some) <= 4
+    assert await page(10_000_000, 9, "k1") == (keys[::2], False)
+    assert await page(1, 9, "k1") == (keys[:1], True)
+    assert await page(1, 1, "k1") == (keys[:1], False)
+
+
 async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(
     store: Adapter,
 ) -> None:

@@ -8,6 +8,9 @@ from fairlead.model.keys import BEFORE_ALL, TaskKey
 from fairlead.model.states import State, TriggerPath
 from fairlead.model.task import NewTask, TaskRecord
 
+TASK_BYTES = 1000
+"""Bytes of a scheduled task in memory with all that refers to it, without its texts."""
+
 NEVER = 1 << 62
 """Instant after the time of every task, in microseconds since the epoch."""
 
@@ -38,6 +41,13 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
         if self.unreadable is not None:
             return NEVER
         return self.key.run_at if self.retry_at is None else self.retry_at
+
+    @property
+    def size(self) -> int:
+        """Bytes of the task in memory, about."""
+        task, key = self.task, self.key
+        texts = len(key.ordering_key) + len(key.unique_key) + len(task.context or "")
+        return TASK_BYTES + len(task.payload) + texts
 
     @property
     def record(self) -> TaskRecord:

@@ -14,7 +14,7 @@ from fairlead.clock import MICROS
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ports.backlog_store import Fenced
 
-__all__ = ["Fenced", "HOUR", "Owned", "Moved", "ScheduleStatus", "ScheduleStore", "hour_of"]
+__all__ = ["Fenced", "HOUR", "Owned", "Moved", "Page", "ScheduleStatus", "ScheduleStore", "hour_of"]
 
 HOUR = 3600 * MICROS
 """Length of one bucket in microseconds."""
@@ -31,6 +31,14 @@ class Owned(msgspec.Struct, frozen=True):
     range_id: int
     """Range id of the new owner, greater than any before it; fences every write from now on."""
     record: ScheduleRecord
+
+
+class Page(NamedTuple):
+    """Tasks that an owner has read."""
+
+    tasks: Sequence[ScheduledTask]
+    is_cut: bool
+    """Whether tasks were left out because they had too many bytes."""
 
 
 class ScheduleStatus(NamedTuple):
@@ -97,6 +105,18 @@ class ScheduleStore(Protocol):
         """Return unfinished tasks with after < key <= through, ascending, at most `limit`; only of
         one ordering key if given. Scans no completed keys at or below `after`. A task whose row
         cannot be read is returned as an unreadable one."""
+
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        """Return tasks as `read` does: as many as have at most `most_bytes` bytes of stored text
+        together, but at least one."""
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         """Return the unfinished task with this key, also an unreadable one; None if there is

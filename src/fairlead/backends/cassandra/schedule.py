@@ -116,7 +116,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, ScheduleStatus, hour_of
+from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
@@ -586,7 +586,19 @@ class CassandraScheduleStore:
     ) -> list[ScheduledTask]:
         """Read a page. With an `ordering_key`, the server reads the keys of this ordering key, and
         then their rows."""
-        return await self._read(partition, after, through, limit, ordering_key, None)
+        page = await self._read(partition, after, through, limit, None, ordering_key, None)
+        return list(page.tasks)
+
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        return await self._read(partition, after, through, limit, most_bytes, ordering_key, None)
 
     async def traced_read(
         self,
@@ -601,8 +613,8 @@ class CassandraScheduleStore:
         Raise StoreUnavailable, also if a trace is late.
         """
         scanned: list[Scan] = []
-        tasks = await self._read(partition, after, through, limit, ordering_key, scanned)
-        return tasks, Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
+        page = await self._read(partition, after, through, limit, None, ordering_key, scanned)
+        return list(page.tasks), Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
 
     async def _read(
         self,
@@ -610,16 +622,18 @@ class CassandraScheduleStore:
         after: TaskKey,
         through: TaskKey,
         limit: int,
+        most_bytes: int | None,
         ordering_key: str | None,
         scanned: list[Scan] | None,
-    ) -> list[ScheduledTask]:
+    ) -> Page:
         reading = self._datacentres.reading()
         # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
+        size, is_cut = 0, False
         for hour in await self._hours(
             reading, partition, hour_of(after), hour_of(through), scanned
         ):
-            if len(found) == limit:
+            if is_cut or len(found) == limit:
                 break
             rows = (
                 reading.rows(
@@ -637,14 +651,20 @@ class CassandraScheduleStore:
             async with contextlib.aclosing(rows):
                 async for row in rows:
                     scheduled = _scheduled(partition, row)
-                    if scheduled is not None:
-                        found[scheduled.key] = scheduled
-                        if len(found) == limit:
+                    if scheduled is None:
+                        continue
+                    if scheduled.key not in found:
+                        size += len(row[4] or "")
+                        if found and most_bytes is not None and size > most_bytes:
+                            is_cut = True
                             break
+                    found[scheduled.key] = scheduled
+                    if len(found) == limit:
+                        break
         owner = self._owners.get(partition)
         if owner is not None and not reading.is_whole:
             owner.is_whole = False
-        return list(found.values())
+        return Page(list(found.values()), is_cut)
 
     async def _hours(
         self,

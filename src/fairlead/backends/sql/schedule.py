@@ -40,7 +40,7 @@ from fairlead.model.fields import (
     Version,
     Weight,
 )
-from fairlead.ports.schedule_store import Fenced, Moved, Owned, ScheduleStatus
+from fairlead.ports.schedule_store import Fenced, Moved, Owned, Page, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
@@ -264,6 +264,24 @@ class SqlScheduleStore:
         else:
             rows = await self._database.read(self._rows("read_of", *params, ordering_key))
         return [_scheduled(partition, row) for row in rows]
+
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        params = (*partition, *after, *through, limit, most_bytes)
+        if ordering_key is None:
+            rows = await self._database.read(self._rows("read_page", *params))
+        else:
+            rows = await self._database.read(self._rows("read_page_of", *params, ordering_key))
+        whole = [row for row in rows if row[4] is not None]
+        tasks = [_scheduled(partition, row) for row in whole]
+        return Page(tasks, len(whole) < len(rows))
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         rows = await self._database.read(self._rows("find", *partition, *key))
