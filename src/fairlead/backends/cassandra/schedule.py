@@ -34,7 +34,7 @@ reads above the last task of the ordering key that it knows, and so above the co
 
 **A task is found by its id** by `fairlead_schedule_ids`, for people only. An index row is written
 beside the batch of its task, so a task whose write is confirmed has one, and deleted beside the
-completion. It may exist without its task, and is checked against the row.
+completion. An index row may exist without its task, and is checked against the row.
 
 **The end of a run is one batch** of one partition: the completion, or the counts of the runs, and
 the run for the history. So no run is completed without its row, also while the SQL database is
