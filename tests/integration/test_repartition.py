@@ -215,6 +215,8 @@ async def test_a_process_that_submits_during_a_move_uses_the_new_number_afterwar
     while not moving.done() or len(names) < 40:
         names.append(f"n{len(names)}")
         await asyncio.to_thread(kit.submit, names[-1], KEYS[len(names) % 5])
+        # A move on Kafka waits for seconds: thousands of tasks would then run for minutes.
+        await asyncio.wait([moving], timeout=0.05)
     await moving
     await asyncio.sleep(0.2)  # the time for which a submitter may use the old number
     names.append("last")
