@@ -108,7 +108,7 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
         )
         schedule.written(new, ())
         while (read := schedule.next_read(NOW + HOUR)) is not None:
-            schedule.read_done(await store.read(PARTITION, *read[1:], read.ordering_key))
+            schedule.read_done(await store.read(PARTITION, *read[1:4], read.ordering_key))
         while due := schedule.due(NOW + HOUR):
             for scheduled in due:
                 is_stuck = scheduled.key.run_at - NOW in held

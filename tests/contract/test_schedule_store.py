@@ -232,6 +232,32 @@ async def test_tasks_are_read_in_the_order_of_their_keys_from_any_key_across_hou
     )
 
 
+async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapter) -> None:
+    large = [
+        task(HOUR * n, f"k{n % 2}", f"u{n}", payload=b'"' + b"\xc3\xa4" * 30_000 + b'"')
+        for n in range(1, 7)
+    ]
+    fence = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, fence, large, ScheduleRecord())
+    keys = [ScheduledTask.of(each).key for each in large]
+
+    async def page(most_bytes: int, limit: int = 9, *more: str) -> tuple[list[TaskKey], bool]:
+        found = await store.read_page(PARTITION, BEFORE_ALL, END, limit, most_bytes, *more)
+        return [each.key for each in found.tasks], found.is_cut
+
+    assert await page(10_000_000) == (keys, False)
+    assert await page(10_000_000, 6) == (keys, False)
+    assert await page(10_000_000, 2) == (keys[:2], False)
+    assert await page(0) == (keys[:1], True)
+    assert await page(59_000) == (keys[:1], True)
+    assert await page(250_000, 2) == (keys[:2], False)
+    some, is_cut = await page(250_000)
+    assert (some, is_cut) == (keys[: len(some)], True) and 2 <= len(some) <= 4
+    assert await page(10_000_000, 9, "k1") == (keys[::2], False)
+    assert await page(1, 9, "k1") == (keys[:1], True)
+    assert await page(1, 1, "k1") == (keys[:1], False)
+
+
 async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(
     store: Adapter,
 ) -> None:
@@ -342,6 +368,41 @@ async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
     found = await store.find(PARTITION, TaskKey(2, AWKWARD, "u"))
     assert found is not None and found.key.run_at == 2
     assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
+
+
+async def test_an_unfinished_task_is_found_by_its_id_alone(store: Adapter) -> None:
+    one, later, replaced = task(HOUR), task(99_000 * HOUR, "b"), task(HOUR, "c")
+    foreign = task(HOUR, AWKWARD, AWKWARD, id="00000000-0000-4000-8000-000000000001")
+    fence = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, fence, [one, later, replaced, foreign], ScheduleRecord())
+    again_ = task(HOUR, "c")
+    await store.persist(PARTITION, fence, [again_], ScheduleRecord())
+    for each in (one, later, again_, foreign):
+        assert store.find_now(each.id) == ScheduledTask.of(each)
+    assert store.find_now(replaced.id) is None
+    assert store.find_now(task(HOUR).id) is None
+    assert store.find_now("no id") is None
+    failed = again(ScheduledTask.of(later), NOW)
+    await store.finish(PARTITION, fence, [ended(ScheduledTask.of(one)), failed])
+    assert store.find_now(one.id) is None
+    assert store.find_now(later.id) == failed.again
+
+
+async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store: Adapter) -> None:
+    keys = [key for key in map(str, range(99)) if partition_of(key, 0, 5) == BESIDE.partition]
+    moved, ran = task(HOUR, keys[0]), task(2 * HOUR, keys[1])
+    fences = {
+        each.partition: (await store.take_over(each)).range_id for each in (PARTITION, BESIDE)
+    }
+    await store.persist(PARTITION, fences[3], [moved, ran], ScheduleRecord())
+    after, steps = None, 0
+    while steps == 0 or after is not None:
+        steps += 1
+        after = (await store.move_tasks(PARTITION, fences, 5, after)).after
+    found = store.find_now(moved.id)
+    assert (found.key, found.task.partition) == (ScheduledTask.of(moved).key, BESIDE.partition)
+    await store.finish(BESIDE, fences[4], [ended(store.find_now(ran.id))])
+    assert store.find_now(ran.id) is None
 
 
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(

@@ -7,7 +7,7 @@ import asyncio
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -458,6 +458,47 @@ async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
                 await asyncio.sleep(0.01)
         are_deleted.set()
         await settled(app, node)
+
+
+async def test_old_rows_that_the_store_does_not_delete_stop_no_worker(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store_all(monkeypatch)
+    monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
+    monkeypatch.setattr(fair_partition, "DELETE_AGAIN_SECONDS", 0.05, raising=False)
+    app, ran = App(sqlite_url), list[int]()
+    app.queue("q", partitions=1)
+    app.migrate()
+
+    @app.task(queue="q")
+    async def quick(n: int) -> None:
+        ran.append(n)
+
+    with app.store.database.transaction() as connection:
+        connection.execute(
+            "CREATE TRIGGER refusal BEFORE DELETE ON fairlead_backlog"
+            " BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END"
+        )
+    quick.submit_many([{"n": n} for n in range(3000)])
+    node = app.node(look_ahead=25, drain=1.0)
+    working = asyncio.create_task(node.run())
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            assert not working.done(), working.exception()
+            await asyncio.sleep(0.01)
+
+    await until(lambda: len(ran) == 3000)
+    assert stored(app) > 300
+    (refused,) = [each for each in caplog.records if "does not delete" in each.message]
+    assert "no changes before Monday" in vars(refused)["error"]
+    with app.store.database.transaction() as connection:
+        connection.execute("DROP TRIGGER refusal")
+    quick.submit_many([{"n": n} for n in range(3000)])
+    await until(lambda: len(ran) == 6000 and stored(app) < 300)
+    node.stop()
+    await working
+    app.close()
 
 
 def stored(app: App) -> int:

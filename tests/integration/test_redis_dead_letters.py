@@ -197,6 +197,42 @@ def test_rare_letters_are_found_by_key_name_and_error_over_all_priorities(
     assert find(state=State.ERROR, fairness_key="a") == []
 
 
+def test_a_page_looks_at_a_bounded_number_of_letters_and_says_where_it_goes_on(
+    failing: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    management, reads = failing.app.management, failing.app.store.records.reads
+    old = failing.fail(*({"n": n} for n in range(1000)))
+    rare = failing.fail({"n": 1}, text="a rare text")
+    new = failing.fail(*({"n": n} for n in range(500)))
+    last = failing.fail({"n": 2}, text="another rare text")
+    database, page = failing.app.store.database, reads.page
+    looks = []
+
+    def page_of_400(where: TaskFilter, limit: int, newest_first: bool) -> Any:
+        return (yield from page(where, limit, newest_first, 400))
+
+    monkeypatch.setattr(reads, "page", page_of_400)
+    read_now = database.read_now
+
+    def counted(steps: Any) -> Any:
+        looks.append(steps)
+        return read_now(steps)
+
+    monkeypatch.setattr(database, "read_now", counted)
+    found, after, cuts = list[str](), None, list[bool]()
+    while not cuts or after is not None:
+        step = management.page(state=State.ERROR, error="RARE", newest_first=False, after=after)
+        assert after is None or step.after is None or step.after > after
+        found, after = found + [task.id for task in step.tasks], step.after
+        cuts.append(step.is_cut)
+    assert (found, cuts) == ([*rare, *last], [True, True, True, False])
+    assert len(looks) == 4
+    assert [t.id for t in management.find(state=State.ERROR, error="rare")] == [*rare, *last]
+    step = management.page(state=State.ERROR, limit=3, newest_first=False, after=old[-1])
+    assert [task.id for task in step.tasks] == [*rare, *new[:2]]
+    assert (step.after, step.is_cut) == (new[1], False)
+
+
 def test_an_error_of_a_lost_worker_is_found_by_its_text(failing: Failing) -> None:
     lane = failing.app.store.endpoint.lanes("default", 1).at(5)  # type: ignore[attr-defined]
     (lost,) = failing.task.submit_many([{"n": 1}])

@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from fairlead import App
 from fairlead.engine import context, runs
+from fairlead.errors import StoreUnavailable
+from fairlead.model import ClaimedTask
+from fairlead.ports.task_store import Claim
 from fairlead.testing import running
 
 REFUSAL = """
@@ -162,4 +165,53 @@ async def test_a_trigger_that_refuses_some_claims_holds_back_no_other_task(
     assert sorted(ran) == sorted((key, n) for key in ("bad", *"abcdefgh") for n in range(4))
     if has_keys:
         assert [n for key, n in ran if key == "bad"] == [0, 1, 2, 3]
+    app.close()
+
+
+@pytest.mark.asyncio
+async def test_tasks_that_the_store_does_not_take_back_stop_no_worker_and_no_other_task(
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, ran, keys = App(sqlite_url), list[str](), ["bad", *"abc"]
+    app.migrate()
+
+    @app.task
+    async def note(key: str) -> None:
+        ran.append(key)
+
+    claim, lost = app.store.claim, set[str]()
+
+    async def lose_first(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        claimed = await claim(node, wanted, now)
+        if lost.issuperset(each.id for each in wanted):
+            return claimed
+        lost.update(each.id for each in wanted)
+        raise StoreUnavailable("the response to the claim was lost")
+
+    monkeypatch.setattr(app.store, "claim", lose_first)
+    with sqlite3.connect(tmp_path / "tasks.db", isolation_level=None, timeout=30) as admin:
+        admin.executescript(
+            "CREATE TABLE refused (fairness_key TEXT);"
+            "INSERT INTO refused VALUES ('bad');"
+            "CREATE TRIGGER refusal BEFORE UPDATE ON fairlead_tasks"
+            " WHEN OLD.state = 'PROCESSING' AND NEW.state = 'SUBMITTED'"
+            " AND EXISTS (SELECT 1 FROM refused r WHERE r.fairness_key = NEW.fairness_key)"
+            " BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END;"
+        )
+        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
+        node = app.node(drain=1.0)
+        working = asyncio.create_task(node.run())
+        await until(lambda: working.done() or sorted(ran) == ["a", "b", "c"])
+        assert not working.done(), working.exception()
+        (refused,) = [record for record in caplog.records if "the store refuses" in record.message]
+        assert "no changes before Monday" in vars(refused)["error"]
+        assert node.parts.reconciler.is_requested  # the node stays registered until then
+        admin.execute("DELETE FROM refused")
+        await until(lambda: working.done() or "bad" in ran)
+        assert not node.parts.reconciler.is_requested
+        node.stop()
+        await working
     app.close()

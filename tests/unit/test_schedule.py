@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,13 +17,19 @@ from tests.tiers import examples
 SECOND = 1_000_000
 
 
-def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", id: str = "") -> NewTask:
+def task(
+    run_at: int,
+    ordering_key: str = "a",
+    unique_key: str = "u",
+    id: str = "",
+    payload: bytes = b"{}",
+) -> NewTask:
     return NewTask(
         id or f"{ordering_key}/{run_at}/{unique_key}",
         "q",
         0,
         "work",
-        b"{}",
+        payload,
         "json",
         5,
         "",
@@ -57,6 +64,15 @@ class Stored:
         ]
         return found[: read.limit]
 
+    def page(self, read: ScheduleRead) -> tuple[list[ScheduledTask], bool]:
+        """Return the tasks of a read within its bytes, and whether tasks were left out for them."""
+        found, size = self.read(read), 0
+        for n, row in enumerate(found):
+            size += row.size
+            if n and size > read.most_bytes:
+                return found[:n], True
+        return found, False
+
     def write(self, schedule: Schedule | None, tasks: list[NewTask]) -> None:
         done = {ScheduledTask.of(t).key for t in tasks} & self.completed
         if schedule is not None:
@@ -84,7 +100,7 @@ class Stored:
 
     def catch_up(self, schedule: Schedule, now: int) -> None:
         while (read := schedule.next_read(now)) is not None:
-            schedule.read_done(self.read(read))
+            schedule.read_done(*self.page(read))
 
 
 def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
@@ -218,7 +234,7 @@ def test_reading_continues_after_the_last_key_of_a_full_page_and_stops_after_a_p
     stored.write(None, [task(n, f"k{n}") for n in range(7)])
     schedule = Schedule(BEFORE_ALL, window)
     read = schedule.next_read(50)
-    assert read == ScheduleRead(None, BEFORE_ALL, just_before(151), 5)
+    assert read is not None and read[:4] == (None, BEFORE_ALL, just_before(151), 5)
     assert schedule.next_read(50) is None, "only one read at a time"
     schedule.read_done(stored.read(read))
     assert schedule.read_through == key(4, "k4")
@@ -367,6 +383,63 @@ def test_an_ordering_key_with_very_many_tasks_is_skipped_in_whole_pages() -> Non
 
 
 @settings(max_examples=examples(60), deadline=None)
+def run_all_large(
+    payloads: list[bytes], keys: int, window: Window, failing: int = 0
+) -> tuple[int, int]:
+    """Run due tasks with these payloads, three at once; the first `failing` ones fail once. Return
+    the greatest number of bytes in memory, and the number of reads."""
+    store = Stored()
+    new = [task(n % 7, f"k{n % keys}", f"u{n}", payload=each) for n, each in enumerate(payloads)]
+    store.write(None, new)
+    schedule = Schedule(BEFORE_ALL, window)
+    most = reads = ran = 0
+    now = SECOND
+    running: list[ScheduledTask] = []
+    while ran < len(payloads):
+        now += SECOND
+        while (read := schedule.next_read(now)) is not None:
+            beside = [(one, store.page(one)) for one in schedule.reads_beside(7)]
+            page = store.page(read)
+            for one, rows in beside:
+                schedule.read_beside_done(one, *rows)
+            schedule.read_done(*page)
+            reads += 1 + len(beside)
+            most = max(most, schedule.size)
+        running += schedule.due(now)
+        for scheduled in running[:3]:
+            fails = failing > 0 and scheduled.tries == 0
+            failing -= fails
+            store.end(schedule, scheduled, now + 1000 * SECOND if fails else None)
+            ran += not fails
+        del running[:3]
+    assert len(store.completed) == len(payloads) and not schedule.size
+    return most, reads
+
+
+@pytest.mark.parametrize("keys", [1, 40, 1000])
+def test_due_tasks_with_large_payloads_stay_within_the_bytes_of_their_partition(keys: int) -> None:
+    payload = b"x" * 1_000_000  # one object: only the counted bytes are those of 1,000
+    most, reads = run_all_large([payload] * 1000, keys, Window(most_bytes=20_000_000))
+    assert most <= 20_000_000 + 9 * 1_002_000
+    assert reads <= 2000
+
+
+def test_a_task_larger_than_all_bytes_of_its_partition_runs_among_small_ones() -> None:
+    sizes = [10, 3_000_000, 10, 10, 5_000_000] * 40
+    payloads = [b"x" * size for size in sizes]
+    most, reads = run_all_large(payloads, len(sizes), Window(most_bytes=1_000_000))
+    assert most <= 1_000_000 + 5_100_000
+    assert reads <= 2 * len(sizes)
+    most, reads = run_all_large(payloads, 50, Window(most_bytes=1_000_000))
+    assert most <= 1_000_000 + 2 * 5_100_000
+    assert reads <= 3 * len(sizes)
+
+
+def test_large_tasks_that_wait_for_retries_stop_no_other_ordering_key() -> None:
+    most, _ = run_all_large([b"x" * 1_000_000] * 200, 200, Window(most_bytes=5_000_000), failing=50)
+    assert most <= 52 * 1_002_000
+
+
 @given(st.integers(1, 80), st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
 def test_any_number_of_tasks_due_at_the_same_time_fits_the_memory_limit_and_all_of_them_run(
     keys: int, each: int, times: int, seed: int
@@ -388,7 +461,7 @@ def test_any_number_of_tasks_due_at_the_same_time_fits_the_memory_limit_and_all_
     while len(ran) < total:
         reads = 0
         while (read := schedule.next_read(SECOND)) is not None:
-            schedule.read_done(store.read(read))
+            schedule.read_done(*store.page(read))
             reads += 1
             assert reads <= 20 + 2 * total // 5
         assert not window.is_exceeded(schedule.live, len(schedule))
@@ -444,13 +517,16 @@ class Run:
             page=chance.choice([1, 2, 7, 50]),
             look_ahead=chance.choice([0, 5, 50]),
             prefetch=chance.choice([0, 2]),
+            most_bytes=chance.choice([1, 5_000, 20_000, 64_000_000]),
         )
+        self.largest = chance.choice([0, 500, 30_000])
+        """Bytes of the largest payload."""
         self.now = 0
         self.stored = Stored()
         self.schedule = Schedule(BEFORE_ALL, self.window)
         self.running: list[ScheduledTask] = []
-        self.reading: list[ScheduledTask] | None = None
-        self.beside: list[tuple[ScheduleRead, list[ScheduledTask]]] = []
+        self.reading: tuple[list[ScheduledTask], bool] | None = None
+        self.beside: list[tuple[ScheduleRead, tuple[list[ScheduledTask], bool]]] = []
         """Reads of single ordering keys together with the current one, with their rows."""
         self.submitted: set[TaskKey] = set()
         self.ends: Counter[TaskKey] = Counter()
@@ -489,6 +565,8 @@ class Run:
         keys = [ran.key.ordering_key for ran in self.running]
         assert len(keys) == len(set(keys))
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
+        held = [self.schedule.get(row_key) for row_key in self.schedule._keys]
+        assert self.schedule.size == sum(row.size for row in held if row is not None)
         if self.chance.random() < 0.2:
             for above, below in self.schedule.completed_ranges(self.chance.choice([1, 100])):
                 assert self.schedule.low_water_mark <= above < below
@@ -506,6 +584,7 @@ class Run:
                     self.chance.choice("abcde"),
                     self.chance.choice("uvw"),
                     id=str(self.chance.random()),
+                    payload=b"x" * self.chance.randint(0, self.largest),
                 )
             )
         self.submitted |= {ScheduledTask.of(t).key for t in tasks}
@@ -513,9 +592,9 @@ class Run:
 
     def read(self) -> None:
         if self.reading is None and (read := self.schedule.next_read(self.now)) is not None:
-            self.reading = self.stored.read(read)
+            self.reading = self.stored.page(read)
             beside = self.schedule.reads_beside(self.chance.choice([0, 1, 4]))
-            self.beside = [(one, self.stored.read(one)) for one in beside]
+            self.beside = [(one, self.stored.page(one)) for one in beside]
 
     def answer(self) -> None:
         if self.reading is not None:
@@ -523,8 +602,8 @@ class Run:
                 self.schedule.read_failed()
             else:
                 for one, rows in self.beside:
-                    self.schedule.read_beside_done(one, rows)
-                self.schedule.read_done(self.reading)
+                    self.schedule.read_beside_done(one, *rows)
+                self.schedule.read_done(*self.reading)
             self.reading = None
 
     def start(self) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import (
@@ -25,7 +22,7 @@ from fairlead.cli.output import (
     time_of,
 )
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.cli.stores import app_on
+from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.clock import to_datetime, to_micros
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.errors import InvalidTask, UnknownTask
@@ -37,8 +34,6 @@ ordered = typer.Typer(
     no_args_is_help=True,
     help="Show ordered queues, their tasks and attempts; end a stuck task.",
 )
-
-T = TypeVar("T")
 
 
 class OrderedTasksOptions(CommandOptions, frozen=True, kw_only=True):
@@ -86,7 +81,7 @@ def list_tasks(queue: str, options: OrderedTasksOptions) -> None:
     with one_line_errors():
         app = app_on(options.url)
         management = app.management.ordered
-        found = _run(
+        found = wait_and_close(
             app,
             management.tasks(
                 queue,
@@ -169,7 +164,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
         if run_at is not None and unique_key is not None:
             key = TaskKey(_micros(run_at), ordering_key, unique_key)
         else:
-            first = _run(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
+            first = wait_and_close(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
             if not first:
                 raise UnknownTask(
                     f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
@@ -195,7 +190,7 @@ def status(queue: str, options: OutputOptions) -> None:
     """
     with one_line_errors():
         app = app_on(options.url)
-        found = _run(app, app.management.ordered.status(queue))
+        found = wait_and_close(app, app.management.ordered.status(queue))
         if options.json:
             as_json(found)
             return
@@ -251,7 +246,7 @@ def repartition(
     """
     with one_line_errors():
         app = load(application)
-        moved = _run(app, _repartition(app.management.ordered, queue, options))
+        moved = wait_and_close(app, _repartition(app.management.ordered, queue, options))
         if moved is None:
             return
         if options.json:
@@ -302,16 +297,6 @@ def _ask(plan: RepartitionPlan) -> None:
         raise InvalidTask(f"{_text_of(plan)}: see it with --dry-run, then add --yes")
     if not typer.confirm(f"{_text_of(plan)}. Go on?", err=True):
         raise typer.Exit(WRONG_USE)
-
-
-def _run(app: App, reading: Awaitable[T]) -> T:
-    async def run() -> T:
-        try:
-            return await reading
-        finally:
-            await app.connections.close_async()
-
-    return asyncio.run(run())
 
 
 def _micros(text: str) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from collections.abc import Awaitable
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from fairlead.app import App
 from fairlead.cli.output import say_error
 from fairlead.config import url_of
 from fairlead.errors import ConfigurationError
+
+T = TypeVar("T")
 
 _ENDINGS = (".db", ".sqlite", ".sqlite3")
 _FIRST_BYTES = b"SQLite format 3\0"
@@ -31,6 +36,18 @@ def app_on(url: str | None) -> App:
         return App()  # its first use says what is missing
     say_error(f"using --url sqlite:///{found[0]}, the file with tasks in this folder")
     return App(f"sqlite:///{found[0]}")
+
+
+def wait_and_close(app: App, reading: Awaitable[T]) -> T:
+    """Return the result of an asynchronous call, and close the connections that it opened."""
+
+    async def run() -> T:
+        try:
+            return await reading
+        finally:
+            await app.connections.close_async()
+
+    return asyncio.run(run())
 
 
 def _files(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from fairlead.app import App
 from fairlead.cli.actions import hint, perform
 from fairlead.cli.options import Actor, Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import (
@@ -26,9 +27,9 @@ from fairlead.cli.output import (
     time_of,
 )
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.cli.stores import app_on
+from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.clock import to_micros
-from fairlead.errors import FairleadError, InvalidTask
+from fairlead.errors import FairleadError, InvalidTask, UnknownTask
 from fairlead.model import State
 from fairlead.operate.changes import (
     Cancel,
@@ -217,8 +218,12 @@ def show(
     Example: fairlead tasks show 01938d2c-... --json
     """
     with one_line_errors():
-        management = app_on(options.url).management
-        task = management.named(id)
+        app = app_on(options.url)
+        management = app.management
+        try:
+            task = management.named(id)
+        except UnknownTask as error:
+            raise UnknownTask(f"{error}{_unread(app)}") from None
         attempts = management.attempts(task.id)
         arguments = management.payload(task.id) if options.payload else None
         if options.json:
@@ -250,6 +255,18 @@ def show(
                 for a in attempts
             ],
         )
+
+
+def _unread(app: App) -> str:
+    """Return where a task may be that no table has: in the logs of ordered queues."""
+    if app.connections.log is None:
+        return ""
+    found = wait_and_close(app, app.management.ordered.unread())
+    return "".join(
+        f"; {count:,} entries of the log of {queue!r} are not read yet, and the task may be one of"
+        " them"
+        for queue, count in found.items()
+    )
 
 
 def _change(

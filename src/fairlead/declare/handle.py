@@ -16,14 +16,27 @@ from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFaile
 from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 _POLL_SECONDS = 5.0  # longest extra wait after a lost notification
 
 
+class OrderedAccess(Protocol):
+    """The adapter of ordered queues that a handle needs."""
+
+    @property
+    def schedule(self) -> ScheduleStore | None:
+        """The schedule; None where there are no ordered queues."""
+
+
 class TaskAccess(Protocol):
     """The adapters that a handle needs."""
+
+    @property
+    def connections(self) -> OrderedAccess:
+        """The adapters of ordered queues."""
 
     @property
     def store(self) -> TaskStore:
@@ -60,14 +73,24 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
     def record(self) -> TaskRecord:
         """Return the record of the task now. Raises UnknownTask if the task never committed or its
         history was cleaned."""
-        store = self._access.store.records
-        record: TaskRecord | None = store.database.read_now(store.task(self.id))
+        record = self._found()
         if record is None:
             raise UnknownTask(
                 f"no task {values.brief(self.id)}: check that the id is whole; otherwise its"
-                " transaction did not commit, its history was cleaned, or it waits in an ordered"
-                " queue"
+                " transaction did not commit, its history was cleaned, or it is in the log of an"
+                " ordered queue and was not read yet"
             )
+        return record
+
+    def _found(self) -> TaskRecord | None:
+        """Return the record of the task, also of one that waits in the schedule of an ordered
+        queue."""
+        store = self._access.store.records
+        record: TaskRecord | None = store.database.read_now(store.task(self.id))
+        schedule = self._access.connections.schedule
+        if record is None and schedule is not None:
+            waiting = schedule.find_now(self.id)
+            return None if waiting is None else waiting.record
         return record
 
     def state(self) -> State:
@@ -145,13 +168,14 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
     key: TaskKey | None = None
 
     def record(self) -> TaskRecord:
-        """Return the record left by the last run. Raises UnknownTask before the first run has
-        ended."""
-        store = self._access.store.records
-        record: TaskRecord | None = store.database.read_now(store.task(self.id))
+        """Return the record left by the last run, or that of the schedule before the first one.
+        Raises UnknownTask while the task is in the log only, and if another task with its key
+        came before it or replaced it."""
+        record = self._found()
         if record is None:
             raise UnknownTask(
-                f"task {self.id} has not run yet; `fairlead ordered tasks` lists what waits"
+                f"task {self.id} has not run and is not in the schedule: it was not read from the"
+                " log yet, or another task with its key replaced it or has run"
             )
         return record
 

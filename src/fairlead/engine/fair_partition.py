@@ -27,10 +27,11 @@ from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.unreadable_lanes import Readable, UnreadableLanes
-from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
+from fairlead.errors import StoreUnavailable, WriteRefused
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from fairlead.ports.trigger_channel import KeyNews, TriggerChannel
+from fairlead.refused_writes import error_line
 
 log = logging.getLogger("fairlead.fair_partition")
 
@@ -45,6 +46,12 @@ MOST_LEARNT = 50_000
 
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
+
+DELETE_AGAIN_SECONDS = 60.0
+"""Seconds after which old entries that the store did not delete are deleted again."""
+
+LOG_AGAIN_SECONDS = 3600.0
+"""Seconds between two log lines about such entries of one partition."""
 
 _SHORTEST_WAIT = 0.001
 """Shortest pause, in seconds, between two steps without work."""
@@ -76,6 +83,9 @@ class _FairLane:
     """Whether evicted triggers may be stored. All others get their levels then, because those that
     may run can lie behind any of them."""
     write: BacklogWrite | None = None
+    delete_from: float = 0.0
+    """Monotonic seconds before which old entries are not deleted, because the store has refused
+    it."""
     reweighed: set[str] = field(default_factory=set)
     """Keys with new weights, whose triggers have levels at the old ones."""
     evictions: Evictions = field(default_factory=Evictions)
@@ -125,6 +135,8 @@ class FairPartition:
         self._began = 0.0
         self._work = asyncio.Event()
         self._has_unchecked = asyncio.Event()
+        self._log_refusal_from = 0.0
+        """Monotonic seconds from which a refused deletion is logged again."""
 
     # take-over and end ----------------------------------------------------------------------------
 
@@ -492,14 +504,37 @@ class FairPartition:
         if backlog.is_at_end and not len(backlog):
             self._look_ahead.leave(key)
         now = self._clock.monotonic()
-        if (through := backlog.next_delete(now)) is not None:
-            await self._store.delete_through(key, self._range_id, through)
+        through = backlog.next_delete(now) if now >= lane.delete_from else None
+        if through is not None and await self._delete(lane, through, now):
             backlog.deleted(through, now)
             return True
         if (record := backlog.next_record(now)) is not None:
             await self._store.write(key, self._range_id, [], record)
             backlog.recorded(record, now)
         return lane.arrivals.new > 0 and _can_level(lane)
+
+    async def _delete(self, lane: _FairLane, through: Level, now: float) -> bool:
+        """Delete old entries of a lane. If the store refuses it, return False: they are in no way
+        of anything, so the lane goes on, and the next deletion is of these entries too."""
+        try:
+            await self._store.delete_through(lane.key, self._range_id, through)
+        except WriteRefused as error:
+            refusal: Exception = error
+        except (StoreUnavailable, Fenced):
+            raise
+        except Exception as error:
+            refusal = error
+        else:
+            return True
+        lane.delete_from = now + DELETE_AGAIN_SECONDS
+        if now >= self._log_refusal_from:
+            self._log_refusal_from = now + LOG_AGAIN_SECONDS
+            log.error(
+                "the store does not delete old rows of the backlog; it is tried again, and tasks"
+                " run on. Correct what the error names, such as a trigger of your own",
+                extra={"lane": lane.key, "error": error_line(refusal)},
+            )
+        return False
 
     async def _check(self) -> None:
         """Ask the store which triggers from behind the channel position have a level, for as long

@@ -365,6 +365,7 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         is_paused=lambda queue: parts.controls.is_paused(queue),
         on_last_pause=lambda queue: parts.controls.keep_pause(queue),
         observer=context.observer,
+        most_bytes=context.settings.look_ahead_bytes,
         clock=ClockGuard(context.clock, context.name, parts.on_incidents, schedule.now),
     )
     return OrderedQueues(queues, ordered_context, context.settings.drain)

@@ -2,64 +2,114 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Sequence
 
+from fairlead.batch_writer import BatchWriter
+from fairlead.core.batches import Refusal
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
+from fairlead.model import IncidentReport
+from fairlead.ports.notification import Notification
+from fairlead.ports.task_records import TaskVersion
+from fairlead.refused_writes import RefusedWrites
+from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.node")
 
 _WAIT_SECONDS = 1.0
 
+_AT_ONCE = 500
+"""Tasks that one statement hands back, at most."""
+
 
 class Reconciler(SimplePart):
     """Find and hand back the tasks of a claim whose result was lost, and those whose completion a
-    server has lost."""
+    server has lost. A task that the store does not take back holds up no other one."""
 
     def __init__(self, context: NodeContext, claimer: TaskClaimer, ordering: Ordering) -> None:
         self._context = context
         self._claimer = claimer
         self._ordering = ordering
-        self._requested = asyncio.Event()
+        self._is_due = False
+        """Whether the store is to be asked which tasks this node holds."""
+        self._wanted = TimedEvent(context.clock)
+        self._refused = RefusedWrites(
+            "return of a task that this node does not run", log, context.clock, self._on_incidents
+        )
+        self._writer = BatchWriter[TaskVersion, Notification | None](
+            _AT_ONCE,
+            context.clock,
+            lambda tasks, notification: self._announce(notification),
+            self._on_refused,
+            on_too_large=self._refused.on_too_large,
+        )
 
     @property
     def is_requested(self) -> bool:
         """Whether this node may hold tasks in the store that it does not know of."""
-        return self._requested.is_set()
+        return self._is_due or bool(len(self._writer))
 
     def request(self) -> None:
         """Request a reconciliation."""
-        self._requested.set()
+        self._is_due = True
+        self._wanted.notify()
 
     async def run(self) -> None:
         """Hand back tasks that this node holds in the store but not in memory, until cancelled."""
-        context = self._context
+        clock = self._context.clock
         while True:
-            await self._requested.wait()
+            left = self._writer.next_retry()
+            await self._wanted.wait(None if left is None else clock.now() + left)
+            if not self._is_due and self._writer.next_retry() is None:
+                continue
+            await clock.sleep(_WAIT_SECONDS)
             try:
-                await context.clock.sleep(_WAIT_SECONDS)
-                # Clear before reading: a claim that fails meanwhile requests another round.
-                self._requested.clear()
-                held = await context.store.held(context.name)
-                known = context.in_flight.keys() | self._claimer.being_claimed()
-                unknown = [(task_id, version) for task_id, version in held if task_id not in known]
-                if unknown:
-                    log.warning(
-                        "handing back tasks that this node holds in the store but does not run",
-                        extra={"tasks": len(unknown)},
-                    )
-                    notification = await context.store.hand_back(context.name, unknown)
-                    if notification is not None:
-                        context.channel.announce(notification)
-                self._ordering.poke()
-                # An earlier hand-back may have succeeded without sending its notification.
-                context.channel.redeliver()
+                if self._is_due:
+                    await self._reconcile()
+                await self._writer.retry(self._hand_back)
             except StoreUnavailable:
-                self._requested.set()
-            except asyncio.CancelledError:
-                self._requested.set()  # the node ends, and may still hold these tasks
-                raise
+                self.request()
+
+    async def _reconcile(self) -> None:
+        context = self._context
+        # Before the read: a claim that fails meanwhile requests another round.
+        self._is_due, is_done = False, False
+        try:
+            held = await context.store.held(context.name)
+            known = context.in_flight.keys() | self._claimer.being_claimed()
+            self._writer.waiting.clear()  # of a round that an outage has ended
+            refused = {each.entry for each in self._writer.refused}
+            unknown = [task for task in held if task[0] not in known and task not in refused]
+            if unknown:
+                log.warning(
+                    "handing back tasks that this node holds in the store but does not run",
+                    extra={"tasks": len(unknown)},
+                )
+                for task in unknown:
+                    self._writer.add(task)
+                await self._writer.flush(self._hand_back)
+            self._ordering.poke()
+            # An earlier hand-back may have succeeded without sending its notification.
+            context.channel.redeliver()
+            is_done = True
+        finally:
+            self._is_due |= not is_done  # also if the node ends: it may still hold these tasks
+
+    async def _hand_back(self, tasks: Sequence[TaskVersion]) -> Notification | None:
+        return await self._context.store.hand_back(self._context.name, tasks)
+
+    def _announce(self, notification: Notification | None) -> None:
+        if notification is not None:
+            self._context.channel.announce(notification)
+            self._ordering.poke()
+
+    def _on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        self._context.events.on_incidents(reports)
+
+    def _on_refused(self, refusal: Refusal[TaskVersion], is_alone: bool) -> None:
+        count = len(self._writer.refused)
+        self._refused.on_refused(refusal, is_alone, count, refusal.entry[0], "", "")

@@ -6,7 +6,10 @@ import msgspec
 
 from fairlead.model.keys import BEFORE_ALL, TaskKey
 from fairlead.model.states import State, TriggerPath
-from fairlead.model.task import NewTask
+from fairlead.model.task import NewTask, TaskRecord
+
+TASK_BYTES = 1000
+"""Bytes of a scheduled task in memory with all that refers to it, without its texts."""
 
 NEVER = 1 << 62
 """Instant after the time of every task, in microseconds since the epoch."""
@@ -38,6 +41,42 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
         if self.unreadable is not None:
             return NEVER
         return self.key.run_at if self.retry_at is None else self.retry_at
+
+    @property
+    def size(self) -> int:
+        """Bytes of the task in memory, about."""
+        task, key = self.task, self.key
+        texts = len(key.ordering_key) + len(key.unique_key) + len(task.context or "")
+        return TASK_BYTES + len(task.payload) + texts
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task for people. The schedule does not know whether a run of it is under way."""
+        task = self.task
+        return TaskRecord(
+            task.id,
+            task.queue,
+            task.partition,
+            task.name,
+            State.WAITING,
+            self.attempt + 1,
+            self.attempt,
+            self.tries,
+            task.priority,
+            task.fairness_key,
+            task.weight,
+            task.ordering_key,
+            task.unique_key,
+            task.submitted_at,
+            self.key.run_at if self.retry_at is None else self.retry_at,
+            None,
+            None,
+            None,
+            None,
+            self.unreadable,
+            task.context,
+            len(task.payload),
+        )
 
 
 class RunEnd(msgspec.Struct, frozen=True, gc=False):

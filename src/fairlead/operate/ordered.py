@@ -122,6 +122,13 @@ class OrderedManagement:
             )
         return sorted(found, key=lambda scheduled: scheduled.key)[:limit]
 
+    async def unread(self) -> dict[str, int]:
+        """Return how many entries of the log are not in the schedule yet, by queue that has any.
+        Raise StoreUnavailable."""
+        names = self._tasks.database.read_now(self._tasks.queue_settings())
+        lags = {name: sum((await self._log.lag(name)).values()) for name in names}
+        return {name: lag for name, lag in lags.items() if lag}
+
     def drop(self, queue: str, key: TaskKey, *, actor: str = A_PERSON) -> None:
         """End a task, whatever its state, by a message to its owner through the log.
 

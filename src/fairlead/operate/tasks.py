@@ -20,7 +20,14 @@ from fairlead.errors import (
     UnknownQueue,
     UnknownTask,
 )
-from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, TaskRecord
+from fairlead.model import (
+    FINAL_STATES,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
+    AttemptRecord,
+    ScheduledTask,
+    TaskRecord,
+)
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement, Recorder
 from fairlead.operate.batches import (
@@ -92,14 +99,23 @@ class Management:
     # looking --------------------------------------------------------------------------------------
 
     def show(self, task_id: str, *, tenants: Collection[str] | None = None) -> TaskRecord:
-        """Return the task. Raise UnknownTask, also for a task of none of `tenants`."""
+        """Return the task, also one that waits in an ordered queue. Raise UnknownTask, also for a
+        task of none of `tenants`, and for one that is in the log of an ordered queue and was not
+        read yet."""
         checked_id(task_id)
         record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
+        if record is None and (waiting := self._waiting(task_id)) is not None:
+            record = waiting.record
         if record is None or not is_within(record.fairness_key, tenants):
             raise UnknownTask(
                 f"no task {values.brief(task_id)}: check the id; history is kept for a while only"
             )
         return record
+
+    def _waiting(self, task_id: str) -> ScheduledTask | None:
+        """Return a task that waits in an ordered queue."""
+        schedule = self._context.connector.connections.schedule
+        return None if schedule is None else schedule.find_now(task_id)
 
     def named(self, beginning: str, *, tenants: Collection[str] | None = None) -> TaskRecord:
         """Return the task with this id, or the only one whose id begins so, with at least 4
@@ -140,6 +156,8 @@ class Management:
         if tenants is not None:
             self.show(task_id, tenants=tenants)
         found = self._database.read_now(self._store.payload(checked_id(task_id)))
+        if found is None and (waiting := self._waiting(task_id)) is not None:
+            found = (waiting.task.payload, waiting.task.payload_format)
         return None if found is None else unpack(*found)
 
     def find(
@@ -314,6 +332,11 @@ class Management:
                 )
             check_state(record, change)
             if change.concerns(record) and not self._change(change, [record]):
+                if self._waiting(task_id) is not None:
+                    raise NotAllowed(
+                        f"task {record.id} waits in the ordered queue {record.queue!r}: it can only"
+                        " be ended, by `fairlead ordered drop`"
+                    )
                 raise StaleVersion(
                     f"task {record.id} has changed since version {record.version}: read it again"
                 )

@@ -40,4 +40,6 @@ class OrderedContext:
     """Callback with a queue that was paused when the last owner saved its record."""
     observer: Observer
     clock: ClockGuard
+    most_bytes: int = 64_000_000
+    """Bytes of the tasks in memory of all partitions."""
     outages: OutageLog = field(default_factory=OutageLog)

@@ -13,7 +13,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.schedule_store import Page, ScheduleStore
 
 
 class FencedSchedule:
@@ -29,10 +29,15 @@ class FencedSchedule:
         """Add the tasks and save the record; return the keys that were completed before."""
         return await self._store.persist(self.partition, self.range_id, tasks, record)
 
-    async def read(self, read: ScheduleRead) -> list[ScheduledTask]:
+    async def read(self, read: ScheduleRead) -> Page:
         """Return the unfinished tasks of a page that a schedule needs."""
-        return await self._store.read(
-            self.partition, read.after, read.through, read.limit, read.ordering_key
+        return await self._store.read_page(
+            self.partition,
+            read.after,
+            read.through,
+            read.limit,
+            read.most_bytes,
+            read.ordering_key,
         )
 
     async def find(self, key: TaskKey) -> ScheduledTask | None:

@@ -242,11 +242,11 @@ class Persistence:
             return False
         beside = self._schedule.reads_beside(READS_AT_ONCE - 1)
         found = await asyncio.gather(*(self._store.read(one) for one in (read, *beside)))
-        for one, rows in zip(beside, found[1:], strict=True):
-            self._schedule.read_beside_done(one, rows)
-        self._schedule.read_done(found[0])
-        for rows in found:
-            self._unreadable.found(rows)
+        for one, page in zip(beside, found[1:], strict=True):
+            self._schedule.read_beside_done(one, *page)
+        self._schedule.read_done(*found[0])
+        for tasks, _ in found:
+            self._unreadable.found(tasks)
         self._events.on_changed()
         return True
 

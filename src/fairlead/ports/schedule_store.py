@@ -14,7 +14,7 @@ from fairlead.clock import MICROS
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ports.backlog_store import Fenced
 
-__all__ = ["Fenced", "HOUR", "Owned", "Moved", "ScheduleStatus", "ScheduleStore", "hour_of"]
+__all__ = ["Fenced", "HOUR", "Owned", "Moved", "Page", "ScheduleStatus", "ScheduleStore", "hour_of"]
 
 HOUR = 3600 * MICROS
 """Length of one bucket in microseconds."""
@@ -31,6 +31,14 @@ class Owned(msgspec.Struct, frozen=True):
     range_id: int
     """Range id of the new owner, greater than any before it; fences every write from now on."""
     record: ScheduleRecord
+
+
+class Page(NamedTuple):
+    """Tasks that an owner has read."""
+
+    tasks: Sequence[ScheduledTask]
+    is_cut: bool
+    """Whether tasks were left out because they had too many bytes."""
 
 
 class ScheduleStatus(NamedTuple):
@@ -98,9 +106,26 @@ class ScheduleStore(Protocol):
         one ordering key if given. Scans no completed keys at or below `after`. A task whose row
         cannot be read is returned as an unreadable one."""
 
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        """Return tasks as `read` does: as many as have at most `most_bytes` bytes of stored text
+        together, but at least one."""
+
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         """Return the unfinished task with this key, also an unreadable one; None if there is
         none."""
+
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        """Return the unfinished task of any queue with this id, also an unreadable one; None if
+        there is none. For people: blocks the caller, and reads at most one index entry of each
+        partition. Raises StoreUnavailable."""
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         """Write each run for the history of attempts once, complete the keys of tasks that are

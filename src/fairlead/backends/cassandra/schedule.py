@@ -32,6 +32,10 @@ another order. Such a key is written in the batch of its row and deleted with it
 without its key does not exist. A key without an unfinished row is possible and is skipped: an owner
 reads above the last task of the ordering key that it knows, and so above the completed ones.
 
+**A task is found by its id** by `fairlead_schedule_ids`, for people only. An index row is written
+beside the batch of its task, so a task whose write is confirmed has one, and deleted beside the
+completion. An index row may exist without its task, and is checked against the row.
+
 **The end of a run is one batch** of one partition: the completion, or the counts of the runs, and
 the run for the history. So no run is completed without its row, also while the SQL database is
 away. `finish` then appends the run to the SQL history, and waits some seconds for it at most. If
@@ -61,6 +65,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
@@ -81,8 +86,11 @@ from fairlead.backends.cassandra.schedule_writes import (
     MOST_LEFT,
     Write,
     batches_of,
+    bucket_of,
     deletions_of,
     end_of_run,
+    id_deletion,
+    id_insert,
     insert,
     sweep_between,
 )
@@ -92,6 +100,7 @@ from fairlead.backends.cassandra.session import (
     Scan,
     chunks,
 )
+from fairlead.backends.sql.rows import NIL, canonical
 from fairlead.backends.sql.schedule import AttemptRow, attempt_row
 from fairlead.backends.sql.schedule_rows import Runs, decode_record, decode_task
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -107,7 +116,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, ScheduleStatus, hour_of
+from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
@@ -136,6 +145,7 @@ _SCHEMA = (
     "create_completions",
     "create_attempts",
     "create_attempt_hours",
+    "create_ids",
 )
 
 log = logging.getLogger("fairlead.ordered")
@@ -223,7 +233,8 @@ class CassandraScheduleStore:
             *(("note_hour", (*partition, hour, stamp)) for hour in unnoted),
         ]
         inserts = (insert(partition, key, task_id, task, stamp) for key, task_id, task in new)
-        await self._write([kept, *batches_of(inserts)])
+        ids = (id_insert(partition, key, task_id, stamp) for key, task_id, _ in new)
+        await self._write([kept, *batches_of(inserts), *batches_of(ids)])
         await self._check_fence(owner)
         owner.on_saved(record)
         owner.has_persisted = True
@@ -254,7 +265,12 @@ class CassandraScheduleStore:
                 ("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()
             ]
             writes = batches_of(end_of_run(partition, end, stamp) for end in ends)
-            await self._write([*([noted] if noted else []), *writes])
+            over = (
+                id_deletion(partition, end.scheduled.task.id, stamp)
+                for end in ends
+                if end.completes
+            )
+            await self._write([*([noted] if noted else []), *writes, *batches_of(over)])
             # Wait for both, so that no append goes on beside its repetition.
             are_moved, refused = await asyncio.gather(
                 self._history.append([attempt_row(end) for end in ends]),
@@ -390,8 +406,10 @@ class CassandraScheduleStore:
         )
         if not position.is_completed:
             stamp = owner.stamp()
-            moved = (row_left(source, row, stamp) for rows in moving.values() for row in rows)
-            await self._write(batches_of(moved))
+            left = [row for rows in moving.values() for row in rows]
+            moved = (row_left(source, row, stamp) for row in left)
+            ids = (id_deletion(source, row[3], stamp) for row in left)
+            await self._write([*batches_of(moved), *batches_of(ids)])
         await self._check_fence(owner)
         count = sum(map(len, moving.values()))
         tasks, completed = (0, count) if position.is_completed else (count, 0)
@@ -403,13 +421,15 @@ class CassandraScheduleStore:
         """Write rows of one hour that come from another partition."""
         partition, hour, stamp = target.partition, position.hours[0], target.stamp()
         note: tuple[str, Row]
+        ids: list[Write] = []
         if position.is_completed:
             note = ("note_finished", (*partition, hour, max(row[3] for row in rows), stamp))
             writes = [moved_completion(partition, row, stamp) for row in rows]
         else:
             note = ("note_hour", (*partition, hour, stamp))
             writes = [moved_row(partition, row, stamp) for row in rows]
-        await self._write([[note], *batches_of(writes)])
+            ids = [id_insert(partition, TaskKey(*row[:3]), row[3], stamp) for row in rows]
+        await self._write([[note], *batches_of(writes), *batches_of(ids)])
         await self._check_fence(target)
         target.stored_hours.add([hour])
 
@@ -566,7 +586,19 @@ class CassandraScheduleStore:
     ) -> list[ScheduledTask]:
         """Read a page. With an `ordering_key`, the server reads the keys of this ordering key, and
         then their rows."""
-        return await self._read(partition, after, through, limit, ordering_key, None)
+        page = await self._read(partition, after, through, limit, None, ordering_key, None)
+        return list(page.tasks)
+
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        return await self._read(partition, after, through, limit, most_bytes, ordering_key, None)
 
     async def traced_read(
         self,
@@ -581,8 +613,8 @@ class CassandraScheduleStore:
         Raise StoreUnavailable, also if a trace is late.
         """
         scanned: list[Scan] = []
-        tasks = await self._read(partition, after, through, limit, ordering_key, scanned)
-        return tasks, Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
+        page = await self._read(partition, after, through, limit, None, ordering_key, scanned)
+        return list(page.tasks), Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
 
     async def _read(
         self,
@@ -590,16 +622,18 @@ class CassandraScheduleStore:
         after: TaskKey,
         through: TaskKey,
         limit: int,
+        most_bytes: int | None,
         ordering_key: str | None,
         scanned: list[Scan] | None,
-    ) -> list[ScheduledTask]:
+    ) -> Page:
         reading = self._datacentres.reading()
         # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
+        size, is_cut = 0, False
         for hour in await self._hours(
             reading, partition, hour_of(after), hour_of(through), scanned
         ):
-            if len(found) == limit:
+            if is_cut or len(found) == limit:
                 break
             rows = (
                 reading.rows(
@@ -617,14 +651,20 @@ class CassandraScheduleStore:
             async with contextlib.aclosing(rows):
                 async for row in rows:
                     scheduled = _scheduled(partition, row)
-                    if scheduled is not None:
-                        found[scheduled.key] = scheduled
-                        if len(found) == limit:
+                    if scheduled is None:
+                        continue
+                    if scheduled.key not in found:
+                        size += len(row[4] or "")
+                        if found and most_bytes is not None and size > most_bytes:
+                            is_cut = True
                             break
+                    found[scheduled.key] = scheduled
+                    if len(found) == limit:
+                        break
         owner = self._owners.get(partition)
         if owner is not None and not reading.is_whole:
             owner.is_whole = False
-        return list(found.values())
+        return Page(list(found.values()), is_cut)
 
     async def _hours(
         self,
@@ -695,6 +735,28 @@ class CassandraScheduleStore:
         return int(rows[0][0]) * 1000
 
     # for people -----------------------------------------------------------------------------------
+
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        """Find a task by one read of each partition, in a thread with a loop of its own, because
+        the caller's thread may have a running loop."""
+        if (task_id := canonical(task_id)) == NIL:
+            return None
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, self._find_id(task_id)).result()
+
+    async def _find_id(self, task_id: str) -> ScheduledTask | None:
+        bucket = bucket_of(task_id)
+        partitions = [PartitionKey(*row[:2]) async for row in self.session.rows("owners")]
+        for some in chunks(partitions, _AT_ONCE):
+            found = await asyncio.gather(
+                *(self.session.execute("find_id", *each, bucket, task_id) for each in some)
+            )
+            for partition, keys in zip(some, found, strict=True):
+                for key in keys:
+                    scheduled = await self.find(partition, TaskKey(*key))
+                    if scheduled is not None and scheduled.task.id == task_id:
+                        return scheduled
+        return None
 
     async def unfinished(self, queue: str, now: int) -> int:
         """Count the unfinished tasks of a queue that are due or have run, by a scan of due hours.

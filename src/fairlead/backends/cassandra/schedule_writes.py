@@ -3,6 +3,7 @@ ranges, in batches of one hour, which Cassandra applies to one partition."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import msgspec
 
 from fairlead.backends.cassandra.session import MOST_BYTES, bytes_of
 from fairlead.backends.sql.schedule import attempt_row
+from fairlead.clock import MICROS
 from fairlead.model import PartitionKey, RunEnd, TaskKey
 from fairlead.ports.schedule_store import HOUR, hour_of
 from fairlead.ports.statements import Row
@@ -19,12 +21,19 @@ MOST_LEFT = 1000
 """Unfinished tasks of an old hour beyond which `clean` leaves the rows of completed tasks between
 them."""
 
+ID_SECONDS = 366 * 24 * 3600
+"""Seconds after its due time for which a task is found by its id. The index row of a completed task
+is deleted at once; that of a replaced task expires."""
+
+_LAST_SECOND = (1 << 31) - 2
+"""Last second since the epoch at which Cassandra 4 lets a row expire."""
+
 _ROW_BYTES = 100
 _encode = msgspec.json.encode
 
 
 class Write(NamedTuple):
-    """Statements on one hour that stay in one batch."""
+    """Statements on one hour, or one bucket of ids, that stay in one batch."""
 
     hour: int
     statements: list[tuple[str, Row]]
@@ -64,6 +73,32 @@ def key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str, 
     """Return the write of a row's key by ordering key."""
     own = (key.ordering_key, key.run_at, key.unique_key)
     return "persist_key", (*partition, hour_of(key), *own, stamp)
+
+
+def bucket_of(task_id: str) -> int:
+    """Return the bucket of a task's id: for a UUIDv7, the hour in which it was made, in whole hours
+    since the epoch; 0 for a text that is no id."""
+    try:
+        return int(task_id.replace("-", "")[:12], 16) // (HOUR // 1000)
+    except ValueError:
+        return 0
+
+
+def id_insert(partition: PartitionKey, key: TaskKey, task_id: str, stamp: int) -> Write:
+    """Return the write of the index row of a task's id. It belongs to another partition of
+    Cassandra than the task."""
+    bucket, now = bucket_of(task_id), int(time.time())
+    until = max(now, key.run_at // MICROS) + ID_SECONDS
+    seconds = until - now if until <= _LAST_SECOND else 0
+    row = (*partition, bucket, task_id, *key, stamp, seconds)
+    return Write(bucket, [("persist_id", row)], bytes_of(task_id, *key))
+
+
+def id_deletion(partition: PartitionKey, task_id: str, stamp: int) -> Write:
+    """Return the deletion of the index row of a task's id."""
+    bucket = bucket_of(task_id)
+    deletion = ("drop_id", (stamp, *partition, bucket, task_id))
+    return Write(bucket, [deletion], bytes_of(task_id))
 
 
 def end_of_run(partition: PartitionKey, end: RunEnd, stamp: int) -> Write:

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
-from fairlead.ports.schedule_store import Fenced, Moved, Owned, ScheduleStatus
+from fairlead.ports.schedule_store import Fenced, Moved, Owned, Page, ScheduleStatus
 
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
@@ -84,8 +84,29 @@ class MemoryScheduleStore:
         )
         return [rows[key] for key in keys[:limit]]
 
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        tasks = await self.read(partition, after, through, limit, ordering_key)
+        size = 0
+        for n, scheduled in enumerate(tasks):
+            size += len(scheduled.task.payload)
+            if n and size > most_bytes:
+                return Page(tasks[:n], True)
+        return Page(tasks, False)
+
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         return self.partitions.get(partition, Rows()).tasks.get(key)
+
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        found = (each for rows in self.partitions.values() for each in rows.tasks.values())
+        return next((each for each in found if each.task.id == task_id), None)
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         rows = self._fenced(partition, range_id)

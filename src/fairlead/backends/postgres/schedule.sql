@@ -125,10 +125,42 @@ SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_a
  ORDER BY run_at, unique_key
  LIMIT $9
 
+-- name: read_page
+-- $10: bytes; the tasks after those with as many bytes come without text. A long text stays in its own table until it is sent.
+SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $10::bigint THEN task END, attempt, tries, retry_at
+  FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total
+          FROM (SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
+                  FROM fairlead_schedule
+                 WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
+                   AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
+                 ORDER BY run_at, ordering_key, unique_key
+                 LIMIT $9) AS r
+        WINDOW w AS (ORDER BY run_at, ordering_key, unique_key ROWS UNBOUNDED PRECEDING)) AS p
+ ORDER BY run_at, ordering_key, unique_key
+
+-- name: read_page_of
+-- $10: bytes; the tasks after those with as many bytes come without text. A long text stays in its own table until it is sent.
+SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $10::bigint THEN task END, attempt, tries, retry_at
+  FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total
+          FROM (SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
+                  FROM fairlead_schedule
+                 WHERE queue = $1 AND partition = $2 AND ordering_key = $11 AND run_at >= $3
+                   AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
+                   AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
+                 ORDER BY run_at, unique_key
+                 LIMIT $9) AS r
+        WINDOW w AS (ORDER BY run_at, unique_key ROWS UNBOUNDED PRECEDING)) AS p
+ ORDER BY run_at, unique_key
+
 -- name: find
 SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = $1 AND partition = $2 AND run_at = $3 AND ordering_key = $4 AND unique_key = $5
+
+-- name: find_id
+SELECT queue, partition, run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE id = $1::uuid
 
 -- name: wait_for_appends
 -- $1: queue; $2: partition. A lock until the end of the transaction, so that the next statement sees what the transaction

@@ -14,6 +14,7 @@ from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.dead_letters import (
+    MOST_SEARCHED,
     Condition,
     DeadLetterSteps,
     Place,
@@ -31,6 +32,7 @@ from fairlead.backends.redis.task_messages import (
     replaced,
 )
 from fairlead.model import PRIORITIES, TaskRecord, tenant_of
+from fairlead.ports.task_reads import TaskPage
 from fairlead.ports.task_records import TaskFilter, TaskVersion
 
 
@@ -68,6 +70,58 @@ class DeadLetters:
         position, letters = yield from self._page(lane, after)
         return position, [letter.task for letter in letters]
 
+    def search(self, where: TaskFilter, limit: int, most: int) -> RedisSteps[TaskPage]:
+        """Return a page of at most `limit` tasks that match, from about `most` dead letters."""
+        queues = [
+            queue
+            for queue in (yield from self._registry.settings())
+            if where.queue in (None, queue)
+        ]
+        rounds = max(1, most // MOST_SEARCHED // max(1, len(queues)))
+        tasks: list[TaskRecord] = []
+        ends: list[str] = []
+        for queue in queues:
+            some, end = yield from self._look(queue, where, limit, rounds)
+            tasks += some
+            if end is not None:
+                ends.append(end)
+        first_end = min(ends, default=None)
+        if first_end is not None:  # the next page has the tasks after it
+            tasks = [task for task in tasks if task.id <= first_end]
+        found = nsmallest(limit, tasks, key=lambda task: task.id)
+        is_full = len(found) == limit and bool(found)
+        after = found[-1].id if is_full else first_end
+        return TaskPage(found, after, not is_full and after is not None)
+
+    def _look(
+        self, queue: str, where: TaskFilter, limit: int, rounds: int
+    ) -> RedisSteps[tuple[list[TaskRecord], str | None]]:
+        """Return at most `limit` tasks of a queue that match, and the id after which to go on, or
+        None at the end. `rounds`: scripts to run, at most."""
+        steps = self._steps(PriorityLane(queue, PRIORITIES[0]))
+        conditions = _conditions(where)
+        found: list[TaskRecord] = []
+        begin_at, end = b"" if where.after is None else f"{where.after}!".encode(), None
+        while rounds > 0 and len(found) < limit:
+            rounds, left = rounds - 1, limit - len(found)
+            begin_at, page = yield from steps.search(where.fairness_key, conditions, begin_at, left)
+            found += yield from self._matching_of(queue, page, where)
+            end = begin_at.decode(errors="replace").partition(" ")[0] or None
+            if end is None:
+                break
+        return found, end
+
+    def _matching_of(
+        self, queue: str, page: Sequence[tuple[Place, DeadLetterHead]], where: TaskFilter
+    ) -> RedisSteps[list[TaskRecord]]:
+        """Return the tasks with these heads that match."""
+        found: list[TaskRecord] = []
+        for place, head in page:
+            lane = PriorityLane(queue, int(place.section))
+            letters = yield from self._of_tasks(lane, [head])
+            found += [letter.task for letter in letters if _matches(letter.task, where)]
+        return found
+
     def matching(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         """Return at most `limit` tasks that match, by id and so the oldest first."""
         found: list[TaskRecord] = []
@@ -84,10 +138,7 @@ class DeadLetters:
         while len(found) < limit:
             left = limit - len(found)
             begin_at, page = yield from steps.search(where.fairness_key, conditions, begin_at, left)
-            for place, head in page:
-                lane = PriorityLane(queue, int(place.section))
-                letters = yield from self._of_tasks(lane, [head])
-                found += [letter.task for letter in letters if _matches(letter.task, where)]
+            found += yield from self._matching_of(queue, page, where)
             if not begin_at:
                 break
         return found

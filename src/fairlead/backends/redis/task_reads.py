@@ -20,6 +20,14 @@ from fairlead.ports.task_reads import (
 from fairlead.ports.task_records import TaskFilter
 
 
+def require_error(where: TaskFilter) -> None:
+    """Raise NotSupported unless the filter selects tasks in ERROR."""
+    if where.state is not State.ERROR:
+        raise NotSupported(
+            f"Redis can list only tasks in ERROR (--state ERROR); {SQL_STORES} list all"
+        )
+
+
 class RedisTaskReads:
     """A `fairlead.ports.task_reads.TaskReads` of the dead letters."""
 
@@ -34,16 +42,12 @@ class RedisTaskReads:
         most_walked: int = MOST_WALKED,
     ) -> RedisSteps[TaskPage]:
         """Return tasks in ERROR only, oldest first only."""
-        if where.state is not State.ERROR:
-            raise NotSupported(
-                f"Redis can list only tasks in ERROR (--state ERROR); {SQL_STORES} list all"
-            )
+        require_error(where)
         if newest_first:
             raise NotSupported(f"Redis lists the oldest tasks first; {SQL_STORES} both ways")
         if where.argument is not None:
             raise NotSupported(f"Redis cannot search arguments; {SQL_STORES} can")
-        found = yield from self._dead_letters.matching(where, limit)
-        return TaskPage(found, found[-1].id if found and len(found) == limit else None)
+        return (yield from self._dead_letters.search(where, limit, most_walked))
 
     def runs(self, limit: int) -> RedisSteps[list[RunFact]]:
         raise NotSupported(f"Redis keeps no history of runs; {SQL_STORES} do")

@@ -28,7 +28,7 @@ from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.task_messages import RETRY, HeldTask, error_fields, held, new_entry
-from fairlead.backends.redis.task_reads import RedisTaskReads
+from fairlead.backends.redis.task_reads import RedisTaskReads, require_error
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import NotSupported
@@ -150,7 +150,10 @@ class RedisTaskStore:
         return found
 
     def tasks(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
-        return (yield from self.reads.page(where, limit, False)).tasks
+        require_error(where)
+        if where.argument is not None:
+            raise NotSupported(f"Redis cannot search arguments; {SQL_STORES} can")
+        return (yield from self._dead_letters.matching(where, limit))
 
     def finished(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         _refuse("Redis keeps no history of finished tasks")

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.rows import batch, canonical
 from fairlead.backends.sql.schedule_rows import decode_record, decode_task, moved_text
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -40,7 +40,7 @@ from fairlead.model.fields import (
     Version,
     Weight,
 )
-from fairlead.ports.schedule_store import Fenced, Moved, Owned, ScheduleStatus
+from fairlead.ports.schedule_store import Fenced, Moved, Owned, Page, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
@@ -265,9 +265,31 @@ class SqlScheduleStore:
             rows = await self._database.read(self._rows("read_of", *params, ordering_key))
         return [_scheduled(partition, row) for row in rows]
 
+    async def read_page(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        most_bytes: int,
+        ordering_key: str | None = None,
+    ) -> Page:
+        params = (*partition, *after, *through, limit, most_bytes)
+        if ordering_key is None:
+            rows = await self._database.read(self._rows("read_page", *params))
+        else:
+            rows = await self._database.read(self._rows("read_page_of", *params, ordering_key))
+        whole = [row for row in rows if row[4] is not None]
+        tasks = [_scheduled(partition, row) for row in whole]
+        return Page(tasks, len(whole) < len(rows))
+
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         rows = await self._database.read(self._rows("find", *partition, *key))
         return _scheduled(partition, rows[0]) if rows else None
+
+    def find_now(self, task_id: str) -> ScheduledTask | None:
+        rows = self._database.read_now(self._rows("find_id", canonical(task_id)))
+        return _scheduled(PartitionKey(*rows[0][:2]), rows[0][2:]) if rows else None
 
     async def now(self) -> int | None:
         if "clock" not in self._sql:

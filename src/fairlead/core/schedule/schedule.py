@@ -32,13 +32,15 @@ _MOST_COMPLETED = 50_000
 
 
 class ScheduleRead(NamedTuple):
-    """A read to do: unfinished tasks with after < key <= through, ascending, at most `limit`."""
+    """A read to do: unfinished tasks with after < key <= through, ascending, at most `limit`, and
+    no more than the first one if it and the next ones have more than `most_bytes` together."""
 
     ordering_key: str | None
     """Ordering key to read, or None for all keys."""
     after: TaskKey
     through: TaskKey
     limit: int
+    most_bytes: int
 
 
 def just_before(run_at: int) -> TaskKey:
@@ -63,9 +65,17 @@ class Schedule:
         """Ordering keys whose first task waits for a retry or cannot be read."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
+        self.size = 0
+        """Bytes of all tasks in memory."""
+        self._mean = 0
+        """Bytes of a task in the last page."""
+        self._next_size = 0
+        """Bytes of the task that a page would begin with, if it was dropped for lack of room."""
         self._ready: list[tuple[int, TaskKey]] = []
         """Heap of (ready_at, key) of the next task of each ordering key. Entries of other tasks are
         stale and are ignored."""
+        self._empty: set[str] = set()
+        """Ordering keys whose tasks are all in the store only."""
         self._short: dict[str, None] = {}
         """Ordering keys of which more tasks must be read."""
         self._reading: ScheduleRead | None = None
@@ -169,9 +179,37 @@ class Schedule:
 
     def next_read_at(self) -> int | None:
         """Return when to read the next page (microseconds since the epoch), if there is room."""
-        if not self._window.room(self.live, len(self)):
+        if not self._room:
             return None
         return self.read_through.run_at - self._window.prefetch
+
+    @property
+    def _room(self) -> int:
+        """Number of tasks that a page may have now."""
+        window = self._window
+        least = max(self._next_size, window.least_bytes)
+        if self._runnable and self.size + least > window.most_bytes:
+            return 0
+        room = window.room(self.live, len(self))
+        if not (room and self._mean):
+            return room
+        return min(room, 1 + 2 * self._free // self._mean)
+
+    @property
+    def _runnable(self) -> int:
+        """Number of ordering keys with a task in memory that runs or may run when it is due."""
+        return len(self._lines) - len(self._held) - len(self._empty)
+
+    @property
+    def _is_exceeded(self) -> bool:
+        """Whether there is more in memory than allowed. One task that can run may always stay."""
+        is_too_large = self.size > self._window.most_bytes and self._runnable > 1
+        return is_too_large or self._window.is_exceeded(self.live, len(self))
+
+    @property
+    def _free(self) -> int:
+        """Bytes that are free for tasks."""
+        return max(0, self._window.most_bytes - self.size)
 
     def _page(self, now: int) -> ScheduleRead | None:
         at = self.next_read_at()
@@ -180,22 +218,25 @@ class Schedule:
         through = just_before(now + self._window.look_ahead + 1)
         if through <= self.read_through:
             return None
-        room = self._window.room(self.live, len(self))
         return ScheduleRead(
             None,
             self.read_through,
             through,
-            self._window.page if self._was_mostly_skipped else room,
+            self._window.page if self._was_mostly_skipped else self._room,
+            self._free,
         )
 
-    def _next_short(self, coming: int = 0) -> ScheduleRead | None:
-        """`coming`: tasks that other reads may bring."""
+    def _next_short(self, coming: int = 0, coming_bytes: int = 0) -> ScheduleRead | None:
+        """`coming`, `coming_bytes`: tasks that other reads may bring, and their bytes."""
+        free = max(0, self._free - coming_bytes)
         for ordering_key in list(self._short):
             line = self._lines.get(ordering_key)
-            if line is not None and line.skipped_after is not None:
+            if line is None or line.skipped_after is None:
+                del self._short[ordering_key]
+            elif free or not (coming or line.tasks or self._runnable):
                 room = self._window.line_room(len(line.tasks), len(self) + coming)
-                return ScheduleRead(ordering_key, line.skipped_after, self.read_through, room)
-            del self._short[ordering_key]
+                after, through = line.skipped_after, self.read_through
+                return ScheduleRead(ordering_key, after, through, room, free // 2)
         return None
 
     def reads_beside(self, most: int) -> list[ScheduleRead]:
@@ -204,27 +245,38 @@ class Schedule:
         the current read."""
         if self._reading is None or self._reading.ordering_key is None:
             return []
-        coming = self._reading.limit
-        while len(self._beside) < most and (read := self._next_short(coming)) is not None:
+        coming, coming_bytes = self._reading.limit, max(self._reading.most_bytes, self._mean)
+        while len(self._beside) < most:
+            if (read := self._next_short(coming, coming_bytes)) is None:
+                break
             assert read.ordering_key is not None
             del self._short[read.ordering_key]
             coming += read.limit
+            coming_bytes += max(read.most_bytes, self._mean)
             self._beside.append(read)
         return list(self._beside)
 
-    def read_beside_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask]) -> None:
-        """Record the tasks that a read beside the current one returned."""
+    def read_beside_done(
+        self, read: ScheduleRead, rows: Sequence[ScheduledTask], is_cut: bool = False
+    ) -> None:
+        """Record the tasks that a read beside the current one returned. `is_cut`: as for
+        `read_done`."""
         self._beside.remove(read)
-        self._of_key_done(read, rows)
+        self._of_key_done(read, rows, is_cut)
 
-    def read_done(self, rows: Sequence[ScheduledTask]) -> None:
-        """Record the tasks that the read returned."""
+    def read_done(self, rows: Sequence[ScheduledTask], is_cut: bool = False) -> None:
+        """Record the tasks that the read returned. `is_cut`: whether there are more tasks, which
+        had too many bytes for the read."""
         read, self._reading = self._reading, None
         assert read is not None and not self._beside
         if read.ordering_key is not None:
-            self._of_key_done(read, rows)
+            self._of_key_done(read, rows, is_cut)
         else:
-            self.read_through = rows[-1].key if len(rows) == read.limit else read.through
+            is_cut = is_cut or len(rows) == read.limit
+            self.read_through = rows[-1].key if is_cut else read.through
+            if rows:
+                self._mean = sum(row.size for row in rows) // len(rows)
+            self._next_size = 0
             loaded_before = len(self)
             self._take_in_all(rows)
             is_mostly_skipped = 2 * (len(self) - loaded_before) < len(rows)
@@ -233,12 +285,12 @@ class Schedule:
             self._was_mostly_skipped = not self._evict() and is_mostly_skipped
         self._ended_meanwhile.clear()
 
-    def _of_key_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask]) -> None:
+    def _of_key_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask], is_cut: bool) -> None:
         assert read.ordering_key is not None
         self._lines[read.ordering_key].skipped_after = None
         self._take_in_all(rows)
         line = self._lines[read.ordering_key]
-        if line.skipped_after is None and len(rows) == read.limit:
+        if line.skipped_after is None and (is_cut or len(rows) == read.limit):
             line.skipped_after = rows[-1].key
         self._changed(read.ordering_key)
 
@@ -281,12 +333,13 @@ class Schedule:
         if known is not None:
             is_repaired = known.unreadable is not None and task.unreadable is None
             if is_repaired or known.task.id != task.task.id:
-                line.put(task)  # a new task with the same key replaces the old one
+                self._put(line, task)  # a new task with the same key replaces the old one
                 self._changed(task.key.ordering_key)
             return
         if line.skipped_after is not None and task.key > line.skipped_after:
             return
-        if len(line.tasks) >= self._window.line(len(self)) and (last := line.last_idle) is not None:
+        most = self._window.line(len(self), self.size)
+        if len(line.tasks) >= most and (last := line.last_idle) is not None:
             if task.key > last.key:
                 line.skipped_after = last.key
                 return
@@ -304,11 +357,11 @@ class Schedule:
         without the running ones. Return False if nothing had to be dropped."""
         lowest = None
         n = len(self._keys) - 1
-        while n >= 0 and self._window.is_exceeded(self.live, len(self)):
+        while n >= 0 and self._is_exceeded:
             key = self._keys[n]
             n -= 1
             if not self.is_running(key):
-                self._unload(key)
+                self._next_size = self._unload(key).size
                 line = self._lines[key.ordering_key]
                 if not line.tasks:
                     # All skipped tasks lie above `read_through`, so the schedule reads them later.
@@ -381,7 +434,7 @@ class Schedule:
             self._completed.append(key)
             self._unload(key)
         elif known.task.id == again.task.id:
-            line.put(again)
+            self._put(line, again)
         self._changed(key.ordering_key)
 
     def returned(self, key: TaskKey) -> None:
@@ -397,7 +450,7 @@ class Schedule:
         """Record that the row of this task, which could not be read, can be read again."""
         line = self._lines.get(task.key.ordering_key)
         if line is not None and line.get(task.key) is not None:
-            line.put(task)
+            self._put(line, task)
             self._changed(task.key.ordering_key)
 
     def _is_beyond(self, line: Line, key: TaskKey) -> bool:
@@ -409,12 +462,21 @@ class Schedule:
     # lines ----------------------------------------------------------------------------------------
 
     def _load(self, task: ScheduledTask) -> None:
-        if self._lines.setdefault(task.key.ordering_key, Line()).put(task):
-            insort(self._keys, task.key)
+        self._put(self._lines.setdefault(task.key.ordering_key, Line()), task)
 
-    def _unload(self, key: TaskKey) -> None:
-        self._lines[key.ordering_key].pop(key)
+    def _put(self, line: Line, task: ScheduledTask) -> None:
+        replaced = line.put(task)
+        self.size += task.size
+        if replaced is None:
+            insort(self._keys, task.key)
+        else:
+            self.size -= replaced.size
+
+    def _unload(self, key: TaskKey) -> ScheduledTask:
+        task = self._lines[key.ordering_key].pop(key)
+        self.size -= task.size
         del self._keys[bisect_left(self._keys, key)]
+        return task
 
     def _changed(self, ordering_key: str) -> None:
         """Update everything that depends on this ordering key's line."""
@@ -422,12 +484,15 @@ class Schedule:
         if line is None:
             return
         self._held.discard(ordering_key)
+        self._empty.discard(ordering_key)
         if line.skipped_after is not None:
-            if len(line.tasks) <= self._window.line(len(self)) // 2:
+            if len(line.tasks) <= self._window.line(len(self), self.size) // 2:
                 self._short[ordering_key] = None
         elif not line.tasks:
             del self._lines[ordering_key]
             return
+        if not line.tasks:
+            self._empty.add(ordering_key)
         if line.is_held:
             self._held.add(ordering_key)
         if (first := line.next) is not None:

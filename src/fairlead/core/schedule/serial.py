@@ -54,19 +54,18 @@ class Line:
         n = self._index(key)
         return self.tasks[n] if n < len(self.tasks) and self.tasks[n].key == key else None
 
-    def put(self, task: ScheduledTask) -> bool:
-        """Add the task and return True; if a task has the same key, replace that task and return
-        False."""
+    def put(self, task: ScheduledTask) -> ScheduledTask | None:
+        """Add the task; if a task has the same key, replace that task and return it."""
         n = self._index(task.key)
         if n < len(self.tasks) and self.tasks[n].key == task.key:
-            self.tasks[n] = task
-            return False
+            replaced, self.tasks[n] = self.tasks[n], task
+            return replaced
         self.tasks.insert(n, task)
-        return True
+        return None
 
-    def pop(self, key: TaskKey) -> None:
-        """Remove a task from memory."""
-        del self.tasks[self._index(key)]
+    def pop(self, key: TaskKey) -> ScheduledTask:
+        """Remove a task from memory and return it."""
+        return self.tasks.pop(self._index(key))
 
     def _index(self, key: TaskKey) -> int:
         return bisect_left(self.tasks, key, key=_key_of)

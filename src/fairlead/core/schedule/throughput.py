@@ -1,5 +1,5 @@
-"""Throughput control: how many tasks of a partition's schedule are in memory, and how far ahead
-they are read."""
+"""Throughput control: how many tasks of a partition's schedule are in memory, how many bytes they
+take, and how far ahead they are read."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Window:
     """Tasks of one ordering key in memory, while there is room."""
     page: int = 1000
     """Tasks in one read."""
+    most_bytes: int = 64_000_000
+    """Bytes of the tasks in memory. A partition may always hold one task that can run."""
     look_ahead: int = 300_000_000
     prefetch: int = 5_000_000
     """The next read takes place this long before the due time of the last task that was read."""
@@ -33,16 +35,22 @@ class Window:
         """Maximum number of tasks in memory, whatever they wait for."""
         return SPARE * self.in_flight
 
+    @property
+    def least_bytes(self) -> int:
+        """Free bytes for which a page is worthwhile."""
+        return self.most_bytes // 8
+
     def room(self, live: int, loaded: int) -> int:
         """Return how many tasks to read now. `live`: ordering keys that do not wait for a retry;
         `loaded`: tasks in memory. 0 until there is room for a read that is worthwhile."""
         room = min(self.in_flight - live, self.most_loaded - loaded, self.page)
         return room if room >= max(1, min(self.page, self.in_flight) // 10) else 0
 
-    def line(self, loaded: int) -> int:
+    def line(self, loaded: int, size: int) -> int:
         """Return how many tasks of one ordering key to keep in memory: fewer when there is less
         room, but at least two, one running and the next."""
-        return self.per_key if loaded < self.most_loaded // 2 else _LEAST_LINE
+        is_half_empty = loaded < self.most_loaded // 2 and size < self.most_bytes // 2
+        return self.per_key if is_half_empty else _LEAST_LINE
 
     def line_room(self, in_line: int, loaded: int) -> int:
         """Return how many tasks of one ordering key to read, at least one: as many as memory keeps,

@@ -437,6 +437,9 @@ CREATE TABLE fairlead_schedule (
 -- Index by which an owner reads the tasks of one ordering key that it skipped while its memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
 
+-- Index by which people find a task by its id alone. Two partitions may have the same task for a moment.
+CREATE INDEX fairlead_schedule_id ON fairlead_schedule (id);
+
 -- Keys of completed tasks. A second task with one of these keys does not run.
 CREATE TABLE fairlead_completions (
     queue        text             NOT NULL,
