@@ -314,6 +314,12 @@ def settle(store: PostgresTaskStore, log: PostgresTaskLog) -> None:
         store.database.run(log._receive([PARTITION, FREE], 20))
 
 
+async def keep_often(schedule: PostgresScheduleStore, range_id: int, mark: ScheduleRecord) -> None:
+    """Replace the record of a partition a hundred times, in one loop and so by one connection."""
+    for _ in range(100):
+        await schedule.keep(PARTITION, range_id, mark)
+
+
 def test_due_tasks_of_an_ordered_queue_are_found_without_a_read_of_completed_ones(
     store: PostgresTaskStore,
 ) -> None:
@@ -326,8 +332,7 @@ def test_due_tasks_of_an_ordered_queue_are_found_without_a_read_of_completed_one
         assert do(schedule._has_due("letters", run_at), explain)
         asyncio.run(schedule.finish(PARTITION, range_id, [end(task) for task in tasks]))
         mark = ScheduleRecord(TaskKey(run_at, "~", ""))
-        for _ in range(100):
-            asyncio.run(schedule.keep(PARTITION, range_id, mark))
+        asyncio.run(keep_often(schedule, range_id, mark))
         explain.findings = []
         do(schedule._keep(PARTITION, range_id, mark), explain)
         assert not do(schedule._has_due("letters", run_at), explain)
