@@ -71,12 +71,12 @@ class Kit:
             self.range_ids[partition] = (await self.schedule.take_over(partition)).range_id
 
     async def run(
-        self, partition: PartitionKey, ends: Sequence[RunEnd], seals: bool = True
+        self, partition: PartitionKey, ends: Sequence[RunEnd], raises_horizon: bool = True
     ) -> list[tuple[str, int]]:
-        """Write ends, and seal the history; return the runs."""
+        """Write ends, and raise the horizon; return the runs."""
         range_id = self.range_ids[partition]
         await self.schedule.finish(partition, range_id, ends)
-        if seals:
+        if raises_horizon:
             await self.schedule.move_attempts(partition, range_id)
         return [(end.scheduled.task.id, end.attempt) for end in ends]
 
@@ -163,14 +163,14 @@ async def test_a_batch_may_end_within_an_hour_and_within_one_instant(kit: Kit) -
     assert kit.exported() == sorted(runs)
 
 
-async def test_runs_that_are_not_sealed_wait(kit: Kit) -> None:
-    sealed = await kit.run(FIRST, ends(10))
-    later = await kit.run(FIRST, ends(10, first=10), seals=False)
+async def test_runs_that_are_above_the_horizon_wait(kit: Kit) -> None:
+    before = await kit.run(FIRST, ends(10))
+    later = await kit.run(FIRST, ends(10, first=10), raises_horizon=False)
     assert await exports(kit) == 10
-    assert kit.exported() == sorted(sealed)
+    assert kit.exported() == sorted(before)
     await kit.schedule.move_attempts(FIRST, kit.range_ids[FIRST])
     assert await exports(kit) == 10
-    assert kit.exported() == sorted(sealed + later)
+    assert kit.exported() == sorted(before + later)
 
 
 async def test_a_run_that_is_written_after_a_later_one_was_exported_is_exported_too(
@@ -184,7 +184,7 @@ async def test_a_run_that_is_written_after_a_later_one_was_exported_is_exported_
 
 
 @pytest.mark.parametrize("has_landed", [False, True])
-async def test_a_write_that_failed_holds_the_seal_and_its_repetition_is_exported_once(
+async def test_a_write_that_failed_holds_the_horizon_and_its_repetition_is_exported_once(
     kit: Kit, has_landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing, later = end_at(NOW), end_at(NOW + HOUR)
@@ -209,7 +209,7 @@ async def test_a_write_that_failed_holds_the_seal_and_its_repetition_is_exported
     assert kit.exported() == sorted(runs)
 
 
-async def test_the_next_owner_on_another_node_goes_on_after_the_seal(kit: Kit) -> None:
+async def test_the_next_owner_on_another_node_goes_on_after_the_horizon(kit: Kit) -> None:
     runs = await kit.run(FIRST, ends(5))
     former, kit.schedule = kit.schedule, kit.open()
     old = kit.range_ids[FIRST]
@@ -221,12 +221,12 @@ async def test_the_next_owner_on_another_node_goes_on_after_the_seal(kit: Kit) -
     assert kit.exported() == sorted(runs)
 
 
-async def test_a_former_owner_cannot_seal(kit: Kit) -> None:
-    await kit.run(FIRST, ends(3), seals=False)
+async def test_a_former_owner_cannot_raise_the_horizon(kit: Kit) -> None:
+    await kit.run(FIRST, ends(3), raises_horizon=False)
     await kit.open().take_over(FIRST)
     with pytest.raises(Fenced):
         await kit.schedule.move_attempts(FIRST, kit.range_ids[FIRST])
-    assert kit.database.read_now(kit.history.sealed()) == {}
+    assert kit.database.read_now(kit.history.horizons()) == {}
 
 
 class Killed(BaseException):
@@ -311,7 +311,7 @@ async def test_a_run_that_cannot_be_read_is_left_out_and_told_once(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = await kit.run(FIRST, ends(3))
-    (damaged,) = await kit.run(FIRST, [end_at(NOW + 9 * HOUR)], seals=False)
+    (damaged,) = await kit.run(FIRST, [end_at(NOW + 9 * HOUR)], raises_horizon=False)
     await asyncio.to_thread(damage, kit, damaged[0])
     await kit.schedule.move_attempts(FIRST, kit.range_ids[FIRST])
     for _ in range(3):
@@ -370,7 +370,7 @@ async def test_old_runs_are_deleted_once_every_reader_has_read_them(
     await asyncio.to_thread(other.round)
     while await kit.schedule.clean(FIRST, range_id, NOW + 200 * HOUR):
         pass
-    assert 0 < len(await stored(kit)) < 10  # the hour of the seal is not over
+    assert 0 < len(await stored(kit)) < 10  # the hour of the horizon is not over
     assert kit.exported() == sorted(old + new)
 
 
@@ -422,7 +422,7 @@ async def test_reading_takes_as_many_rows_as_there_are_runs_and_filters_nothing(
 
 
 @pytest.mark.parametrize("seed", range(tiers.examples(10) // 10))
-async def test_random_writes_seals_take_overs_and_rounds_export_each_run_once(
+async def test_random_writes_horizons_take_overs_and_rounds_export_each_run_once(
     kit: Kit, seed: int
 ) -> None:
     chance = random.Random(f"{tiers.seed()} {seed}")
@@ -435,7 +435,7 @@ async def test_random_writes_seals_take_overs_and_rounds_export_each_run_once(
             await kit.take_over(partition)
         due = NOW + chance.randrange(3) * HOUR
         some = [end_at(now + n, due + n, partition) for n in range(chance.randrange(1, 5))]
-        runs += await kit.run(partition, some, seals=chance.random() < 0.5)
+        runs += await kit.run(partition, some, raises_horizon=chance.random() < 0.5)
         if chance.random() < 0.4:
             await exports(kit, chance.choice([1, 3, 50]), batches=chance.choice([1, None]))
     for partition in (FIRST, SECOND):

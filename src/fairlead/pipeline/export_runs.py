@@ -54,7 +54,7 @@ class RunExporter:
     def round(
         self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
     ) -> Exported:
-        """Export all runs of the sealed history, or at most `batches` batches; call `on_rows` with
+        """Export all runs below the horizons, or at most `batches` batches; call `on_rows` with
         the number of rows after each batch.
 
         Raise StoreUnavailable, BrokenLake, and ConfigurationError when the lake has hashed keys and
@@ -63,14 +63,14 @@ class RunExporter:
         started = time.monotonic()
         hashing = hashing_of(self._lake)
         store_id = self._read(self._history.store_id())
-        sealed: dict[PartitionKey, int] = self._read(self._history.sealed())
+        horizons: dict[PartitionKey, int] = self._read(self._history.horizons())
         # Register before the first read, so that the history deletes no run that is not in the
         # lake.
-        self._register(store_id, sealed)
+        self._register(store_id, horizons)
         attempts = files = 0
         more = False
         for _ in islice(count(), batches):
-            rows, written = self._batch(store_id, sealed, hashing)
+            rows, written = self._batch(store_id, horizons, hashing)
             attempts, files = attempts + rows, files + written
             on_rows(rows)
             if rows < self._rows:
@@ -78,31 +78,33 @@ class RunExporter:
         else:
             more = True
         if attempts:
-            self._register(store_id, sealed)
+            self._register(store_id, horizons)
             log.info("history exported", extra={"attempts": attempts, "events": 0, "files": files})
         return Exported(attempts, 0, files, round(time.monotonic() - started, 3), more)
 
     def behind(self) -> int:
-        """Return the number of runs in the sealed history that are not exported yet, by a read of
-        all of them."""
+        """Return the number of runs below the horizons that are not exported yet, by a read of all
+        of them."""
         store_id = self._read(self._history.store_id())
         manifest = self._table.manifests.newest()
         found = 0
-        for partition, sealed in self._read(self._history.sealed()).items():
+        for partition, horizon in self._read(self._history.horizons()).items():
             cursor = _cursor(manifest, _name(store_id, partition))
-            while cursor.done < sealed:
-                rows, cursor = self._read(self._history.page(partition, cursor, sealed, self._rows))
+            while cursor.done < horizon:
+                rows, cursor = self._read(
+                    self._history.page(partition, cursor, horizon, self._rows)
+                )
                 found += len(rows)
         return found
 
     def _batch(
-        self, store_id: str, sealed: dict[PartitionKey, int], hashing: Hashing | None
+        self, store_id: str, horizons: dict[PartitionKey, int], hashing: Hashing | None
     ) -> tuple[int, int]:
         """Export the next runs, except those of erased keys; return the numbers of rows and
         files."""
         while True:
             manifest = self._table.manifests.newest()
-            rows, moves = self._next(store_id, sealed, manifest)
+            rows, moves = self._next(store_id, horizons, manifest)
             if not moves:
                 return 0, 0
             batch = attempts_table(store_id, rows, self._clock.now())
@@ -116,12 +118,12 @@ class RunExporter:
             take_away(self._table, [landed])
 
     def _next(
-        self, store_id: str, sealed: dict[PartitionKey, int], manifest: Manifest
+        self, store_id: str, horizons: dict[PartitionKey, int], manifest: Manifest
     ) -> tuple[Sequence[Row], dict[str, tuple[str | None, str | None]]]:
         """Return the next runs of all partitions, and the moves of cursors that export them."""
         found: list[Row] = []
         moves: dict[str, tuple[str | None, str | None]] = {}
-        for partition, through in sorted(sealed.items()):
+        for partition, through in sorted(horizons.items()):
             name = _name(store_id, partition)
             cursor = _cursor(manifest, name)
             while cursor.done < through and len(found) < self._rows:
@@ -133,11 +135,11 @@ class RunExporter:
                 moves[name] = (before, str(cursor))
         return found, moves
 
-    def _register(self, store_id: str, sealed: dict[PartitionKey, int]) -> None:
+    def _register(self, store_id: str, horizons: dict[PartitionKey, int]) -> None:
         """Tell the history through which instants the lake has its runs, where it does not know."""
         manifest, now = self._table.manifests.newest(), time.monotonic()
         news = {}
-        for partition in sealed:
+        for partition in horizons:
             through = _cursor(manifest, _name(store_id, partition)).done
             known, at = self._registered.get(partition, (-1, now))
             if through != known or now - at >= REGISTER_SECONDS:

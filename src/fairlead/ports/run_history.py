@@ -34,10 +34,10 @@ class RunCursor(msgspec.Struct, frozen=True, omit_defaults=True):
     """All runs that ended at or before this instant have been read (microseconds since the
     epoch)."""
     through: Time | None = None
-    """Instant up to which the reader reads at present, in the order of positions; None between two
-    such passes."""
+    """End of the window that the reader reads at present, in the order of positions; None between
+    two windows."""
     last: RunPosition | None = None
-    """Position of the last run that was read in this pass."""
+    """Position of the last run that was read in this window."""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -66,15 +66,15 @@ class RunHistory(Protocol):
     def store_id(self) -> Steps[str]:
         """Return the id of this store, which its migration made once."""
 
-    def sealed(self) -> Steps[dict[PartitionKey, int]]:
+    def horizons(self) -> Steps[dict[PartitionKey, int]]:
         """Return, for each partition with runs, an instant up to which its history is complete: no
         further run of its owner will appear that ended at or before the instant."""
 
     def page(
-        self, partition: PartitionKey, cursor: RunCursor, sealed: int, limit: int
+        self, partition: PartitionKey, cursor: RunCursor, horizon: int, limit: int
     ) -> Steps[RunPage]:
-        """Return the next runs after the cursor that ended at or before `sealed`, at most `limit`
-        rows. There are no more once the cursor is `done` through `sealed`."""
+        """Return the next runs after the cursor that ended at or before the `horizon`, at most
+        `limit` rows. There are no more once the cursor is `done` through `horizon`."""
 
     def advance(self, reader: str, read: Mapping[PartitionKey, int]) -> Steps[None]:
         """Register a reader, or record that it has read all runs of these partitions that ended at

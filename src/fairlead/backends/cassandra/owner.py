@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from fairlead.backends.cassandra.seal import Seal
+from fairlead.backends.cassandra.horizon import Horizon
 from fairlead.model import NewTask, PartitionKey, ScheduleRecord, TaskKey
 from fairlead.ports.schedule_store import HOUR, Fenced, hour_of
 
@@ -141,7 +141,7 @@ class ScheduleOwner:
         low_water_mark: TaskKey,
         begins: TaskKey,
         is_whole: bool,
-        seal: Seal | None = None,
+        horizon: Horizon | None = None,
     ) -> None:
         self.partition = partition
         self.range_id = range_id
@@ -163,8 +163,8 @@ class ScheduleOwner:
         self.finishing = HoursInUse()
         """Hours of which completions are being written."""
         self.attempts = UnmovedAttempts()
-        self.seal = seal or Seal(0)
-        """Seal of the history, if runs stay in Cassandra."""
+        self.horizon = horizon or Horizon(0)
+        """Horizon of the history, if runs stay in Cassandra."""
         self._calls = 0
 
     def stamp(self) -> int:

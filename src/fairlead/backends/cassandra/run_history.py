@@ -2,10 +2,10 @@
 
 A run is in `fairlead_history`, in the hour of its task, so that one batch writes it together with
 the completion. `fairlead_history_hours` finds these hours by the hour in which runs ended. The
-owner of a partition seals the history from time to time: no further row comes at or below the
-sealed instant. A reader reads pass by pass: all runs after the last pass, through the instant that
-is sealed when the pass begins. Every statement reads one partition of Cassandra from one position,
-at most PAGE rows, and nothing is filtered.
+owner of a partition raises its horizon from time to time: no further row comes at or below it. A
+reader reads one window after the other: all runs after the last window, through the horizon at the
+time at which it begins. Every statement reads one partition of Cassandra from one position, at most
+PAGE rows, and nothing is filtered.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fairlead.ports.statements import Database, Row, Statement, Steps
 PAGE = 1000
 """Rows of one statement, at most."""
 
+_LARGEST = 1 << 63
 _read: Reader[AttemptRow] = Reader(msgspec.json.Decoder(AttemptRow).decode)
 log = logging.getLogger("fairlead.cassandra")
 
@@ -44,20 +45,20 @@ class CassandraRunHistory:
             raise SchemaMismatch(f"{self.database.location} has no id: run `fairlead migrate`")
         return found
 
-    def sealed(self) -> Steps[dict[PartitionKey, int]]:
-        rows = yield Statement("sealed")
+    def horizons(self) -> Steps[dict[PartitionKey, int]]:
+        rows = yield Statement("horizons")
         return {
-            PartitionKey(queue, partition): sealed
-            for queue, partition, sealed in rows
-            if sealed is not None
+            PartitionKey(queue, partition): horizon
+            for queue, partition, horizon in rows
+            if horizon is not None
         }
 
     def page(
-        self, partition: PartitionKey, cursor: RunCursor, sealed: int, limit: int
+        self, partition: PartitionKey, cursor: RunCursor, horizon: int, limit: int
     ) -> Steps[RunPage]:
         found: list[Row] = []
         done = cursor.done
-        through = sealed if cursor.through is None else cursor.through
+        through = horizon if cursor.through is None else cursor.through
         if through <= done:
             return RunPage([], cursor)
         last = cursor.last or RunPosition(done // HOUR, -(1 << 62), done + 1, "", 0)
@@ -93,6 +94,9 @@ def _attempt(partition: PartitionKey, at: tuple[int, str, int], text: str | None
     except msgspec.DecodeError as error:
         fields = {"partition": partition, "run": at, "error": str(error)}
         log.error("a run cannot be read, and is left out of the lake", extra=fields)
+        return None
+    if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
+        log.error("a run has a number out of range", extra={"partition": partition, "run": at})
         return None
     *first, version = row[:12]
     *times, path, size = row[12:]

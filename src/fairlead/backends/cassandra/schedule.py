@@ -72,6 +72,7 @@ import msgspec
 
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.history import HistoryInSql
+from fairlead.backends.cassandra.horizon import Horizon, key_of
 from fairlead.backends.cassandra.moves import (
     ROWS_AT_ONCE,
     Position,
@@ -94,7 +95,6 @@ from fairlead.backends.cassandra.schedule_writes import (
     insert,
     sweep_between,
 )
-from fairlead.backends.cassandra.seal import Seal, key_of
 from fairlead.backends.cassandra.session import (
     CassandraSession,
     CassandraUrl,
@@ -150,7 +150,7 @@ _SCHEMA = (
     "create_history",
     "create_history_hours",
     "create_history_readers",
-    "add_sealed",
+    "add_horizon",
 )
 
 TOGETHER = ("fairlead_schedule", "fairlead_schedule_keys")
@@ -194,9 +194,9 @@ class CassandraScheduleStore:
     async def take_over(self, partition: PartitionKey) -> Owned:
         before = self._owners.get(partition)
         range_id, is_again = await self._raise(partition)
-        sealed = 0
+        horizon = 0
         if self._history is None:
-            sealed = (await self.session.execute("sealed", *partition))[0][0] or 0
+            horizon = (await self.session.execute("horizon", *partition))[0][0] or 0
         reading = self._datacentres.reading()
         rows = [row async for row in reading.rows("record", *partition)]
         record, was_whole = (
@@ -213,7 +213,7 @@ class CassandraScheduleStore:
             record.low_water_mark,
             begins,
             reading.is_whole,
-            Seal(sealed, before.seal if before is not None and is_again else None),
+            Horizon(horizon, before.horizon if before is not None and is_again else None),
         )
         return Owned(range_id, msgspec.structs.replace(record, low_water_mark=begins))
 
@@ -306,14 +306,14 @@ class CassandraScheduleStore:
         self, owner: ScheduleOwner, ends: Sequence[RunEnd], finished: Mapping[int, int]
     ) -> None:
         """Write ends whose runs stay in Cassandra."""
-        with owner.seal.write(ends) as given:
+        with owner.horizon.write(ends) as given:
             stamp = owner.stamp()
-            new = owner.seal.to_note(ends, given)
+            new = owner.horizon.to_note(ends, given)
             await self._note(owner, "note_runs", new, stamp)
             writes = (end_of_run(owner.partition, end, stamp, given[key_of(end)]) for end in ends)
             unnoted = await self._write_ends(owner, ends, finished, writes, stamp)
             await self._check_fence(owner)
-            owner.seal.noted.update(new)
+            owner.horizon.noted.update(new)
             owner.on_finished(finished, unnoted)
 
     async def _note(
@@ -406,11 +406,11 @@ class CassandraScheduleStore:
 
     async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
         """Move the stored runs to the history, and delete those of each hour that was moved whole.
-        Leave the rest if the database of the history is away. Without a SQL database, seal the
-        history for its readers."""
+        Leave the rest if the database of the history is away. Without a SQL database, raise the
+        horizon of the history for its readers."""
         owner = self._owner(partition, range_id)
         if self._history is None:
-            await self._seal(owner)
+            await self._save_horizon(owner)
             return
         attempts = owner.attempts
         await self._check_fence(owner)
@@ -523,21 +523,21 @@ class CassandraScheduleStore:
                 " one has: move tasks between partitions when all respond"
             )
 
-    async def _seal(self, owner: ScheduleOwner) -> None:
-        through = owner.seal.raise_through()
+    async def _save_horizon(self, owner: ScheduleOwner) -> None:
+        through = owner.horizon.raise_through()
         if through is None:
             return
-        rows = await self.session.execute("seal", through, *owner.partition, owner.range_id)
+        rows = await self.session.execute("save_horizon", through, *owner.partition, owner.range_id)
         if not rows[0][0]:
             raise _fenced(owner.partition, owner.range_id)
-        owner.seal.stored = through
+        owner.horizon.stored = through
 
     async def _clean_runs(self, owner: ScheduleOwner, before: int) -> int:
         """Delete runs that ended before `before` and that every reader has read, by the hours of
         their ends and of their tasks; return the number of pairs of hours."""
         partition = owner.partition
         read = [row[0] for row in await self.session.execute("readers", *partition)]
-        last = min([before, owner.seal.stored, *read]) // HOUR
+        last = min([before, owner.horizon.stored, *read]) // HOUR
         pairs = (await self.session.execute("run_hours_before", *partition, last))[:CLEANED_AT_ONCE]
         if not pairs:
             return 0
@@ -550,7 +550,7 @@ class CassandraScheduleStore:
         await self.session.batch(
             [("drop_run_hour", (stamp, *partition, end_hour, hour)) for end_hour, hour in pairs]
         )
-        owner.seal.noted.difference_update(map(tuple, pairs))
+        owner.horizon.noted.difference_update(map(tuple, pairs))
         return len(pairs)
 
     async def _move_hour(self, owner: ScheduleOwner, hour: int, history: HistoryInSql) -> bool:

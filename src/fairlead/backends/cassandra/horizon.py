@@ -1,7 +1,8 @@
-"""The seal of the history of a partition: the instant through which the history is complete.
+"""The horizon of the history of a partition: the instant through which the history is complete.
 
-The owner gives each run an instant of its end above the seal. It raises the seal only below the
-runs that are being written, and below those whose write failed, because they may be written again.
+The owner gives each run an instant of its end above the horizon. It raises the horizon only below
+the runs that are being written, and below those whose write failed, because they may be written
+again.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from fairlead.model import RunEnd
 from fairlead.ports.schedule_store import HOUR, hour_of
 
 CUT_OFF_SECONDS = 600.0
-"""Longest time, in seconds, for which a failed write keeps the seal below its runs. The next tenure
-of the partition writes them again within a minute, unless another node has the partition."""
+"""Longest time, in seconds, for which a failed write keeps the horizon below its runs. The next
+tenure of the partition writes them again within a minute, unless another node has the partition."""
 
 RunKey = tuple[str, int, int]
 """Id, attempt and end of a run, the same when it is written again."""
 
 
-class Seal:
-    """The seal of one partition, as its owner knows it. Instants are in microseconds since the
+class Horizon:
+    """The horizon of one partition, as its owner knows it. Instants are in microseconds since the
     epoch."""
 
-    def __init__(self, through: int, before: Seal | None = None) -> None:
-        """`through`: the stored seal. `before`: the seal of the same node's tenure before, if no
-        other node had the partition in between."""
+    def __init__(self, through: int, before: Horizon | None = None) -> None:
+        """`through`: the stored horizon. `before`: the horizon of the same node's tenure before, if
+        no other node had the partition in between."""
         self.through = through
         """No new run gets an instant at or below this one."""
         self.stored = through
@@ -37,7 +38,7 @@ class Seal:
         self._writing: dict[RunKey, int] = {}
         self._cut_off: dict[RunKey, tuple[int, float]] = {}
         """Runs whose write failed, each with its instant and the monotonic time until which it
-        keeps the seal low."""
+        keeps the horizon low."""
         if before is not None:
             self.through = max(through, before.through)
             self._newest = max(self.through, before._newest)
@@ -76,8 +77,8 @@ class Seal:
         return sorted(hours - self.noted)
 
     def raise_through(self) -> int | None:
-        """Raise the seal as far as possible. Return the instant that is to be stored; None if the
-        store has it."""
+        """Raise the horizon as far as possible. Return the instant that is to be stored; None if
+        the store has it."""
         now = time.monotonic()
         unwritten = [*self._writing.values()]
         unwritten += [instant for instant, until in self._cut_off.values() if now < until]
