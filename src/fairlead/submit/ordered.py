@@ -163,7 +163,7 @@ class OrderedSubmission:
         must not move to another partition while it has tasks in both. Later, only a person changes
         the number (`fairlead.ordered.repartition`), so it is read again from time to time, and a
         process that runs meanwhile uses the new one. Raise OtherLayout for a declaration with
-        another number.
+        another number, NotSupported where there can be no ordered queue.
         """
         declared = {
             name: self._context.declared.queues[name].partitions
@@ -173,7 +173,9 @@ class OrderedSubmission:
         now = self._context.hooks.clock.monotonic()
         if all(name in self._layouts and now < self._layouts[name].until for name in declared):
             return
-        store = self._context.connector.store
+        connector = self._context.connector
+        _ = connector.ordered_stores  # raises NotSupported where there can be no ordered queue
+        store = connector.store
         try:
             # Read without waiting for other writers: most queues are registered already.
             known = store.database.read_now(store.queue_settings())
