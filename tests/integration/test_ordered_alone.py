@@ -310,6 +310,13 @@ async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
     await incidents.delivered([found.id], 6_000)
     assert not await incidents.claim(70_000_000, 80_000_000, 10)
     assert sum((await incidents.counts()).values()) == 1
+    read = kit.app.store.database.read_now
+    kinds = [IncidentKind.TASK_UNREADABLE]
+    assert [each.id for each in read(incidents.latest(None, 10))] == [found.id]
+    assert [each.id for each in read(incidents.open(kinds, 10))] == [found.id]
+    assert not read(incidents.latest(found.id, 10))
+    assert not read(incidents.open([IncidentKind.ERROR], 10))
+    assert not read(incidents.undelivered(10))
     assert await incidents.sweep(0, 10 * 3600 * 1_000_000, 100) == 0
     assert not await incidents.counts()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.backends.cassandra.registry import APP
 from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, key_of
-from fairlead.model import Incident, IncidentReport
+from fairlead.model import Incident, IncidentKind, IncidentReport
 from fairlead.model.reading import json_reader
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Database, Statement, Steps
@@ -64,6 +64,14 @@ class CassandraIncidents:
 
     async def counts(self) -> IncidentCounts:
         return (await self._database.read(_ledger())).counts()
+
+    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
+        found = (yield from _ledger()).latest()
+        return [each for each in found if below is None or each.id < below][:limit]
+
+    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
+        found = (yield from _ledger()).latest()
+        return [each for each in found if each.kind in kinds][:limit]
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return (yield from _ledger()).undelivered(limit)

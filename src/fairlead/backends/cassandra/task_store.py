@@ -32,6 +32,7 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database, Steps
+from fairlead.ports.task_reads import TaskReads
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords, TaskVersion
 from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
@@ -95,8 +96,12 @@ class CassandraTaskStore:
     def task(self, task_id: str) -> Steps[TaskRecord | None]:
         _no_record(task_id)
 
+    @property
+    def reads(self) -> TaskReads:
+        _no_rows()
+
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        _refuse("keeps no rows of tasks", "`fairlead ordered tasks QUEUE` lists what waits")
+        _no_rows()
 
     def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         _refuse("keeps no finished tasks", "`fairlead pipeline sql` finds them in the lake")
@@ -140,7 +145,7 @@ class CassandraTaskStore:
             for queue, settings in sorted((yield from self.queue_settings()).items())
         ]
 
-    def ahead(self, task_id: str) -> Steps[int]:
+    def ahead(self, task_id: str, most: int | None = None) -> Steps[int]:
         _no_record(task_id)
 
     def names(self) -> Steps[dict[tuple[str, str], int]]:
@@ -293,6 +298,10 @@ class CassandraTaskStore:
 
     def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
         return (yield from registry.resize(queue, partitions, version))
+
+
+def _no_rows() -> NoReturn:
+    _refuse("keeps no rows of tasks", "`fairlead ordered tasks QUEUE` lists what waits")
 
 
 def _no_record(task_id: str) -> NoReturn:
