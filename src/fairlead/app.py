@@ -52,7 +52,8 @@ class App:
     """Declares queues and tasks, and submits tasks. Opens nothing before the first use.
 
     `url`: the store of tasks, `sqlite:///tasks.db` or `postgresql://...`; by default $FAIRLEAD_URL,
-    [tool.fairlead] or fairlead.toml. `channel`, `coordinator`, `backlog`: URLs as well; the
+    [tool.fairlead] or fairlead.toml. An application with ordered queues only needs none if it has
+    `log`, `schedule` and `coordinator`. `channel`, `coordinator`, `backlog`: URLs as well; the
     database of the tasks by default. `log`, `schedule`: URLs for ordered queues, such as
     kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder to
     which workers move the history of attempts, as Parquet; by default $FAIRLEAD_LAKE or the same
@@ -290,7 +291,8 @@ class App:
 
     @property
     def url(self) -> str:
-        """URL of the task store. Raises ConfigurationError if none is set."""
+        """URL of the task store, or of the schedule if there is no task store. Raises
+        ConfigurationError if none is set."""
         return self.connector.settings.url
 
     @property

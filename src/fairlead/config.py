@@ -23,12 +23,17 @@ limit."""
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")
 
+SAME_AS_STORE = ("database", "database://")
+"""URLs that mean the server of the task store itself."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """URLs of an application, and the folder of its lake."""
 
     url: str = field(repr=False)
+    """URL of the task store. Without one, the URL of the schedule, if the log, the schedule and the
+    coordinator have URLs: the application then has ordered queues only."""
     channel: str | None = field(default=None, repr=False)
     coordinator: str | None = field(default=None, repr=False)
     backlog: str | None = field(default=None, repr=False)
@@ -51,14 +56,15 @@ class Settings:
             raise ConfigurationError(
                 "no URL says where tasks live: pass App('sqlite:///tasks.db') or --url"
                 " sqlite:///tasks.db, set FAIRLEAD_URL, or write url = '...' into fairlead.toml or"
-                " [tool.fairlead] of pyproject.toml"
+                " [tool.fairlead] of pyproject.toml; ordered queues alone need log, schedule and"
+                " coordinator instead"
             )
         return cls(**found)  # type: ignore[arg-type]
 
 
 def url_of(given: str | None = None, folder: Path | None = None) -> str | None:
-    """Return the URL of the task store, if one is set; `given` comes first. Raises
-    ConfigurationError for a file that cannot be read."""
+    """Return the URL of the task store, as in `Settings`, if one is set; `given` comes first.
+    Raises ConfigurationError for a file that cannot be read."""
     return _found(folder, {"url": given})["url"] or None
 
 
@@ -76,7 +82,11 @@ def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, st
         key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key)
         for key in _KEYS
     }
-    return {key: None if value is None else str(value) for key, value in found.items()}
+    settings = {key: None if value is None else str(value) for key, value in found.items()}
+    own = (settings[part] for part in ("log", "schedule", "coordinator"))
+    if not settings["url"] and all(url and url not in SAME_AS_STORE for url in own):
+        settings["url"] = settings["schedule"]
+    return settings
 
 
 def _from_files(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, Kind
 from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.task_store import TaskStore
 from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
@@ -20,7 +21,13 @@ GROUP = "fairlead.backends"
 def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
     NotSupported if tasks do not live in a SQL database."""
-    return backend("store", url).store(url).as_sql()
+    return any_task_store(url).as_sql()
+
+
+def any_task_store(url: str) -> TaskStore:
+    """Return the task store of a URL, also one without SQL tables. Raises ConfigurationError for a
+    URL of an unknown kind."""
+    return backend("store", url).store(url)
 
 
 def backend(kind: Kind, url: str) -> Backend:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fairlead.clock import Clock
-from fairlead.config import Settings
+from fairlead.config import SAME_AS_STORE, Settings
 from fairlead.connect import backend
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
@@ -19,9 +19,6 @@ from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.urls import shown_url
-
-SAME_AS_STORE = ("database", "database://")
-"""URLs that mean the server of the task store itself."""
 
 
 class Connections(NamedTuple):

@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fairlead.clock import Clock
-from fairlead.config import Settings
-from fairlead.connections import SAME_AS_STORE, Connections, connect
+from fairlead.config import SAME_AS_STORE, Settings
+from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
+from fairlead.errors import NotSupported
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
@@ -84,6 +87,19 @@ class Connector:
         return store
 
     @property
+    def ordered_stores(self) -> tuple[TaskLog, ScheduleStore]:
+        """The log and the schedule of ordered queues. Raise NotSupported for an application that
+        cannot have such queues."""
+        log, schedule = self.connections.log, self.connections.schedule
+        if log is None or schedule is None:
+            where = self.connections.store.database.location
+            raise NotSupported(
+                f"{where} has no ordered queues: they need a SQL database, or log, schedule and"
+                " coordinator without a store of tasks"
+            )
+        return log, schedule
+
+    @property
     def serves_without_store(self) -> bool:
         """Whether ordered queues need no server of the task store while they run: their log, their
         schedule and the leases are elsewhere."""
@@ -129,7 +145,7 @@ class Connector:
                 _wait_for(connections.backlog.close())
             if "log" in elsewhere and connections.log is not None:
                 _wait_for(connections.log.close())
-            if "schedule" in elsewhere and connections.schedule is not None:
+            if connections.schedule is not None:
                 _wait_for(connections.schedule.close())
             connections.channel.close_sender()
             connections.coordinator.close()

@@ -78,6 +78,8 @@ SERVERS = {
         r"kafka://(?:k1:9092,k2:9092|broker:9092)/\?prefix=shop\.(?:&replication=3)?"
     ),
     "cassandra_url": re.compile(r"cassandra://(?:user:password@)?c1[\w,]*/\w+\?replication=3"),
+    "other_kafka_url": re.compile(r"kafka://k1,k2,k3/\?prefix=alone\."),
+    "zookeeper_url": re.compile(r"zookeeper://z1,z2,z3/alone"),
     "webhook_url": re.compile(r"https://hook\.example/\w+"),
 }
 """URLs that pages show, by the fixture with the URL that a test uses instead."""
@@ -379,6 +381,12 @@ def test_the_blocks_of_a_page_run_as_the_reader_types_them(
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
         _work_through(page, todo, request, tmp_path)
+
+
+@pytest.fixture
+def other_kafka_url(request: pytest.FixtureRequest) -> str:
+    """URL with a prefix that no other application of the page has used."""
+    return str(request.getfixturevalue("kafka_server").create_prefix())
 
 
 @pytest.fixture

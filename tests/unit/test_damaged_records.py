@@ -41,6 +41,7 @@ from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicDeclaration, PeriodicRecord
+from fairlead.ports.run_history import RunCursor, RunPosition, read_cursor
 from tests.damage import Reader, damaged, try_damaged
 
 ID = "01977420-e271-7173-b85e-7c76d9bd202d"
@@ -394,9 +395,38 @@ def cassandra_rows() -> Reader:
     return Reader(read, good, (ValueError, RecursionError))
 
 
+def run_histories() -> Reader:
+    """Return a reader of runs in Cassandra on their way to the lake."""
+    history = pytest.importorskip(
+        "fairlead.backends.cassandra.run_history", reason="needs the extra cassandra"
+    )
+    rows = pytest.importorskip("fairlead.pipeline.history_rows", reason="needs the extra pipeline")
+    from fairlead.backends.sql.schedule import attempt_row
+    from fairlead.model import RunEnd, ScheduledTask
+
+    end = RunEnd(ScheduledTask.of(TASK), 1, 1, "DONE", "DONE", 5)
+    good = [msgspec.json.encode(attempt_row(end))]
+    assert history._attempt(PartitionKey("mail", 2), (5, ID, 1), good[0].decode()) is not None
+
+    def read(record: bytes) -> object:
+        text = record.decode(errors="surrogateescape")
+        found = history._attempt(PartitionKey("mail", 2), (5, ID, 1), text)
+        return None if found is None else rows.attempts_table("store", [found], 1)
+
+    return Reader(read, good, ())
+
+
+def run_cursors() -> Reader:
+    """Return a reader of the cursors of a lake in the history in Cassandra."""
+    cursor = RunCursor(5, 9, RunPosition(0, 0, 7, ID, 1))
+    return Reader(read_cursor, [str(cursor).encode()], (msgspec.DecodeError,))
+
+
 READERS = [
     schedules,
     cassandra_rows,
+    run_histories,
+    run_cursors,
     redis_records,
     arguments,
     kafka_triggers,

@@ -25,9 +25,7 @@ NAME = OwnedName("prefix 'shop.' of Kafka at k1:9092", "the topic shop.owner", "
 def test_a_name_is_ours_while_the_store_is_away_if_its_owner_is_at_the_same_location(
     owner: OwnerRecord | None, is_taken_for_ours: bool
 ) -> None:
-    store: Any = SimpleNamespace(
-        as_sql=lambda: SimpleNamespace(database=SimpleNamespace(location=HERE))
-    )
+    store: Any = SimpleNamespace(database=SimpleNamespace(location=HERE))
     away = StoreUnavailable("the store is away")
     if is_taken_for_ours:
         NAME.require_location(owner, store, away)

@@ -82,12 +82,8 @@ class OrderedManagement:
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
-        self._tasks = context.sql_store
-        connections = context.connector.connections
-        log, schedule = connections.log, connections.schedule
-        assert log is not None and schedule is not None  # every SQL backend has both
-        self._log = log
-        self._store = schedule
+        self._log, self._store = context.connector.ordered_stores
+        self._tasks = context.store
 
     async def tasks(
         self,

@@ -3,14 +3,20 @@ files."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from fairlead.clock import MICROS, Clock
+from fairlead.errors import NotSupported
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.extra import need
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import GRACE
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, HistoryStore
+from fairlead.ports.run_history import RunHistory
+from fairlead.ports.task_store import TaskStore
 
 ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
@@ -20,6 +26,44 @@ def require() -> None:
     """Raise ConfigurationError when the libraries of a lake are not installed, without importing
     them."""
     need("pyarrow")
+
+
+class LakeExporter(Protocol):
+    """Exporter into a lake. Its calls block, so run them in a thread."""
+
+    def keep(self, check_every: float) -> bool:
+        """Export one batch, and do what is due besides. Return whether work is left.
+
+        check_every: seconds between two comparisons of the lake with the store.
+        """
+
+
+def polled_exporter(store: TaskStore, folder: str, clock: Clock) -> LakeExporter:
+    """Return the exporter of this store into the lake in this folder. Raise ConfigurationError when
+    the folder cannot be used, or libraries are missing; NotSupported for a store that has no
+    history."""
+    try:
+        history = store.as_sql().history()
+    except NotSupported:
+        return PolledRunExporter(store.run_history(), folder, clock)
+    return PolledExporter(history, folder, clock)
+
+
+class PolledRunExporter:
+    """Exporter that exports the runs of ordered queues without a SQL database, in batches."""
+
+    def __init__(self, history: RunHistory, folder: str, clock: Clock) -> None:
+        """Raise ConfigurationError when the folder cannot be used, or libraries are missing."""
+        self._lake = Lake(folder)
+        self._clock = clock
+        self._exporter = RunExporter(history, self._lake, clock, ROWS)
+
+    def keep(self, check_every: float) -> bool:
+        """Export one batch, and remove old files. Return whether work is left."""
+        if self._exporter.round(batches=1).more:
+            return True
+        self._lake.table(ATTEMPTS).sweep(self._clock.now() - GRACE)
+        return False
 
 
 class PolledExporter:

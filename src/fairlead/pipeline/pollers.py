@@ -33,9 +33,9 @@ class LakeExport:
         require()
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
-        from fairlead.pipeline.exporter_poller import PolledExporter
+        from fairlead.pipeline.exporter_poller import polled_exporter
 
-        exporter = PolledExporter(context.store.as_sql().history(), folder, context.clock)
+        exporter = polled_exporter(context.store, folder, context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

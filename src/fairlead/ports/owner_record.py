@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model.reading import json_reader
 from fairlead.ports.task_store import TaskStore
 
@@ -50,7 +50,7 @@ class OwnedName(NamedTuple):
     ) -> None:
         """Check by the location of our task store, while it is away, that the name belongs to it.
         Raise `away` if the name has no owner, or one in another place."""
-        if owner is None or owner.location != store.as_sql().database.location:
+        if owner is None or owner.location != store.database.location:
             raise away
 
 
@@ -67,11 +67,7 @@ def decode(data: bytes | None) -> OwnerRecord | None:
 
 
 def record_of(store: TaskStore) -> OwnerRecord | None:
-    """Return the record of a task store; None if the store has no id, because it has no tables.
+    """Return the record of a task store; None if the store has no id, because it keeps none.
     Blocks; raises StoreUnavailable."""
-    try:
-        tables = store.as_sql()
-    except NotSupported:
-        return None
-    found = tables.database.read_now(tables.history().store_id())
-    return OwnerRecord(found, tables.database.location)
+    found = store.database.read_now(store.store_id())
+    return None if found is None else OwnerRecord(found, store.database.location)

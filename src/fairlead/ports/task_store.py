@@ -26,6 +26,7 @@ from fairlead.ports.cluster_state import ClusterState, QueueSettings
 from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
+from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
@@ -111,6 +112,10 @@ class TaskStore(ClusterState, Protocol):
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
         """Raise NotSupported for the first task that this store cannot run as declared."""
 
+    def store_id(self) -> Steps[str | None]:
+        """Return the id of this store, which its migration made once; None if the store keeps
+        none."""
+
     @property
     def records(self) -> TaskRecords:
         """Records for people, who look at tasks and change them. Raises NotSupported if the store
@@ -128,6 +133,10 @@ class TaskStore(ClusterState, Protocol):
     def as_sql(self) -> SqlStore:
         """Return this store with the methods of a store in SQL tables. Raises NotSupported if tasks
         do not live in a SQL database."""
+
+    def run_history(self) -> RunHistory:
+        """Return the history of ordered queues without a SQL database. Raises NotSupported for any
+        other store."""
 
     # for submitters -------------------------------------------------------------------------------
 
@@ -270,3 +279,12 @@ class TaskStore(ClusterState, Protocol):
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Register the queues; return the settings of each."""
+
+    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
+        """Register the queues in the caller's transaction, if the store joins transactions; return
+        their settings."""
+
+    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
+        """Set the number of partitions of a registered queue, also to a lower one, unless its
+        settings have another version; return whether it was set. Raises NotSupported where queues
+        have no partitions."""

@@ -114,6 +114,10 @@ class QueueDeclaration(Protocol):
     def cost(self) -> str:
         """Quantity that fairness keys share by weight: "tasks" or "runtime"."""
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the queue is kept in a log and a schedule instead of the task store."""
+
 
 class TriggerChannel(Protocol):
     """The channel of an application. `announce` is for submitters, the rest is for nodes."""

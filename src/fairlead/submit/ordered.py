@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fairlead.declare.handle import OrderedHandle, TaskHandle
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft, encode
-from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
+from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable
 from fairlead.model import NewTask, ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ordered.layout import LAYOUT_SECONDS, other_layout
@@ -71,8 +71,11 @@ class OrderedSubmission:
         self._layouts.clear()  # a worker that starts must declare what the store has
         carry_out(self._settle({*queues, *submitted}, None))
         ordered = [name for name in queues if self._is_ordered(name)]
-        for name in ordered:
+        try:
             store = self._context.connector.sql_store
+        except NotSupported:
+            return  # no queue had tasks before it was ordered
+        for name in ordered:
             if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):
                 raise ConfigurationError(
                     f"queue {name!r} holds tasks from before it was ordered, which would never run:"
@@ -125,8 +128,8 @@ class OrderedSubmission:
         return self._announced(entries, _ended(), None) if is_ours else None
 
     def _log_with_room(self, drafts: Sequence[Draft], connection: Any) -> Plan[TaskLog]:
-        yield from self._settle({draft.handler.queue for draft in drafts}, connection)
         log = self._log(connection)
+        yield from self._settle({draft.handler.queue for draft in drafts}, connection)
         if (room := log.room()) is not None:
             yield PlannedWait(room)
         return log
@@ -160,7 +163,7 @@ class OrderedSubmission:
         must not move to another partition while it has tasks in both. Later, only a person changes
         the number (`fairlead.ordered.repartition`), so it is read again from time to time, and a
         process that runs meanwhile uses the new one. Raise OtherLayout for a declaration with
-        another number, NotSupported where tasks are not in a SQL database.
+        another number, NotSupported where there can be no ordered queue.
         """
         declared = {
             name: self._context.declared.queues[name].partitions
@@ -170,7 +173,9 @@ class OrderedSubmission:
         now = self._context.hooks.clock.monotonic()
         if all(name in self._layouts and now < self._layouts[name].until for name in declared):
             return
-        store = self._context.connector.sql_store
+        connector = self._context.connector
+        _ = connector.ordered_stores  # raises NotSupported where there can be no ordered queue
+        store = connector.store
         try:
             # Read without waiting for other writers: most queues are registered already.
             known = store.database.read_now(store.queue_settings())
@@ -184,7 +189,7 @@ class OrderedSubmission:
                 self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
             return
         missing = {name: count for name, count in declared.items() if name not in known}
-        if not store.database.has_one_writer:
+        if connection is not None and not store.as_sql().database.has_one_writer:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:
@@ -202,8 +207,7 @@ class OrderedSubmission:
                 self._layouts[name] = _Layout(stored, now + LAYOUT_SECONDS)
 
     def _log(self, connection: Any) -> TaskLog:
-        log = self._context.connector.connections.log
-        assert log is not None  # every SQL backend has a log
+        log = self._context.connector.ordered_stores[0]
         if connection is not None and not log.joins_transactions:
             raise InvalidTask(
                 f"the log of ordered queues is {log.location}: it cannot be part of your"

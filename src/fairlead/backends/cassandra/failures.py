@@ -50,7 +50,7 @@ _OUTAGES = (
 )
 _TOO_LARGE = re.compile(r"too large|oversized mutation|exceeds allowed maximum", re.IGNORECASE)
 """Texts of the errors about a request beyond a limit of the servers."""
-_MISSING = re.compile(r"unconfigured table|does(n't| not) exist", re.IGNORECASE)
+_MISSING = re.compile(r"unconfigured table|undefined column|does(n't| not) exist", re.IGNORECASE)
 
 
 def translate(error: Exception, location: str, keyspace: str) -> FairleadError | None:
@@ -65,7 +65,7 @@ def translate(error: Exception, location: str, keyspace: str) -> FairleadError |
         if _MISSING.search(str(error)) is None:
             return None
         return SchemaMismatch(
-            f"Cassandra's keyspace {keyspace} or one of its tables is missing: run"
+            f"Cassandra's keyspace {keyspace}, or one of its tables or columns, is missing: run"
             " `fairlead migrate`"
         )
     text = f"{type(error).__name__}: {error}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from fairlead.backends.cassandra.horizon import Horizon
 from fairlead.model import NewTask, PartitionKey, ScheduleRecord, TaskKey
 from fairlead.ports.schedule_store import HOUR, Fenced, hour_of
 
@@ -140,6 +141,7 @@ class ScheduleOwner:
         low_water_mark: TaskKey,
         begins: TaskKey,
         is_whole: bool,
+        horizon: Horizon | None = None,
     ) -> None:
         self.partition = partition
         self.range_id = range_id
@@ -161,6 +163,8 @@ class ScheduleOwner:
         self.finishing = HoursInUse()
         """Hours of which completions are being written."""
         self.attempts = UnmovedAttempts()
+        self.horizon = horizon or Horizon(0)
+        """Horizon of the history, if runs stay in Cassandra."""
         self._calls = 0
 
     def stamp(self) -> int:
@@ -176,6 +180,12 @@ class ScheduleOwner:
                 " take over again"
             )
         return (self.range_id << _STAMP_BITS) + self._calls
+
+    def on_finished(self, finished: Mapping[int, int], noted: Mapping[int, int]) -> None:
+        """Record that tasks were completed: the times of the last completions by hour, and those
+        that were noted in the store."""
+        self.hours.update(noted)
+        self.completed_in.update(finished)
 
     def on_cleaned(self, hours: dict[int, bool]) -> None:
         """Record that these hours were cleaned, each with whether unfinished tasks are left."""
@@ -207,7 +217,7 @@ class ScheduleOwner:
         """Return those of `hours` that are not noted in the store, ascending."""
         return sorted(hours - self.hours.keys())
 
-    def ends_to_note(self, finished: dict[int, int]) -> dict[int, int]:
+    def ends_to_note(self, finished: Mapping[int, int]) -> dict[int, int]:
         """Return those of `finished` (completion times in microseconds, by hour) that are at least
         an hour later than the noted ones."""
         return {hour: at for hour, at in finished.items() if self.hours.get(hour, 0) + HOUR <= at}

@@ -72,6 +72,7 @@ import msgspec
 
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.history import HistoryInSql
+from fairlead.backends.cassandra.horizon import Horizon, key_of
 from fairlead.backends.cassandra.moves import (
     ROWS_AT_ONCE,
     Position,
@@ -146,7 +147,14 @@ _SCHEMA = (
     "create_attempts",
     "create_attempt_hours",
     "create_ids",
+    "create_history",
+    "create_history_hours",
+    "create_history_readers",
+    "add_horizon",
 )
+
+TOGETHER = ("fairlead_schedule", "fairlead_schedule_keys")
+"""Tables that a keyspace has both or not at all."""
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -162,13 +170,14 @@ class CassandraScheduleStore:
     Only owners that have taken over through this object can write through it.
     """
 
-    def __init__(self, url: str, tasks: SqlTaskStore) -> None:
-        """Open no connection yet. `tasks` has the history. Raise ConfigurationError."""
+    def __init__(self, url: str, tasks: SqlTaskStore | None) -> None:
+        """Open no connection yet. `tasks` has the history; None keeps the history in Cassandra.
+        Raise ConfigurationError."""
         self.session = CassandraSession(
             CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS
         )
         self._datacentres = Datacentres(self.session)
-        self._history = HistoryInSql(tasks)
+        self._history = None if tasks is None else HistoryInSql(tasks)
         self._owners: dict[PartitionKey, ScheduleOwner] = {}
         self._sizes: defaultdict[str, PageSize] = defaultdict(PageSize)
         """Sizes of the pages of tasks, by queue."""
@@ -178,12 +187,16 @@ class CassandraScheduleStore:
         return self.session.url.location
 
     async def migrate(self) -> None:
-        await self.session.migrate(("fairlead_schedule", "fairlead_schedule_keys"))
+        await self.session.migrate(TOGETHER)
 
     # the owner's side -----------------------------------------------------------------------------
 
     async def take_over(self, partition: PartitionKey) -> Owned:
-        range_id = await self._raise(partition)
+        before = self._owners.get(partition)
+        range_id, is_again = await self._raise(partition)
+        horizon = 0
+        if self._history is None:
+            horizon = (await self.session.execute("horizon", *partition))[0][0] or 0
         reading = self._datacentres.reading()
         rows = [row async for row in reading.rows("record", *partition)]
         record, was_whole = (
@@ -195,11 +208,17 @@ class CassandraScheduleStore:
         if not (was_whole and reading.is_whole):
             begins = TaskKey(mark.run_at - OVERLAP, "", "")
         self._owners[partition] = ScheduleOwner(
-            partition, range_id, record.low_water_mark, begins, reading.is_whole
+            partition,
+            range_id,
+            record.low_water_mark,
+            begins,
+            reading.is_whole,
+            Horizon(horizon, before.horizon if before is not None and is_again else None),
         )
         return Owned(range_id, msgspec.structs.replace(record, low_water_mark=begins))
 
-    async def _raise(self, partition: PartitionKey) -> int:
+    async def _raise(self, partition: PartitionKey) -> tuple[int, bool]:
+        """Return the new range id, and whether this store had the partition last."""
         before = self._owners.get(partition)
         mine = 0 if before is None else before.range_id
         held = None
@@ -209,7 +228,7 @@ class CassandraScheduleStore:
                 await self.session.execute("raise_range_id", range_id, *partition, held)
             )[0]
             if applied:
-                return range_id
+                return range_id, before is not None and held == mine
             held = found[-1] if found else None  # another owner was faster, or there was one before
 
     async def persist(
@@ -244,36 +263,35 @@ class CassandraScheduleStore:
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         owner = self._owner(partition, range_id)
-        hours = {hour_of(end.scheduled.key) for end in ends}
         finished: dict[int, int] = {}
         for end in ends:
             if end.completes:
                 hour = hour_of(end.scheduled.key)
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
-        with owner.finishing.use(finished), owner.attempts.write(hours):
-            stamp = owner.stamp()
-            # Noted before the rows are written, so that another owner finds them.
-            if new := owner.attempts.to_note(hours):
-                noting = self.session.batch(
-                    [("note_attempts", (*partition, hour, stamp)) for hour in new]
-                )
-                await asyncio.gather(noting, self._check_fence(owner))
+        with owner.finishing.use(finished):
+            if self._history is None:
+                await self._finish_here(owner, ends, finished)
             else:
-                await self._check_fence(owner)
-            unnoted = owner.ends_to_note(finished)
-            noted = [
-                ("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()
-            ]
-            writes = batches_of(end_of_run(partition, end, stamp) for end in ends)
-            over = (
-                id_deletion(partition, end.scheduled.task.id, stamp)
-                for end in ends
-                if end.completes
-            )
-            await self._write([*([noted] if noted else []), *writes, *batches_of(over)])
+                await self._finish(owner, ends, finished, self._history)
+
+    async def _finish(
+        self,
+        owner: ScheduleOwner,
+        ends: Sequence[RunEnd],
+        finished: Mapping[int, int],
+        history: HistoryInSql,
+    ) -> None:
+        """Write ends, and append the runs to the history in SQL."""
+        hours = {hour_of(end.scheduled.key) for end in ends}
+        with owner.attempts.write(hours):
+            stamp = owner.stamp()
+            new = owner.attempts.to_note(hours)
+            await self._note(owner, "note_attempts", [(hour,) for hour in new], stamp)
+            writes = (end_of_run(owner.partition, end, stamp) for end in ends)
+            unnoted = await self._write_ends(owner, ends, finished, writes, stamp)
             # Wait for both, so that no append goes on beside its repetition.
             are_moved, refused = await asyncio.gather(
-                self._history.append([attempt_row(end) for end in ends]),
+                history.append([attempt_row(end) for end in ends]),
                 self._check_fence(owner),
                 return_exceptions=True,
             )
@@ -282,8 +300,53 @@ class CassandraScheduleStore:
             if refused is not None:
                 raise refused
             owner.attempts.note(hours, are_moved)
-            owner.hours.update(unnoted)
-            owner.completed_in.update(finished)
+            owner.on_finished(finished, unnoted)
+
+    async def _finish_here(
+        self, owner: ScheduleOwner, ends: Sequence[RunEnd], finished: Mapping[int, int]
+    ) -> None:
+        """Write ends whose runs stay in Cassandra."""
+        with owner.horizon.write(ends) as given:
+            stamp = owner.stamp()
+            new = owner.horizon.to_note(ends, given)
+            await self._note(owner, "note_runs", new, stamp)
+            writes = (end_of_run(owner.partition, end, stamp, given[key_of(end)]) for end in ends)
+            unnoted = await self._write_ends(owner, ends, finished, writes, stamp)
+            await self._check_fence(owner)
+            owner.horizon.noted.update(new)
+            owner.on_finished(finished, unnoted)
+
+    async def _note(
+        self, owner: ScheduleOwner, name: str, hours: Sequence[Sequence[int]], stamp: int
+    ) -> None:
+        """Check the fence, and note hours before their rows are written, so that readers and other
+        owners find them."""
+        if not hours:
+            await self._check_fence(owner)
+            return
+        notes = [(name, (*owner.partition, *each, stamp)) for each in hours]
+        await asyncio.gather(self.session.batch(notes), self._check_fence(owner))
+
+    async def _write_ends(
+        self,
+        owner: ScheduleOwner,
+        ends: Sequence[RunEnd],
+        finished: Mapping[int, int],
+        writes: Iterable[Write],
+        stamp: int,
+    ) -> dict[int, int]:
+        """Write ends; return the completion times that were noted, by hour."""
+        unnoted = owner.ends_to_note(finished)
+        noted = [
+            ("note_finished", (*owner.partition, hour, at, stamp)) for hour, at in unnoted.items()
+        ]
+        over = (
+            id_deletion(owner.partition, end.scheduled.task.id, stamp)
+            for end in ends
+            if end.completes
+        )
+        await self._write([*([noted] if noted else []), *batches_of(writes), *batches_of(over)])
+        return unnoted
 
     async def keep(
         self,
@@ -305,7 +368,8 @@ class CassandraScheduleStore:
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         """Delete the completions of hours whose tasks were due and completed before `before`, with
-        the rows of these tasks. The unfinished tasks of such an hour stay.
+        the rows of these tasks. The unfinished tasks of such an hour stay. Without a SQL database,
+        delete the runs that ended before `before` too, unless a reader has not read them.
 
         Return the number of hours.
         """
@@ -338,12 +402,16 @@ class CassandraScheduleStore:
                 ]
             )
         owner.on_cleaned({hour: bool(keys) for hour, keys in left.items()})
-        return len(hours)
+        return len(hours) + (0 if self._history else await self._clean_runs(owner, before))
 
     async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
         """Move the stored runs to the history, and delete those of each hour that was moved whole.
-        Leave the rest if the database of the history is away."""
+        Leave the rest if the database of the history is away. Without a SQL database, raise the
+        horizon of the history for its readers."""
         owner = self._owner(partition, range_id)
+        if self._history is None:
+            await self._save_horizon(owner)
+            return
         attempts = owner.attempts
         await self._check_fence(owner)
         if not attempts.is_read:
@@ -356,7 +424,7 @@ class CassandraScheduleStore:
         try:
             for hour in sorted(taken):
                 is_moved = not taken[hour] or (
-                    not self._history.is_away and await self._move_hour(owner, hour)
+                    not self._history.is_away and await self._move_hour(owner, hour, self._history)
                 )
                 # Another datacentre may have further rows of an earlier owner.
                 if is_moved and attempts.is_read:
@@ -455,7 +523,37 @@ class CassandraScheduleStore:
                 " one has: move tasks between partitions when all respond"
             )
 
-    async def _move_hour(self, owner: ScheduleOwner, hour: int) -> bool:
+    async def _save_horizon(self, owner: ScheduleOwner) -> None:
+        through = owner.horizon.raise_through()
+        if through is None:
+            return
+        rows = await self.session.execute("save_horizon", through, *owner.partition, owner.range_id)
+        if not rows[0][0]:
+            raise _fenced(owner.partition, owner.range_id)
+        owner.horizon.stored = through
+
+    async def _clean_runs(self, owner: ScheduleOwner, before: int) -> int:
+        """Delete runs that ended before `before` and that every reader has read, by the hours of
+        their ends and of their tasks; return the number of pairs of hours."""
+        partition = owner.partition
+        read = [row[0] for row in await self.session.execute("readers", *partition)]
+        last = min([before, owner.horizon.stored, *read]) // HOUR
+        pairs = (await self.session.execute("run_hours_before", *partition, last))[:CLEANED_AT_ONCE]
+        if not pairs:
+            return 0
+        stamp = owner.stamp()
+        await self._check_fence(owner)
+        await self._write(
+            [("drop_runs", (stamp, *partition, hour, end_hour * HOUR, (end_hour + 1) * HOUR))]
+            for end_hour, hour in pairs
+        )
+        await self.session.batch(
+            [("drop_run_hour", (stamp, *partition, end_hour, hour)) for end_hour, hour in pairs]
+        )
+        owner.horizon.noted.difference_update(map(tuple, pairs))
+        return len(pairs)
+
+    async def _move_hour(self, owner: ScheduleOwner, hour: int, history: HistoryInSql) -> bool:
         """Append the runs of an hour to the history. Return False if some may not be there."""
         reading = self._datacentres.reading()
         rows = reading.rows("attempts", *owner.partition, hour, page=MOVED_AT_ONCE)
@@ -468,10 +566,10 @@ class CassandraScheduleStore:
                     fields = {"partition": owner.partition, "hour": hour, "error": str(error)}
                     log.error("a run cannot be read, and is left out of the history", extra=fields)
                 if len(some) == MOVED_AT_ONCE:
-                    if not await self._history.append(some):
+                    if not await history.append(some):
                         return False
                     some = []
-            if some and not await self._history.append(some):
+            if some and not await history.append(some):
                 return False
         return reading.is_whole
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import msgspec
 from cassandra import (
     ConsistencyLevel,
+    InvalidRequest,
     ProtocolVersion,
     UnresolvableContactPoints,
 )
@@ -69,6 +70,8 @@ _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
 _SCANNED = re.compile(r"Read (\d+) live rows and (\d+) tombstone")
 _NAME = r"[A-Za-z0-9_.-]+"
+_ADDED = re.compile(r"ALTER TABLE \w+\.(\w+) ADD (\w+) ")
+"""A column that tables of an earlier version lack."""
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
 
@@ -217,11 +220,15 @@ class CassandraSession:
         """Called after each batch with the datacentre that has acknowledged it."""
 
     async def migrate(self, together: Sequence[str] = ()) -> None:
-        """Create the keyspace and the tables that are missing. Raise SchemaMismatch if the first
-        table of `together` exists and another one does not: its rows are those of an earlier
-        version."""
+        """Create the keyspace and the tables that are missing, as `migrate_now` does."""
+        await asyncio.to_thread(self.migrate_now, together)
+
+    def migrate_now(self, together: Sequence[str] = ()) -> None:
+        """Create the keyspace, and the tables and columns that are missing. Raise SchemaMismatch if
+        the first table of `together` exists and another one does not: its rows are those of an
+        earlier version."""
         with self.translate_errors():
-            await asyncio.to_thread(self._migrate, together)
+            self._migrate(together)
 
     def _migrate(self, together: Sequence[str]) -> None:
         with self.make_cluster() as cluster:
@@ -241,7 +248,16 @@ class CassandraSession:
                 f" {self.url.strategy}"
             )
             for name in self._schema:
-                session.execute(self._cql[name])
+                if (added := _ADDED.search(self._cql[name])) is not None:
+                    table, column = added.groups()
+                    if table not in tables or column in tables[table].columns:
+                        continue
+                try:
+                    session.execute(self._cql[name])
+                except InvalidRequest as error:
+                    # Another process has added the column at the same time.
+                    if added is None or "existing column" not in str(error):
+                        raise
 
     @property
     def datacentres(self) -> int:
@@ -308,6 +324,20 @@ class CassandraSession:
             paging_state = found.paging_state
             if paging_state is None:
                 return
+
+    def execute_now(self, name: str, params: Row) -> list[Row]:
+        """Return all rows of a statement. Blocks, in any thread."""
+        with self.translate_errors():
+            self._open()
+            until = time.monotonic() + REQUEST_TIMEOUT
+            while True:
+                try:
+                    statement = self._bind(name, params, _SCAN_PAGE, None)
+                    return list(self._session.execute(statement))
+                except NoHostAvailable as error:
+                    if not _is_unsent(error) or time.monotonic() >= until:
+                        raise
+                time.sleep(_BUSY_PAUSE)
 
     async def batch(self, statements: Sequence[tuple[str, Row]]) -> list[Row]:
         """Run all statements or none; all must have the same partition key in Cassandra, which
@@ -413,6 +443,10 @@ class CassandraSession:
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
         await asyncio.to_thread(self._close)
+
+    def close_now(self) -> None:
+        """Close the connections, as `close` does."""
+        self._close()
 
     def _close(self) -> None:
         with self._opening:

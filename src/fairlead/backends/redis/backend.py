@@ -68,6 +68,6 @@ class RedisBackend(Backend):
         return NoCoordinator()
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        from fairlead.backends.redis.no_backlog import NoBacklog
+        from fairlead.backends.memory.no_backlog import NoBacklog
 
         return NoBacklog()

@@ -47,6 +47,7 @@ from fairlead.model import (
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
+from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords, TaskVersion
@@ -105,6 +106,13 @@ class RedisTaskStore:
         raise NotSupported(
             f"{self.database.location} has no rows of tasks and attempts; {SQL_STORES} do"
         )
+
+    def run_history(self) -> RunHistory:
+        raise NotSupported(f"{self.database.location} has no ordered queues; {SQL_STORES} do")
+
+    def store_id(self) -> RedisSteps[str | None]:
+        return None
+        yield
 
     # submitting and managing ----------------------------------------------------------------------
 
@@ -462,6 +470,13 @@ class RedisTaskStore:
             self._registry.register(partitions)
         )
         return {queue: found[queue] for queue in partitions}
+
+    def registration(self, partitions: dict[str, int]) -> RedisSteps[dict[str, QueueSettings]]:
+        found = yield from self._registry.register(partitions)
+        return {queue: found[queue] for queue in partitions}
+
+    def resizing(self, queue: str, partitions: int, version: int) -> RedisSteps[bool]:
+        _refuse("queues on Redis have no partitions")
 
     # helpers --------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from fairlead.backends.sql.rows import (
     task_record,
 )
 from fairlead.backends.sql.task_records import SqlTaskRecords
+from fairlead.errors import NotSupported
 from fairlead.model import (
     ClaimedTask,
     Finish,
@@ -47,6 +48,7 @@ from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.policy_store import PolicyStore
+from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 from fairlead.ports.task_records import (
@@ -538,6 +540,12 @@ class SqlTaskStore(SqlTaskRecords):
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         return await self.database.run_async(self.registration(partitions))
+
+    def store_id(self) -> Steps[str | None]:
+        return (yield from self.history().store_id())
+
+    def run_history(self) -> RunHistory:
+        raise NotSupported(f"{self.database.location} has the history of ordered queues in tables")
 
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         known = yield from self.queue_settings()

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, lake_of
-from fairlead.connect import task_store
-from fairlead.errors import ConfigurationError
+from fairlead.connect import any_task_store, task_store
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 from fairlead.urls import hide_urls, shown_url
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
-    from fairlead.pipeline.export import Exporter
+    from fairlead.pipeline.export import Attempts, Exporter
+    from fairlead.pipeline.export_runs import RunExporter
     from fairlead.pipeline.in_memory import SmallTables
     from fairlead.pipeline.jobs.build import JobContext
     from fairlead.pipeline.lake.lake import Lake
@@ -40,11 +41,23 @@ def history_of(url: str | None) -> Any:
     return SqlHistory(task_store(url_of(url)).database)
 
 
-def exporter_of(url: str | None, lake: Lake) -> Exporter:
-    """Return an exporter from the store at this URL into the lake."""
+def exporter_of(
+    url: str | None, lake: Lake, attempts: Attempts = "unless streamed"
+) -> Exporter | RunExporter:
+    """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
+    without a history, or one that no stream reads if `attempts` is about a stream."""
     from fairlead.pipeline.export import Exporter
+    from fairlead.pipeline.export_runs import RunExporter
 
-    return Exporter(history_of(url), lake, SYSTEM_CLOCK)
+    store = any_task_store(url_of(url))
+    try:
+        history = store.as_sql().history()
+    except NotSupported:
+        runs = store.run_history()
+        if attempts != "unless streamed":
+            raise
+        return RunExporter(runs, lake, SYSTEM_CLOCK)
+    return Exporter(history, lake, SYSTEM_CLOCK, attempts=attempts)
 
 
 @contextmanager

@@ -17,7 +17,13 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import history_of, kafka_at, lake_in, session_of
+from fairlead.pipeline.commands.access import (
+    exporter_of,
+    history_of,
+    kafka_at,
+    lake_in,
+    session_of,
+)
 from fairlead.pipeline.commands.options import DryRun, LakeFolder, SparkOptions, Url
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals, watching
 
@@ -117,14 +123,10 @@ def ingest(options: IngestOptions) -> None:
         if options.stream:
             _stream(options, lake, 30.0 if pause is None else pause.total_seconds())
             return
-        from fairlead.pipeline.export import Exporter
         from fairlead.pipeline.jobs.ingest import ingest as run_ingest
 
-        exporter = Exporter(
-            history_of(options.url),
-            lake,
-            SYSTEM_CLOCK,
-            attempts="take over" if options.take_over else "unless streamed",
+        exporter = exporter_of(
+            options.url, lake, "take over" if options.take_over else "unless streamed"
         )
         if options.dry_run:
             behind = exporter.behind()

@@ -11,7 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.pipeline.commands.access import history_of, lake_in
 from fairlead.pipeline.commands.options import LakeFolder, Url
 from fairlead.pipeline.commands.output import failures, print_run, watching
@@ -69,7 +69,7 @@ def status(options: StatusOptions) -> None:
 
         try:
             history = history_of(options.url)
-        except ConfigurationError:
+        except (ConfigurationError, NotSupported):
             if options.forget is not None or options.url is not None:
                 raise
             history = None

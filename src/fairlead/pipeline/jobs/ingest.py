@@ -6,12 +6,16 @@ from functools import partial
 
 from fairlead.clock import Clock
 from fairlead.pipeline.export import Exported, Exporter
+from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
 
 
 def ingest(
-    exporter: Exporter, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
+    exporter: Exporter | RunExporter,
+    lake: Lake,
+    clock: Clock,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> Exported:
     """Export all rows before the horizon of the history: the position before which no further row
     will appear. Raise BrokenLake, StoreUnavailable; the job can be run again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
+from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable, UnknownQueue
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
@@ -15,10 +15,13 @@ from fairlead.ports.task_records import QueueStatus
 
 async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     """Report the partitions of an ordered queue; nothing for a queue of another kind."""
-    if survey.sql is None or not survey.has_leases:
+    if not survey.has_leases:
         return
     name = queue.queue
-    management = OrderedManagement(survey.context)
+    try:
+        management = OrderedManagement(survey.context)
+    except NotSupported:
+        return
     declared = survey.context.queues.get(name)
     if declared is not None and declared.is_ordered and declared.partitions != queue.partitions:
         yield problem(str(other_layout(name, queue.partitions, declared.partitions)))

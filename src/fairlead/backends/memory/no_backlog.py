@@ -1,4 +1,4 @@
-"""The empty backlog store of an application whose channel decides the order."""
+"""The empty backlog store of an application without fair queues."""
 
 from __future__ import annotations
 
@@ -75,4 +75,4 @@ class NoBacklog:
 
 
 def _refuse() -> NoReturn:
-    raise NotSupported("tasks that live in Redis have no fair backlog")
+    raise NotSupported("this application has no fair queues, and so no backlog")

@@ -1,0 +1,103 @@
+"""The history of ordered queues that stays in Cassandra, for readers that follow it.
+
+A run is in `fairlead_history`, in the hour of its task, so that one batch writes it together with
+the completion. `fairlead_history_hours` finds these hours by the hour in which runs ended. The
+owner of a partition raises its horizon from time to time: no further row comes at or below it. A
+reader reads one window after the other: all runs after the last window, through the horizon at the
+time at which it begins. Every statement reads one partition of Cassandra from one position, at most
+PAGE rows, and nothing is filtered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from fairlead.backends.cassandra import registry
+from fairlead.backends.sql.schedule import AttemptRow
+from fairlead.errors import SchemaMismatch
+from fairlead.model import PartitionKey
+from fairlead.model.reading import Reader
+from fairlead.ports.run_history import KEEP_READER, RunCursor, RunPage, RunPosition
+from fairlead.ports.schedule_store import HOUR
+from fairlead.ports.statements import Database, Row, Statement, Steps
+
+PAGE = 1000
+"""Rows of one statement, at most."""
+
+_LARGEST = 1 << 63
+_read: Reader[AttemptRow] = Reader(msgspec.json.Decoder(AttemptRow).decode)
+log = logging.getLogger("fairlead.cassandra")
+
+
+class CassandraRunHistory:
+    """A `fairlead.ports.run_history.RunHistory` on Cassandra."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def store_id(self) -> Steps[str]:
+        """Return the id of the store. Raise SchemaMismatch before its migration."""
+        found = yield from registry.store_id()
+        if found is None:
+            raise SchemaMismatch(f"{self.database.location} has no id: run `fairlead migrate`")
+        return found
+
+    def horizons(self) -> Steps[dict[PartitionKey, int]]:
+        rows = yield Statement("horizons")
+        return {
+            PartitionKey(queue, partition): horizon
+            for queue, partition, horizon in rows
+            if horizon is not None
+        }
+
+    def page(
+        self, partition: PartitionKey, cursor: RunCursor, horizon: int, limit: int
+    ) -> Steps[RunPage]:
+        found: list[Row] = []
+        done = cursor.done
+        through = horizon if cursor.through is None else cursor.through
+        if through <= done:
+            return RunPage([], cursor)
+        last = cursor.last or RunPosition(done // HOUR, -(1 << 62), done + 1, "", 0)
+        hours = yield Statement("run_hours", (*partition, *last[:2], through // HOUR))
+        for end_hour, hour in hours:
+            # No position of a run is equal to the first one of an instant, which has no id.
+            first = max(done + 1, end_hour * HOUR)
+            after = last[2:] if (end_hour, hour) == last[:2] else (first, "", 0)
+            until = min(through, (end_hour + 1) * HOUR - 1)
+            while True:
+                count = min(PAGE, limit - len(found))
+                rows = yield Statement("runs", (*partition, hour, *after, until, count))
+                for ended_at, task_id, attempt, text in rows:
+                    after = ended_at, task_id, attempt
+                    if (row := _attempt(partition, after, text)) is not None:
+                        found.append(row)
+                last = RunPosition(end_hour, hour, *after)
+                if len(found) == limit:
+                    return RunPage(found, RunCursor(done, through, last))
+                if len(rows) < count:
+                    break
+        return RunPage(found, RunCursor(through))
+
+    def advance(self, reader: str, read: Mapping[PartitionKey, int]) -> Steps[None]:
+        for partition, through in read.items():
+            yield Statement("advance", (*partition, reader, through, KEEP_READER))
+
+
+def _attempt(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> Row | None:
+    """Return the row of ATTEMPT_FIELDS in the text; None if the text cannot be read."""
+    try:
+        row = _read(text or "")
+    except msgspec.DecodeError as error:
+        fields = {"partition": partition, "run": at, "error": str(error)}
+        log.error("a run cannot be read, and is left out of the lake", extra=fields)
+        return None
+    if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
+        log.error("a run has a number out of range", extra={"partition": partition, "run": at})
+        return None
+    *first, version = row[:12]
+    *times, path, size = row[12:]
+    return (0, at[0], *first, *times, version, size, path)

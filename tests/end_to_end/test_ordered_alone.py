@@ -1,0 +1,176 @@
+"""Ordered queues of an application without a SQL database, in worker processes, one of them killed:
+from the submit to the lake, by commands only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cassandra", reason="needs the extra cassandra")
+pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+pytest.importorskip("kazoo", reason="needs the extra zookeeper")
+pytest.importorskip("pyarrow", reason="needs the extra pipeline")
+
+from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
+from fairlead.pipeline.lake.lake import Lake  # noqa: E402
+from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here  # noqa: E402
+
+TASKS, KEYS = 400, 10
+
+SHOP = """
+import asyncio, os, sys
+import fairlead
+from fairlead.ordered import tenure
+
+tenure.MOVE_SECONDS = 0.2
+app = fairlead.App()
+app.queue("reminders", kind="ordered", partitions=8)
+
+
+def note(*words):
+    with open("runs.log", "a") as log:
+        log.write(" ".join(map(str, words)) + "\\n")
+
+
+@app.task(queue="reminders")
+async def remind(key: str, n: int) -> None:
+    note("start", key, n, os.getpid())
+    await asyncio.sleep(0.02)
+    note("end", key, n, os.getpid())
+
+
+if __name__ == "__main__":
+    count, keys = map(int, sys.argv[1:])
+    drafts = [
+        remind.options(ordering_key=f"k{n % keys}").draft(key=f"k{n % keys}", n=n)
+        for n in range(count)
+    ]
+    for handle in app.submit_many(drafts):
+        handle.result(60)
+        print(handle.id)
+"""
+
+
+@pytest.fixture
+def shop(
+    tmp_path: Path,
+    kafka_url: str,
+    cassandra_url: str,
+    zookeeper_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    monkeypatch.setenv("FAIRLEAD_LOG", kafka_url)
+    monkeypatch.setenv("FAIRLEAD_SCHEDULE", cassandra_url)
+    monkeypatch.setenv("FAIRLEAD_COORDINATOR", zookeeper_url)
+    monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    return tmp_path
+
+
+def runs_of(folder: Path) -> list[list[str]]:
+    path = folder / "runs.log"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def lake_of(folder: Path) -> Counter[tuple[str, int]]:
+    """Return how often the lake has each run that ended with success, by task and attempt."""
+    table = Lake(folder / "lake").table(ATTEMPTS)
+    found = table.load(table.manifests.newest())
+    assert set(found["outcome"].to_pylist()) <= {"done"}
+    return Counter(zip(found["task_id"].to_pylist(), found["attempt"].to_pylist(), strict=True))
+
+
+def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_lake_once(
+    shop: Path,
+) -> None:
+    assert "up to date" in fairlead_here(shop, "migrate")
+    submitted = subprocess.run(
+        [sys.executable, "shop.py", str(TASKS), str(KEYS)],
+        cwd=shop,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    first = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
+        cwd=shop,
+        env=environment(),
+        stderr=subprocess.DEVNULL,
+    )
+    while len(runs_of(shop)) < TASKS // 2:
+        assert first.poll() is None
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert len(runs_of(shop)) < 2 * TASKS
+    fairlead(shop, "pipeline", "ingest", "--lake", "lake")
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    fairlead(shop, "pipeline", "ingest", "--lake", "lake")
+
+    lines, killed = runs_of(shop), str(first.pid)
+    for key in (f"k{n}" for n in range(KEYS)):
+        of_key = [line for line in lines if line[1] == key]
+        ends = [int(line[2]) for line in of_key if line[0] == "end" and line[3] != killed]
+        both = {int(line[2]) for line in of_key if line[0] == "end"}
+        assert both == set(range(int(key[1:]), TASKS, KEYS))
+        assert ends == sorted(ends)
+        # At most the task that ran at the kill ran again.
+        starts = Counter(line[2] for line in of_key if line[0] == "start")
+        assert sum(starts.values()) - len(starts) <= 1
+    assert lake_of(shop) == Counter(dict.fromkeys(((id, 1) for id in submitted), 1))
+    assert {*os.listdir(shop)} - {"__pycache__"} == {"lake", "runs.log", "shop.py"}
+
+    views = json.loads(fairlead_here(shop, "ordered", "status", "reminders", "--json"))
+    assert sum(view["unfinished"] + view["lag"] for view in views) == 0
+    assert "0 tasks in the schedule" in fairlead_here(shop, "doctor")
+    assert not json.loads(fairlead_here(shop, "ordered", "tasks", "reminders", "--json"))
+    refused = {
+        ("tasks", "list"): "fairlead ordered tasks",
+        ("tasks", "show", submitted[0]): "fairlead ordered tasks",
+        ("ordered", "attempts", submitted[0]): "the lake has what has run",
+        ("queues", "weight", "reminders", "acme", "2"): "FAIRLEAD_URL",
+        ("periodic", "list"): "FAIRLEAD_URL",
+        ("migrate", "--print"): "FAIRLEAD_URL",
+        ("pipeline", "reconcile"): "FAIRLEAD_URL",
+    }
+    for command, cure in refused.items():
+        said = fairlead_here(shop, *command, exits=1)
+        assert len(said.splitlines()) == 1, said
+        assert "without a SQL database" in said
+        assert cure in said, said
+    assert "nobody" in fairlead_here(shop, "queues", "show", "reminders")
+
+
+def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRLEAD_LAKE", str(shop / "lake"))
+    fairlead_here(shop, "migrate")
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    submitted = subprocess.run(
+        [sys.executable, "shop.py", "40", "4"],
+        cwd=shop,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    code = (
+        "import asyncio; from shop import app; from fairlead.engine.settings import Intervals\n"
+        "node = app.node(intervals=Intervals(export=0.1)); asyncio.run(node.run())"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=shop, env=environment())
+    try:
+        wanted = Counter(dict.fromkeys(((id, 1) for id in submitted), 1))
+        while lake_of(shop) != wanted:
+            assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.wait()

@@ -1,0 +1,351 @@
+"""Ordered queues on Kafka, Cassandra and ZooKeeper, by an application that has no SQL database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cassandra", reason="needs the extra cassandra")
+pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+pytest.importorskip("kazoo", reason="needs the extra zookeeper")
+
+from fairlead import App, NoRetry  # noqa: E402
+from fairlead.errors import (  # noqa: E402
+    ConfigurationError,
+    FairleadError,
+    InvalidTask,
+    NotSupported,
+    SchemaMismatch,
+)
+from fairlead.model import IncidentKind, IncidentReport  # noqa: E402
+from fairlead.operate.doctor import examine  # noqa: E402
+from fairlead.ordered.layout import OtherLayout  # noqa: E402
+from fairlead.testing import running  # noqa: E402
+from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions  # noqa: E402
+from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
+
+Open = Callable[..., Kit]
+
+
+@pytest.fixture
+def urls(kafka_url: str, cassandra_url: str, zookeeper_url: str) -> dict[str, str]:
+    return {"log": kafka_url, "schedule": cassandra_url, "coordinator": zookeeper_url}
+
+
+@pytest.fixture
+def open_app(
+    urls: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Open]:
+    """Yield a function that opens an application on these servers."""
+    monkeypatch.chdir(tmp_path)
+    for name, url in urls.items():
+        monkeypatch.setenv(f"FAIRLEAD_{name.upper()}", url)
+    opened: list[App] = []
+
+    def open_one(**queue: Any) -> Kit:
+        kit = open_kit(None, **queue)
+        opened.append(kit.app)
+        return kit
+
+    yield open_one
+    for app in opened:
+        app.close()
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SOON):
+        while not await is_true():
+            await asyncio.sleep(0.02)
+
+
+async def test_tasks_run_in_order_and_once_without_a_sql_database(
+    open_app: Open, tmp_path: Path
+) -> None:
+    kit = open_app()
+    async with running(kit.app):
+        for number in range(40):
+            kit.submit(f"{number}", f"k{number % 4}")
+        await kit.runs.until_count(40)
+        management = kit.app.management
+        await until(lambda: _is_idle(kit))
+        views = await management.ordered.status("reminders")
+        assert sum(view.unfinished + view.lag for view in views) == 0
+        assert [node.queues for node in management.nodes()] == [["reminders"]]
+    for key in range(4):
+        names = [int(name) for name in kit.runs.names if int(name) % 4 == key]
+        assert names == list(range(key, 40, 4))
+    assert not list(tmp_path.iterdir())
+
+
+async def _is_idle(kit: Kit) -> bool:
+    schedule = kit.app.connections.schedule
+    assert schedule is not None
+    return not await schedule.has_due("reminders", kit.clock.now())
+
+
+async def test_two_workers_without_a_sql_database_share_the_partitions(open_app: Open) -> None:
+    first, second = open_app(), open_app()
+
+    async def owners() -> Counter[str | None]:
+        views = await first.app.management.ordered.status("reminders")
+        return Counter(view.owner for view in views)
+
+    async def are_shared() -> bool:
+        return {count for owner, count in (await owners()).items() if owner} == {4}
+
+    async with running(first.app), running(second.app):
+        await until(are_shared)
+        for number, key in enumerate(keys_of_partitions(8, 8)):
+            first.submit(f"{number}", key)
+        await until(lambda: _have_run(first, second, count=8))
+    assert first.runs.names and second.runs.names
+
+
+async def _have_run(*kits: Kit, count: int) -> bool:
+    return sum(len(kit.runs.names) for kit in kits) == count
+
+
+async def test_a_paused_queue_waits_and_an_ended_task_never_runs(open_app: Open) -> None:
+    kit = open_app()
+    async with running(kit.app) as node:
+        kit.submit("before")
+        await kit.runs.until("before")
+        management = kit.app.management
+        management.pause("reminders")
+        assert [status.paused for status in management.queues()] == [True]
+        await until(lambda: _returned(node.parts.controls.is_paused("reminders")))
+        kit.submit("while paused")
+        await until(lambda: _is_read(kit))
+        assert kit.runs.names == ["before"]
+        management.unpause("reminders")
+        await kit.runs.until("while paused")
+        ahead = kit.submit("ahead", "b", at=kit.at(3600))
+        await until(lambda: _is_waiting(kit, 1))
+        management.ordered.drop("reminders", ahead.key)
+        await until(lambda: _is_waiting(kit, 0))
+    assert "ahead" not in kit.runs.names
+
+
+async def _returned(value: bool) -> bool:
+    return value
+
+
+async def _is_read(kit: Kit) -> bool:
+    return len(await kit.app.management.ordered.tasks("reminders", ordering_key="a")) == 1
+
+
+async def _is_waiting(kit: Kit, count: int) -> bool:
+    return len(await kit.app.management.ordered.tasks("reminders", ordering_key="b")) == count
+
+
+def test_the_first_use_fixes_the_number_of_partitions(open_app: Open) -> None:
+    open_app(partitions=8).submit("first")
+    with pytest.raises(OtherLayout, match="has 8 partitions and is declared with 4"):
+        open_app(partitions=4).submit("second")
+
+
+async def test_a_queue_is_moved_to_another_number_of_partitions(open_app: Open) -> None:
+    kit = open_app(partitions=8)
+    for number in range(20):
+        kit.submit(f"{number}", f"k{number}")
+    async with running(kit.app):
+        await kit.runs.until_count(20)
+    for number in range(20, 40):
+        kit.submit(f"{number}", f"k{number}")
+    await kit.app.management.ordered.repartition("reminders", 12)
+    await kit.app.connections.close_async()
+    moved = open_app(partitions=12)
+    async with running(moved.app):
+        await moved.runs.until_count(20)
+    assert sorted(map(int, moved.runs.names)) == list(range(20, 40))
+
+
+def test_what_needs_a_sql_database_says_so_in_one_line_with_the_cure(open_app: Open) -> None:
+    kit = open_app()
+    handle = kit.submit("one")
+    management, cure = kit.app.management, "FAIRLEAD_URL"
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: kit.app.sql_store, cure),
+        (lambda: management.find(), "fairlead ordered tasks"),
+        (lambda: management.show(handle.id), "fairlead ordered tasks"),
+        (lambda: management.attempts(handle.id), "the lake has what has run"),
+        (handle.state, "the lake has what has run"),
+        (lambda: management.set_weight("reminders", "acme", 2.0), cure),
+        (lambda: management.periodic.find(), cure),
+    ]
+    for call, said in refused:
+        with pytest.raises(NotSupported) as caught:
+            call()
+        assert "without a SQL database" in str(caught.value)
+        assert said in str(caught.value), str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidTask, match="cannot be part of your transaction"):
+        kit.remind.options(ordering_key="a", connection=object()).submit(name="joined")
+
+
+def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:
+    kit = open_app()
+
+    @kit.app.task
+    def pay() -> None: ...
+
+    with pytest.raises(NotSupported, match=r"'default' is none: .*FAIRLEAD_URL"):
+        pay.submit()
+    kit.app.close()
+    with pytest.raises(ConfigurationError, match=r"'default' is not ordered.*FAIRLEAD_URL"):
+        pay.submit()
+
+
+def test_a_periodic_task_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:
+    kit = open_app()
+
+    @kit.app.periodic("* * * * *")
+    @kit.app.task(queue="reminders")
+    def tick() -> None: ...
+
+    with pytest.raises(NotSupported, match=r"has no periodic tasks: .*FAIRLEAD_URL"):
+        kit.app.node()
+
+
+@pytest.mark.parametrize("missing", ["log", "schedule", "coordinator"])
+def test_one_missing_server_asks_for_a_url(
+    urls: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App(**{name: url for name, url in urls.items() if name != missing})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="ordered queues alone need log, schedule and"):
+        _ = app.store
+
+
+@pytest.mark.parametrize("extra", ["channel", "backlog"])
+def test_a_channel_or_backlog_without_a_sql_database_is_refused(
+    urls: dict[str, str], extra: str
+) -> None:
+    app = App(**urls, **{extra: urls["log"]})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"need no {extra}; leave it out"):
+        _ = app.store
+
+
+def test_a_cassandra_url_of_tasks_needs_a_log_and_a_coordinator(urls: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="need coordinator='zookeeper://host:2181'"):
+        _ = App(urls["schedule"], log=urls["log"]).store
+
+
+def test_a_keyspace_without_tables_asks_for_migrate(urls: dict[str, str]) -> None:
+    app = App(**urls)  # type: ignore[arg-type]
+    with pytest.raises(SchemaMismatch, match="fairlead migrate"):
+        _ = app.store
+    app.close()
+
+
+async def test_another_application_on_its_kafka_prefix_or_zookeeper_folder_is_refused(
+    open_app: Open, urls: dict[str, str], cassandra_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = open_app()
+    async with running(kit.app):
+        kit.submit("first")
+        await kit.runs.until("first")
+    monkeypatch.setenv("FAIRLEAD_SCHEDULE", cassandra_server.create_keyspace())
+    other = open_app()
+    with pytest.raises((FairleadError, ExceptionGroup)) as caught:
+        await other.app.node().run()
+    assert "belongs to the application whose tasks are in Cassandra" in _text(caught.value)
+    found = await examine(other.app.operate_context)
+    problems = [each.what for each in found if each.severity == "problem"]
+    assert any("belongs to the application" in text for text in problems), problems
+    await other.app.connections.close_async()
+    # An application is its keyspace, whatever the address of the server.
+    again = open_app_at(urls, open_app, monkeypatch)
+    async with running(again.app):
+        again.submit("second")
+        await again.runs.until("second")
+
+
+def open_app_at(urls: dict[str, str], open_app: Open, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    monkeypatch.setenv("FAIRLEAD_SCHEDULE", urls["schedule"].replace("127.0.0.1", "localhost"))
+    return open_app()
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return " ".join(map(_text, error.exceptions))
+    return str(error)
+
+
+async def test_the_doctor_finds_no_problem_while_a_worker_serves(open_app: Open) -> None:
+    kit = open_app()
+    async with running(kit.app):
+        kit.submit("first")
+        await kit.runs.until("first")
+        await until(lambda: _is_idle(kit))
+        found = await examine(kit.app.operate_context)
+        assert not [each for each in found if each.severity == "problem"], found
+        assert any("queue reminders: 0 tasks" in each.what for each in found)
+    await kit.app.connections.close_async()
+
+
+async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
+    kit = open_app()
+    incidents = kit.app.store.incidents
+    report = IncidentReport(
+        kind=IncidentKind.TASK_UNREADABLE,
+        subject="row 1",
+        details="why",
+        since=1,
+        queue="reminders",
+    )
+    await incidents.report([report, report], 1_000)
+    await incidents.report([report], 2_000)
+    [found] = await incidents.claim(3_000, 60_000_000, 10)
+    assert (found.subject, found.details, found.deliveries) == ("row 1", "why", 1)
+    assert not await incidents.claim(3_000, 60_000_000, 10)
+    await incidents.retry([(found.id, 4_000)])
+    [again] = await incidents.claim(5_000, 60_000_000, 10)
+    assert (again.id, again.deliveries) == (found.id, 2)
+    await incidents.delivered([found.id], 6_000)
+    assert not await incidents.claim(70_000_000, 80_000_000, 10)
+    assert sum((await incidents.counts()).values()) == 1
+    read = kit.app.store.database.read_now
+    kinds = [IncidentKind.TASK_UNREADABLE]
+    assert [each.id for each in read(incidents.latest(None, 10))] == [found.id]
+    assert [each.id for each in read(incidents.open(kinds, 10))] == [found.id]
+    assert not read(incidents.latest(found.id, 10))
+    assert not read(incidents.open([IncidentKind.ERROR], 10))
+    assert not read(incidents.undelivered(10))
+    assert await incidents.sweep(0, 10 * 3600 * 1_000_000, 100) == 0
+    assert not await incidents.counts()
+
+
+async def test_a_worker_that_was_dropped_as_dead_registers_again(open_app: Open) -> None:
+    store = open_app().app.store
+    await store.register_node("n1", ["reminders"], ["remind"], 1_000)
+    assert await store.heartbeat("n1", 5_000)
+    assert await store.silent_nodes(5_000, 1_000) == []
+    assert await store.silent_nodes(9_000, 1_000) == ["n1"]
+    await store.drop_node("n1")
+    assert not await store.heartbeat("n1", 9_000)
+    assert not store.database.read_now(store.nodes())
+    await store.register_node("n1", ["reminders"], ["remind"], 10_000)
+    [record] = store.database.read_now(store.nodes())
+    assert (record.queues, record.names, record.started_at) == (["reminders"], ["remind"], 10_000)
+
+
+def test_a_task_that_fails_for_good_is_no_error_of_the_store(open_app: Open) -> None:
+    kit = open_app()
+
+    @kit.app.task(queue="reminders", retry=NoRetry())
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    async def run() -> None:
+        async with running(kit.app):
+            fail.options(ordering_key="a").submit().result(SOON)
+            kit.submit("after", "a")
+            await kit.runs.until("after")
+
+    asyncio.run(run())

@@ -1,0 +1,150 @@
+"""The horizon of a partition's history: no run comes at or below an instant that readers have passed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.backends.cassandra import horizon as horizon_module
+from fairlead.backends.cassandra.horizon import Horizon, key_of
+from fairlead.model import RunEnd, ScheduledTask
+from fairlead.ports.schedule_store import HOUR
+from tests import tiers
+from tests.contract.test_schedule_store import NOW, ended, task
+
+
+def run(at: int = NOW, **changes: Any) -> RunEnd:
+    return ended(ScheduledTask.of(task(NOW)), finished_at=at, **changes)
+
+
+def written(horizon: Horizon, *ends: RunEnd) -> list[int]:
+    with horizon.write(ends) as given:
+        return [given[key_of(end)] for end in ends]
+
+
+def test_the_horizon_rises_to_the_newest_run_and_never_above_it() -> None:
+    horizon = Horizon(0)
+    assert horizon.raise_through() is None
+    assert written(horizon, run(NOW), run(NOW + 5)) == [NOW, NOW + 5]
+    assert horizon.raise_through() == NOW + 5
+    horizon.stored = NOW + 5
+    assert horizon.raise_through() is None
+
+
+def test_a_horizon_that_was_not_stored_is_stored_again() -> None:
+    horizon = Horizon(0)
+    written(horizon, run(NOW))
+    assert horizon.raise_through() == NOW
+    assert horizon.raise_through() == NOW
+
+
+def test_a_run_that_ended_before_the_horizon_comes_after_it() -> None:
+    horizon = Horizon(NOW)
+    assert written(horizon, run(NOW - HOUR)) == [NOW + 1]
+    assert written(horizon, run(NOW - HOUR)) == [NOW + 2]
+    assert written(horizon, run(NOW + 9)) == [NOW + 9]
+
+
+def test_two_late_ends_of_one_task_have_two_instants() -> None:
+    horizon = Horizon(NOW)
+    late = run(NOW - 5)
+    dropped = msgspec.structs.replace(late, finished_at=NOW - 4)
+    with horizon.write([late]) as first, horizon.write([dropped]) as second:
+        assert first[key_of(late)] != second[key_of(dropped)]
+
+
+def test_the_horizon_stays_below_runs_that_are_being_written() -> None:
+    horizon = Horizon(0)
+    with horizon.write([run(NOW)]):
+        written(horizon, run(NOW + 5))
+        assert horizon.raise_through() == NOW - 1
+    assert horizon.raise_through() == NOW + 5
+
+
+def test_the_horizon_stays_below_a_failed_write_until_its_repetition_at_the_same_instant() -> None:
+    horizon = Horizon(NOW)
+    late = run(NOW - 5)
+    with pytest.raises(ZeroDivisionError), horizon.write([late]) as given:
+        raise ZeroDivisionError
+    written(horizon, run(NOW + 50))
+    assert horizon.raise_through() is None
+    again = Horizon(NOW, horizon)  # the next tenure on the same node
+    assert again.raise_through() is None
+    assert written(again, late) == list(given.values())
+    assert again.raise_through() == NOW + 50
+
+
+def test_a_failed_write_holds_the_horizon_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(horizon_module, "CUT_OFF_SECONDS", 0.0)
+    horizon = Horizon(0)
+    with pytest.raises(ZeroDivisionError), horizon.write([run(NOW)]):
+        raise ZeroDivisionError
+    written(horizon, run(NOW + 5))
+    assert horizon.raise_through() == NOW + 5
+
+
+def test_hours_are_noted_once() -> None:
+    horizon = Horizon(0)
+    end = run(NOW + HOUR)
+    with horizon.write([end]) as given:
+        hours = horizon.to_note([end], given)
+        assert hours == [(NOW // HOUR + 1, NOW // HOUR)]
+        horizon.noted.update(hours)
+        assert horizon.to_note([end], given) == []
+
+
+@pytest.mark.parametrize("seed", range(tiers.examples(500)))
+def test_no_run_lands_at_or_below_a_stored_horizon_and_each_lands_at_one_instant(seed: int) -> None:
+    """Writes overlap, fail (with the row in the store or not) and are repeated; clocks step; tenures
+    change on one node, and to another node."""
+    chance = random.Random(f"{tiers.seed()} {seed}")
+    stored, unsure, horizon, now = 0, 0, Horizon(0), NOW
+    landed: dict[Any, int] = {}
+    unwritten: list[RunEnd] = []
+    writing: list[tuple[Any, RunEnd, int]] = []
+
+    def land(end: RunEnd, instant: int) -> None:
+        assert instant > max(stored, unsure)
+        assert landed.setdefault(key_of(end), instant) == instant
+
+    for _ in range(60):
+        now += chance.choice([1, 1000, HOUR, -50])
+        step = chance.randrange(6)
+        if step == 0 or (step == 1 and not unwritten):
+            unwritten.append(run(now))
+        elif step == 1:
+            end = unwritten.pop(chance.randrange(len(unwritten)))
+            context = horizon.write([end])
+            writing.append((context, end, context.__enter__()[key_of(end)]))
+        elif step == 2 and writing:
+            context, end, instant = writing.pop(chance.randrange(len(writing)))
+            fails = chance.random() < 0.4
+            if not fails or chance.random() < 0.5:
+                land(end, instant)
+            if fails:
+                context.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+                unwritten.append(end)
+            else:
+                context.__exit__(None, None, None)
+        elif step == 3 and (through := horizon.raise_through()) is not None:
+            assert through > stored
+            if chance.random() < 0.8:
+                stored = horizon.stored = through
+            else:  # the store may have it
+                unsure = through
+        elif step == 4:  # the next tenure on the same node
+            for context, end, instant in writing:
+                if chance.random() < 0.5:
+                    land(end, instant)
+                context.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+                unwritten.append(end)
+            writing = []
+            horizon = Horizon(stored, horizon)
+        elif step == 5 and not writing and chance.random() < 0.2:  # another node
+            stored = chance.choice([stored, max(stored, unsure)])
+            unsure, horizon, unwritten = 0, Horizon(stored), []
