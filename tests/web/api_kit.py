@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -14,8 +15,14 @@ import uvicorn
 from fairlead import App, NoRetry
 from fairlead.cli.web import listening
 from fairlead.operate.policies import PolicyManagement
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.lake.lake import Lake
 from fairlead.ports.policy_store import PolicyDraft
 from fairlead.testing import drain
+from tests.pipeline.frames import T0
+from tests.pipeline.tables_by_hand import put, row
 
 HOSTILE = "<img src=x>\"'`{{7*7}}</script>\u202etxt\u202c\x1b[2J/../?#&"
 """A name that a page, a terminal or a path would obey."""
@@ -87,6 +94,21 @@ async def fill(shop: Shop) -> App:
         PolicyManagement(app.operate_context).publish(draft, supersedes)
     await app.connections.close_async()
     return app
+
+
+def add_lake(app: App, folder: Path) -> None:
+    """Give the application a lake with two hours of runs of two tenants."""
+    app._lake = str(folder / "lake")
+    lake = Lake(app._lake)
+    hours = [T0.replace(minute=0, second=0, microsecond=0) + timedelta(hours=n) for n in (0, 1)]
+    tenants = ("acme/eu", "umbrella/eu")
+    of = [(hour, {"queue": "mail", "fairness_key": key}) for hour in hours for key in tenants]
+    part = {"window_s": 60, "busy_us": 2_500_000}
+    put(lake, SERVICE, [row(SERVICE, window_start=at, **part, **key) for at, key in of])
+    put(lake, TENANT_SHARE, [row(TENANT_SHARE, window_start=at, **part, **key) for at, key in of])
+    waits = {"measure": "pickup", "bucket": 700, "max_us": 1 << 30}
+    keys = [*of, *((hour, {"queue": "mail", "fairness_key": "*"}) for hour in hours)]
+    put(lake, LATENCY_HIST, [row(LATENCY_HIST, hour=at, **waits, **key) for at, key in keys])
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, instant_of
 from fairlead.web.api.openapi import openapi_document
 from fairlead.web.api.routes import OPERATIONS
-from tests.web.api_kit import FUTURE, HOSTILE, SECRET, fill, shop
+from tests.web.api_kit import FUTURE, HOSTILE, SECRET, add_lake, fill, shop
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
 
 API = "/api/v1"
@@ -58,6 +58,7 @@ async def full(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     else:
         url = request.getfixturevalue("postgres_url")
     app = await fill(shop(url))
+    add_lake(app, tmp_path)
     yield app
     app.close()
 
@@ -106,6 +107,10 @@ async def test_every_operation_gives_what_the_openapi_document_says(full: App) -
         ("policies", {}, {"queue": "mail"}),
         ("policy", {}, {"version": "2"}),
         ("doctor", {}, {}),
+        ("history_runs", {}, {"by": "tenant", "points": 1, "top": 1}),
+        ("history_waits", {}, {"measure": "pickup", "queue": "mail"}),
+        ("history_shares", {}, {"tenant": "acme/eu"}),
+        ("history_tenants", {}, {"since": "2020-01-01"}),
         ("retry_task", {"id": ids[0]}, {"version": errors[0]["version"]}),
         ("resume_task", {"id": ids[1]}, {"force": True}),
         ("reschedule_task", {"id": waiting[0]["id"]}, {"run_at": later}),
@@ -172,6 +177,7 @@ async def test_every_operation_gives_what_the_openapi_document_says(full: App) -
         else:
             assert response.is_success, (name, response.text)
         check(said, described, response.json())
+        assert not name.startswith("history") or response.json()["rows"], name
 
 
 def check(content: Any, described: Any, value: Any) -> None:
@@ -258,6 +264,8 @@ def key_of(row: dict[str, Any]) -> Any:
         ("/actions/9", {}, 404, "9"),
         ("/audit", {"action": "1e3"}, 400, "action"),
         ("/audit", {"after": str(1 << 63)}, 400, "after"),
+        ("/history/runs", {}, 501, "fairlead pipeline ingest"),
+        ("/history/runs", {"top": "51"}, 501, "fairlead pipeline ingest"),
         ("/nothing", {}, 404, ""),
     ],
 )
@@ -466,6 +474,21 @@ async def test_who_may_not_do_a_change_may_not_resume_its_bulk_action(full: App)
     refused = await caller.post(f"/actions/{id}/resume")
     assert refused.status_code == 403 and "cancel" in refused.text
     assert (await everyone.get(f"/actions/{id}"))["state"] == "interrupted"
+
+
+async def test_the_history_is_in_seconds_and_of_the_period_that_was_asked_for(full: App) -> None:
+    caller = with_token(full)
+    found = (await caller.get("/history/tenants"))["rows"]
+    assert {row["tenant"]: row["busy"] for row in found} == {"acme": 5.0, "umbrella": 5.0}
+    for query in (
+        {"since": "9999-12-31T23:59:59"},
+        {"until": "0001-01-01T00:00"},
+        {"since": "yesterday"},
+        {"top": "0"},
+        {"points": "201"},
+    ):
+        response = await caller.client.get(f"{API}/history/runs", params=query)
+        assert response.status_code == 400, (query, response.text)
 
 
 async def test_arguments_pass_the_mask_and_keep_their_digits(full: App) -> None:

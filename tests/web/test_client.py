@@ -16,7 +16,7 @@ from fairlead.ports.policy_store import SwitchMode
 from fairlead.web import console
 from fairlead.web.api.routes import OPERATIONS
 from fairlead.web.client import ConsoleClient, ConsoleError
-from tests.web.api_kit import FUTURE, HOSTILE, fill, serving, shop
+from tests.web.api_kit import FUTURE, HOSTILE, add_lake, fill, serving, shop
 
 TOKEN = "t" * 20
 
@@ -37,6 +37,7 @@ class Recorded(httpx.HTTPTransport):
 async def address(tmp_path: Path) -> Iterator[str]:
     """Address of a console with tasks of every state."""
     app = await fill(shop(f"sqlite:///{tmp_path}/shop.db"))
+    add_lake(app, tmp_path)
     with serving(console(app, token=TOKEN)) as address:
         yield address
     app.close()
@@ -70,6 +71,11 @@ def test_every_operation_has_a_method_that_returns_its_struct(address: str) -> N
         assert client.policies(queue="mail").policies[0].version == "2"
         assert client.policy("1").guarded == {"umbrella": 2.0}
         assert client.doctor().findings
+        runs = client.history_runs(by="tenant", points=1)
+        assert [row.part for row in runs.rows] == ["acme", "umbrella"]
+        assert client.history_waits(since=datetime(2020, 1, 1, tzinfo=UTC)).rows[0].max > 1000
+        assert client.history_shares(points=200, tenant="acme").rows[0].busy == 2.5
+        assert len(client.history_tenants(top=1).rows) == 1
 
         assert client.change_task("retry", errors[0]).state is State.SUBMITTED
         assert client.change_task("resume", errors[1], force=True).state is State.SUBMITTED

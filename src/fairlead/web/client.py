@@ -46,6 +46,26 @@ class ChangeValues(TypedDict, total=False):
     """change: the new fairness key."""
 
 
+class Period(TypedDict, total=False):
+    """Period and parts of the history; each that is absent selects all."""
+
+    since: datetime
+    until: datetime
+    queue: str
+    tenant: str
+    top: int
+    """Parts that are named, 1 to 50."""
+
+
+class PartsPeriod(Period, total=False):
+    """Period in steps, by parts."""
+
+    by: str
+    """queue, tenant or name."""
+    points: int
+    """Steps, at most 200; 1 for the whole period."""
+
+
 class ConsoleClient:
     """Client of one console. A context manager; safe to share between threads.
 
@@ -254,6 +274,30 @@ class ConsoleClient:
             rows=rows,
         )
 
+    # history --------------------------------------------------------------------------------------
+
+    def history_runs(self, **period: Unpack[PartsPeriod]) -> documents.RunsHistory:
+        """Return runs, failures and worker time over a period, by queue, tenant or name."""
+        return self._get("/history/runs", documents.RunsHistory, **_texts(period))
+
+    def history_waits(
+        self, *, measure: str = "pickup", **period: Unpack[PartsPeriod]
+    ) -> documents.WaitsHistory:
+        """Return percentiles over a period. `measure`: pickup, run, e2e or retry_delay."""
+        given = _texts(period)
+        return self._get("/history/waits", documents.WaitsHistory, measure=measure, **given)
+
+    def history_shares(
+        self, *, points: int | None = None, **period: Unpack[Period]
+    ) -> documents.SharesHistory:
+        """Return the worker time that each tenant got, and that was due to it."""
+        given = _texts(period)
+        return self._get("/history/shares", documents.SharesHistory, points=points, **given)
+
+    def history_tenants(self, **period: Unpack[Period]) -> documents.TenantsHistory:
+        """Return the tenants with most worker time in a period."""
+        return self._get("/history/tenants", documents.TenantsHistory, **_texts(period))
+
     # changes of tasks -----------------------------------------------------------------------------
 
     def change_task(
@@ -403,10 +447,15 @@ def _query(filters: TaskFilters) -> dict[str, Any]:
     if found.get("fairness_key") == "":
         del found["fairness_key"]
         found["no_key"] = "on"
-    for name in ("submitted_from", "submitted_before"):
-        if name in found:
-            found[name] = found[name].isoformat()
-    return found
+    return _texts(found)
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with their instants as text."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+    }
 
 
 def _body(filters: TaskFilters) -> dict[str, Any]:

@@ -20,6 +20,8 @@ FROM_WHOLE = {"from": "whole"}
 """Marks a text that is made of a whole number."""
 FROM_MICROS = {"from": "micros"}
 """Marks an instant, or seconds, that are made of microseconds."""
+FROM_US = {"from": "micros", "suffix": "_us"}
+"""Marks seconds that are made of the microseconds of an attribute whose name ends with `_us`."""
 
 _FIRST, _LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))
 
@@ -27,10 +29,9 @@ _FIRST, _LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.ma
 def document(kind: type[T], source: object, /, **given: Any) -> T:
     """Return a document of this kind from the attributes of `source`. `given` are fields that are
     ready."""
-    makers = _makers(kind)
-    for name, make in makers.items():
+    for name, (attribute, make) in _makers(kind).items():
         if name not in given:
-            value = getattr(source, name)
+            value = getattr(source, attribute)
             given[name] = value if make is None or value is None else make(value)
     return kind(**given)
 
@@ -49,10 +50,23 @@ def optional_instant(micros: int | None) -> datetime | None:
 
 
 @cache
-def _makers(kind: type[msgspec.Struct]) -> dict[str, Maker | None]:
+def _makers(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Maker | None]]:
+    """Return the attribute that each field is taken from, and what makes its value."""
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
-    return {field.name: _maker(field.type) for field in found.fields}
+    return {
+        field.name: (field.name + _suffix(field.type), _maker(field.type)) for field in found.fields
+    }
+
+
+def _suffix(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.Metadata(extra={"suffix": str(suffix)}):
+            return suffix
+        case inspect.UnionType(types=members):
+            return next((found for member in members if (found := _suffix(member))), "")
+        case _:
+            return ""
 
 
 def _maker(kind: inspect.Type) -> Maker | None:

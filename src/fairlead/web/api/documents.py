@@ -6,6 +6,7 @@ Ids and 64-bit numbers are texts, instants are in UTC (ISO 8601), durations are 
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,13 +16,14 @@ from fairlead.model import IncidentKind, State
 from fairlead.ports.action_store import ActionState
 from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.policy_store import PolicyState, SwitchMode
-from fairlead.web.api.conversion import FROM_MICROS, FROM_WHOLE
+from fairlead.web.api.conversion import FROM_MICROS, FROM_US, FROM_WHOLE
 
 Int64 = Annotated[
     str, Meta(pattern="^-?[0-9]{1,19}$", description="A 64-bit number.", extra=FROM_WHOLE)
 ]
 Instant = Annotated[datetime, Meta(tz=True, description="An instant in UTC.", extra=FROM_MICROS)]
 Seconds = Annotated[float, Meta(description="Seconds.", extra=FROM_MICROS)]
+Duration = Annotated[float, Meta(description="Seconds.", extra=FROM_US)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Next = Annotated[
     str | None, Meta(description="Value of `after` for the next page; null at the end.")
@@ -642,6 +644,97 @@ class AuditList(_Document, frozen=True, kw_only=True):
 
     entries: list[AuditEntry]
     next: Next
+
+
+# history ------------------------------------------------------------------------------------------
+
+
+class _History(_Document, frozen=True, kw_only=True):
+    """Base of the results of the lake: period, step in seconds, state of the tables."""
+
+    since: Instant
+    until: Instant
+    step: Count
+    built_at: Instant | None
+    history_until: Instant | None
+    note: str
+
+
+class _PartRow(_Document, frozen=True, kw_only=True):
+    """One part in one step; `part` is null for all after the top ones, together."""
+
+    at: Instant
+    part: str | None
+    rank: int
+
+
+class RunsRow(_PartRow, frozen=True, kw_only=True):
+    """Runs of one part in one step."""
+
+    started: Count
+    done: Count
+    failed: Count
+    busy: Duration
+    wasted: Duration
+
+
+class RunsHistory(_History, frozen=True, kw_only=True):
+    """Runs, failures and worker time over a period."""
+
+    rows: list[RunsRow]
+
+
+class WaitsRow(_PartRow, frozen=True, kw_only=True):
+    """Durations of one part in one step; percentiles are off by at most 1 %."""
+
+    n: Count
+    p50: Duration
+    p90: Duration
+    p99: Duration
+    max: Duration
+
+
+class WaitsHistory(_History, frozen=True, kw_only=True):
+    """Waits, or other durations, over a period."""
+
+    rows: list[WaitsRow]
+
+
+class SharesRow(_PartRow, frozen=True, kw_only=True):
+    """Worker time that a tenant got in one step, and that was due to it."""
+
+    busy: Duration
+    entitled: Duration
+    demand: Duration
+    claimed: Count
+    lag: Duration
+    starved: bool
+
+
+class SharesHistory(_History, frozen=True, kw_only=True):
+    """Shares of tenants over a period."""
+
+    rows: list[SharesRow]
+
+
+class TenantRow(_Document, frozen=True, kw_only=True):
+    """One tenant over a whole period; null where the lake does not know."""
+
+    tenant: str
+    started: Count
+    failed: Count
+    busy: Duration
+    entitled: Duration | None
+    starved: bool | None
+    wait_p50: Duration | None
+    wait_p99: Duration | None
+    amount: Decimal | None
+
+
+class TenantsHistory(_History, frozen=True, kw_only=True):
+    """Tenants with most worker time over a period."""
+
+    rows: list[TenantRow]
 
 
 # results of actions -------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ import msgspec
 from starlette.responses import Response
 
 from fairlead.web.api.act_operations import ACTS
+from fairlead.web.api.history_operations import HISTORY
 from fairlead.web.api.openapi import openapi_document
 from fairlead.web.api.operations import JSON, PREFIX, Operation
 from fairlead.web.api.read_operations import READS
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
 
-OPERATIONS: tuple[Operation, ...] = (*READS, *ACTS)
+OPERATIONS: tuple[Operation, ...] = (*READS, *HISTORY, *ACTS)
 
 
 def routes() -> list[ScreenRoute]:
