@@ -63,7 +63,7 @@ def test_the_address_opens_the_console_and_ctrl_c_ends_it_with_a_stream_open(fol
     with serving(folder, "web", "shop:app") as (process, base, token):
         with httpx.Client(base_url=base, follow_redirects=True) as browser:
             page = browser.get(f"/login?token={token}")
-            assert page.status_code == 200 and "<h1>Queues</h1>" in page.text
+            assert page.status_code == 200 and "<h1>Overview</h1>" in page.text
             with browser.stream("GET", "/live") as stream:
                 lines = stream.iter_lines()
                 assert next(lines).startswith("retry:")

@@ -24,6 +24,7 @@ _COMMANDS = {
     "replay": "fairlead.cli.replay:replay_command",
     "simulate": "fairlead.cli.simulate:simulate_command",
     "web": "fairlead.cli.web:web",
+    "mcp": "fairlead.cli.mcp:mcp",
     "demo": "fairlead.cli.demo:demo_command",
 }
 

@@ -101,8 +101,7 @@ class Console(Starlette):
         headers = {}
         if refusal.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        if path.startswith("/api/"):
+        if _is_api(request):
             error = {"status": refusal.status, "title": refusal.title, "detail": refusal.text}
             return JSONResponse({"error": error}, refusal.status, headers)
         page = Page(request, self.parts)
@@ -118,10 +117,11 @@ class Console(Starlette):
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 404:
-            refusal = Refusal(404, "No such page", "Use the menu to go on.")
-        else:
-            refusal = Refusal(error.status_code, error.detail, "Use the menu to go on.")
+        cure = "Use the menu to go on."
+        if _is_api(request):
+            cure = "/api/v1/openapi.json lists the operations."
+        title = "No such page" if error.status_code == 404 else error.detail
+        refusal = Refusal(error.status_code, title, cure)
         response = self.refuse(request, refusal)
         response.headers.update(error.headers or {})
         return response
@@ -196,11 +196,17 @@ def console(
 
 
 def screen_modules() -> list[ModuleType]:
-    """Return the modules of the screens: those of `fairlead.web.pages`, and those of entry points
-    of the group `fairlead.console`."""
+    """Return the modules with routes: those of `fairlead.web.pages`, the JSON API, and those of
+    entry points of the group `fairlead.console`."""
     names = sorted(each.name for each in iter_modules(pages.__path__))
     found = [import_module(f"{pages.__name__}.{name}") for name in names]
+    found.append(import_module("fairlead.web.api.routes"))
     return found + [point.load() for point in metadata.entry_points(group="fairlead.console")]
+
+
+def _is_api(request: Request) -> bool:
+    path: str = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return path.startswith("/api/")
 
 
 def _sorted(entries: list[Navigation | None]) -> list[Navigation]:

@@ -277,6 +277,7 @@ class _Visit:
             chunks.append(chunk)
         self._body = b"".join(chunks)
         self.request.scope["fairlead.body"] = self._body if self._is_form else b""
+        self.request.scope["fairlead.raw_body"] = self._body
         return self._body
 
     async def receive(self) -> Message:

@@ -1,0 +1,89 @@
+"""`fairlead mcp`: serve the reads of the console to an assistant."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from fairlead.cli.application import load
+from fairlead.cli.output import one_line_errors
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.web import need_libraries
+from fairlead.core import values
+from fairlead.errors import ConfigurationError
+
+
+class McpOptions(CommandOptions, frozen=True, kw_only=True):
+    """Bounds of what an assistant may see."""
+
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(help="Show this tenant only; may be repeated. Default: all."),
+    ] = None
+    mask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Show arguments of tasks as FUNCTION(task_name, arguments) returns them, as the"
+            " console's mask. Default: show none.",
+        ),
+    ] = None
+
+
+@with_options
+def mcp(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application.")],
+    *,
+    options: McpOptions,
+) -> None:
+    """Serve an assistant by the Model Context Protocol: it can read, and change nothing.
+
+    It speaks over standard input and output, so an assistant starts it by itself.
+
+    Examples: fairlead mcp shop:app; fairlead mcp shop:app --tenant acme --mask shop:hide_secrets
+    """
+    with one_line_errors(), own_output() as out:
+        need_libraries()
+        from fairlead.web.api.reads import Reads
+        from fairlead.web.mcp import McpServer, serve
+
+        app = load(application)
+        tenants = None if options.tenant is None else frozenset(options.tenant)
+        mask = None if options.mask is None else load_function(options.mask)
+        reads = Reads(app, tenants=tenants, show_arguments=mask)
+        try:
+            with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+                serve(McpServer(reads, is_operator=tenants is None), sys.stdin.buffer, out)
+        finally:
+            app.close()
+
+
+@contextlib.contextmanager
+def own_output() -> Iterator[BinaryIO]:
+    """Keep standard output for the protocol alone: what the application prints goes to standard
+    error."""
+    sys.stdout.flush()
+    with open(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        yield out
+
+
+def load_function(reference: str) -> Callable[[str, Any], Any]:
+    """Import and return the function named `MODULE:FUNCTION`. Raise ConfigurationError."""
+    module_name, _, name = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(
+            f"{values.brief(reference)} cannot be imported: {error}; give MODULE:FUNCTION"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"no function {values.brief(reference)}: give MODULE:FUNCTION")
+    function: Callable[[str, Any], Any] = found
+    return function

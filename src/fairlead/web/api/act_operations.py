@@ -1,0 +1,367 @@
+"""Operations of the JSON API that change something. Each leaves an entry in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.operate.policies import PolicyManagement
+from fairlead.web.api import bodies, documents
+from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
+from fairlead.web.api.conversion import document
+from fairlead.web.api.operations import Act
+from fairlead.web.api.read_operations import ID, reads_of
+from fairlead.web.api.reads import bulk_action
+from fairlead.web.inputs import BadInput
+from fairlead.web.page import Page
+from fairlead.web.refusals import Refusal
+
+_DONE = documents.Done()
+_EFFECTS = {
+    "retry": "Run {} now, and count their tries from zero.",
+    "resume": "Run {} now.",
+    "reschedule": "Give {} another time.",
+    "change": "Give {} another priority or fairness key.",
+    "cancel": "End {} as CANCELLED; running handlers are stopped.",
+    "fail": "End {} as FAILED.",
+}
+_MOST_ID = (1 << 63) - 1
+
+
+# tasks --------------------------------------------------------------------------------------------
+
+
+def _one(verb: str) -> Callable[[Page, Any], documents.Task]:
+    def change(page: Page, body: Any) -> documents.Task:
+        id = str(page.request.path_params["id"])
+        made = change_of(verb, body, page.access.name)
+        page.management.apply(made, id, body.version, tenants=page.access.tenants)
+        return reads_of(page).record(id)
+
+    return change
+
+
+def _named(verb: str) -> Callable[[Page, Any], documents.ChangedTasks]:
+    def change(page: Page, body: Any) -> documents.ChangedTasks:
+        made = change_of(verb, body, page.access.name)
+        results = page.management.apply_all(made, body.ids, tenants=page.access.tenants)
+        outcomes = [
+            documents.TaskOutcome(id=id, error=None if error is None else str(error))
+            for id, error in results.items()
+        ]
+        refused = sum(outcome.error is not None for outcome in outcomes)
+        return documents.ChangedTasks(
+            changed=len(outcomes) - refused, refused=refused, outcomes=outcomes
+        )
+
+    return change
+
+
+def _matching(verb: str) -> Callable[[Page, Any], documents.BulkAction]:
+    def ask(page: Page, body: Any) -> documents.BulkAction:
+        asked = page.management.actions.ask(
+            change_of(verb, body, page.access.name),
+            page.management.where(**filters_of_body(body.filter)),
+            limit=body.limit,
+            tenants=page.access.tenants,
+        )
+        return bulk_action(asked)
+
+    return ask
+
+
+def _preview(verb: str) -> Callable[[Page, Any], documents.Preview]:
+    def preview(page: Page, body: Any) -> documents.Preview:
+        found = page.management.actions.preview(
+            change_of(verb, body, page.access.name),
+            page.management.where(**filters_of_body(body.filter)),
+            limit=body.limit,
+            tenants=page.access.tenants,
+        )
+        return document(documents.Preview, found)
+
+    return preview
+
+
+def _on_tasks(verb: str) -> tuple[Act, ...]:
+    """Return the operations that make one kind of change."""
+    matching = bodies.matching_body(verb)
+    effect = _EFFECTS[verb]
+    return (
+        Act(
+            name=f"{verb}_task",
+            path=f"/tasks/{{id}}/{verb}",
+            summary=effect.format("a task")
+            .replace("their", "its")
+            .replace("handlers are", "one is"),
+            result=documents.Task,
+            respond=_one(verb),
+            action=verb,
+            body=bodies.one_body(verb),
+            parameters=(ID,),
+            scoped=True,
+        ),
+        Act(
+            name=f"{verb}_tasks",
+            path=f"/tasks/{verb}",
+            summary=effect.format("the named tasks"),
+            result=documents.ChangedTasks,
+            respond=_named(verb),
+            action=verb,
+            body=bodies.named_body(verb),
+            scoped=True,
+        ),
+        Act(
+            name=f"{verb}_matching",
+            path=f"/actions/{verb}",
+            summary=f"{effect.format('all tasks that match')} A worker does it in batches.",
+            result=documents.BulkAction,
+            respond=_matching(verb),
+            action=verb,
+            body=matching,
+            scoped=True,
+            status=202,
+        ),
+        Act(
+            name=f"preview_{verb}",
+            path=f"/actions/{verb}/preview",
+            summary=f"Count the tasks that {verb} would change, up to 1,000. Changes nothing.",
+            result=documents.Preview,
+            respond=_preview(verb),
+            action=verb,
+            body=matching,
+            scoped=True,
+        ),
+    )
+
+
+# bulk actions -------------------------------------------------------------------------------------
+
+
+def _action_id(page: Page) -> int:
+    text = str(page.request.path_params["id"])
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MOST_ID):
+        raise BadInput("id: use the id of a bulk action")
+    return int(text)
+
+
+def _interrupt(page: Page, _: Any) -> documents.BulkAction:
+    done = page.management.actions.interrupt(
+        _action_id(page), actor=page.access.name, tenants=page.access.tenants
+    )
+    return bulk_action(done)
+
+
+def _resume(page: Page, _: Any) -> documents.BulkAction:
+    id, tenants = _action_id(page), page.access.tenants
+    verb = page.management.actions.show(id, tenants=tenants).verb
+    if not page.access.may(verb):
+        raise Refusal(403, "Not allowed", f"Your access does not include the action {verb}.")
+    done = page.management.actions.resume(
+        id, actor=page.access.name, is_here=False, tenants=tenants
+    )
+    return bulk_action(done)
+
+
+# queues, periodic tasks, policies -----------------------------------------------------------------
+
+
+def _pause(page: Page, body: bodies.QueueName) -> documents.Done:
+    page.management.pause(body.queue, actor=page.access.name)
+    return _DONE
+
+
+def _unpause(page: Page, body: bodies.QueueName) -> documents.Done:
+    page.management.unpause(body.queue, actor=page.access.name)
+    return _DONE
+
+
+def _set_weight(page: Page, body: bodies.NewWeight) -> documents.Done:
+    page.management.set_weight(body.queue, body.fairness_key, body.weight, actor=page.access.name)
+    return _DONE
+
+
+def _run_periodic(page: Page, body: bodies.PeriodicName) -> documents.Submitted:
+    handle = page.management.periodic.run(body.name, actor=page.access.name)
+    return documents.Submitted(id=handle.id)
+
+
+def _pause_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
+    page.management.periodic.pause(body.name, actor=page.access.name)
+    return _DONE
+
+
+def _resume_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
+    page.management.periodic.resume(body.name, actor=page.access.name)
+    return _DONE
+
+
+def _remove_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
+    page.management.periodic.remove(body.name, actor=page.access.name)
+    return _DONE
+
+
+def _approve(page: Page, body: bodies.Approval) -> documents.Done:
+    management = PolicyManagement(page.context)
+    management.policy(_version(body.version))
+    management.keep(_version(body.version), f"approved by {page.access.name}: {body.why}")
+    return _DONE
+
+
+def _roll_back(page: Page, body: bodies.Rollback) -> documents.PublishedPolicy:
+    version = PolicyManagement(page.context).roll_back_to(
+        _version(body.to), page.access.name, body.why, body.queue
+    )
+    return documents.PublishedPolicy(version=str(version))
+
+
+def _switch(page: Page, body: bodies.NewSwitch) -> documents.Done:
+    PolicyManagement(page.context).switch(body.mode, page.access.name, body.why, body.queue)
+    return _DONE
+
+
+def _switch_on(page: Page, body: bodies.SwitchedQueue) -> documents.Done:
+    done = PolicyManagement(page.context).switch_on(body.queue, author=page.access.name)
+    return documents.Done(done=done)
+
+
+def _version(text: str) -> int:
+    if int(text) > _MOST_ID:
+        raise BadInput(f"version {text}: use a version of the list")
+    return int(text)
+
+
+def _act(
+    name: str,
+    path: str,
+    summary: str,
+    action: str,
+    body: type[bodies.Body],
+    respond: Callable[[Page, Any], Any],
+    result: type[Any] = documents.Done,
+) -> Act:
+    return Act(
+        name=name,
+        path=path,
+        summary=summary,
+        result=result,
+        respond=respond,
+        action=action,
+        body=body,
+    )
+
+
+ACTS: tuple[Act, ...] = (
+    *(act for verb in VALUES for act in _on_tasks(verb)),
+    Act(
+        name="interrupt_action",
+        path="/actions/{id}/interrupt",
+        summary="Stop a bulk action after its present batch.",
+        result=documents.BulkAction,
+        respond=_interrupt,
+        action="cancel",
+        parameters=(ID,),
+        scoped=True,
+    ),
+    Act(
+        name="resume_action",
+        path="/actions/{id}/resume",
+        summary="Let a worker go on with a bulk action. Needs the action of its change too.",
+        result=documents.BulkAction,
+        respond=_resume,
+        action="retry",
+        parameters=(ID,),
+        scoped=True,
+    ),
+    _act(
+        "pause_queue",
+        "/queues/pause",
+        "Start no further tasks of a queue, in the whole cluster.",
+        "pause",
+        bodies.QueueName,
+        _pause,
+    ),
+    _act(
+        "resume_queue",
+        "/queues/resume",
+        "Start tasks of a queue again.",
+        "pause",
+        bodies.QueueName,
+        _unpause,
+    ),
+    _act(
+        "set_weight",
+        "/queues/weight",
+        "Set the weight of a fairness key in a queue, or return to the weights of its tasks.",
+        "weight",
+        bodies.NewWeight,
+        _set_weight,
+    ),
+    _act(
+        "run_periodic",
+        "/periodic/run",
+        "Submit the task of a periodic task once, now.",
+        "periodic",
+        bodies.PeriodicName,
+        _run_periodic,
+        documents.Submitted,
+    ),
+    _act(
+        "pause_periodic",
+        "/periodic/pause",
+        "Submit no slot of a periodic task until it is resumed.",
+        "periodic",
+        bodies.PeriodicName,
+        _pause_periodic,
+    ),
+    _act(
+        "resume_periodic",
+        "/periodic/resume",
+        "Submit the slots of a periodic task again.",
+        "periodic",
+        bodies.PeriodicName,
+        _resume_periodic,
+    ),
+    _act(
+        "remove_periodic",
+        "/periodic/remove",
+        "Remove a periodic task that no worker declares.",
+        "periodic",
+        bodies.PeriodicName,
+        _remove_periodic,
+    ),
+    _act(
+        "approve_policy",
+        "/policies/approve",
+        "Keep the version that is in force after its canary window.",
+        "policy",
+        bodies.Approval,
+        _approve,
+    ),
+    _act(
+        "roll_back_policy",
+        "/policies/roll-back",
+        "Put the weights and limits of an earlier version back in force, as a new version.",
+        "policy",
+        bodies.Rollback,
+        _roll_back,
+        documents.PublishedPolicy,
+    ),
+    _act(
+        "switch_tuning",
+        "/policies/switch",
+        "Set the kill switch of a queue, or of all.",
+        "policy",
+        bodies.NewSwitch,
+        _switch,
+    ),
+    _act(
+        "switch_on_tuning",
+        "/policies/switch-on",
+        "Remove the kill switch of a queue, or the one of all; `done` says whether one was set.",
+        "policy",
+        bodies.SwitchedQueue,
+        _switch_on,
+    ),
+)
+"""All operations that change something."""

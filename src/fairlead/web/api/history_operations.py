@@ -1,0 +1,162 @@
+"""Operations of the JSON API that read the history of the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast, get_args
+
+from fairlead.clock import to_micros
+from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
+from fairlead.model import tenant_of
+from fairlead.model.lake_history import HistoryRows
+from fairlead.ports.lake_history import By, LakeHistory, Measure
+from fairlead.web.api import documents
+from fairlead.web.api.conversion import document, optional_instant
+from fairlead.web.api.operations import Parameter, Read, choice, text
+from fairlead.web.inputs import BadInput
+from fairlead.web.page import Page
+from fairlead.web.task_filters import instant_of
+
+T = TypeVar("T", bound=Any)
+Given = dict[str, Any]
+
+_MOST_PARTS, _PARTS = 50, 10
+_MOST_POINTS = 200
+_BYS: list[str] = list(get_args(By))
+_MEASURES: list[str] = list(get_args(Measure))
+
+
+def _period(page: Page, history: LakeHistory) -> Given:
+    """Return the period and the parts that a query asks for. Raise BadInput, and UnknownTask for a
+    tenant that the viewer may not see."""
+    scope = page.access.tenants
+    if (tenant := page.query.exact("tenant")) is not None:
+        if not page.access.sees(tenant):
+            raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
+        scope = frozenset({tenant_of(tenant)})
+    found: Given = {"queue": page.query.text("queue"), "tenants": scope}
+    for name in ("since", "until"):
+        at = page.query.text(name, 64)
+        found[name] = None if at is None else to_micros(instant_of(name, at))
+    extent = history.extent()
+    if extent is not None:
+        since, until = found["since"], found["until"]
+        found["since"] = extent.since if since is None else max(since, extent.since)
+        found["until"] = extent.until if until is None else min(until, extent.until)
+        if found["since"] >= found["until"]:
+            raise BadInput("the lake has nothing between since and until: choose another period")
+    else:
+        found["since"] = found["until"] = None
+    return found
+
+
+def _opened(page: Page) -> LakeHistory:
+    """Return the history. Raise NotSupported without a lake."""
+    try:
+        return page.parts.lake.history()
+    except ConfigurationError as error:
+        raise NotSupported(str(error)) from error
+
+
+def _top(page: Page) -> int:
+    return page.query.whole("top", 1, _MOST_PARTS, _PARTS)
+
+
+def _points(page: Page) -> int:
+    return page.query.whole("points", 1, _MOST_POINTS, _MOST_POINTS)
+
+
+def _by(page: Page) -> By:
+    return cast(By, page.query.one_of("by", _BYS, "queue"))
+
+
+def _runs(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
+    return history.runs(**period, by=_by(page), top=_top(page), points=_points(page))
+
+
+def _waits(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
+    measure = cast(Measure, page.query.one_of("measure", _MEASURES, "pickup"))
+    return history.waits(
+        **period, by=_by(page), measure=measure, top=_top(page), points=_points(page)
+    )
+
+
+def _shares(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
+    return history.shares(**period, top=_top(page), points=_points(page))
+
+
+def _tenants(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
+    return history.top_tenants(**period, top=_top(page))
+
+
+def _respond(
+    kind: type[T], read: Callable[[Page, LakeHistory, Given], HistoryRows[Any]]
+) -> Callable[[Page], T]:
+    def respond(page: Page) -> T:
+        history = _opened(page)
+        found = read(page, history, _period(page, history))
+        return document(
+            kind,
+            found,
+            step=found.step_s,
+            built_at=optional_instant(found.as_of.built_at),
+            history_until=optional_instant(found.as_of.history_until),
+        )
+
+    return respond
+
+
+def _number(name: str, description: str, most: int, default: int) -> Parameter:
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+    return Parameter(name=name, description=description, schema=schema)
+
+
+_PERIOD = (
+    text("since", "ISO 8601, in UTC without an offset; default: the first hour of the lake."),
+    text("until", "ISO 8601, in UTC without an offset; default: the last hour of the lake."),
+    text("queue", "Queue."),
+    text("tenant", "Tenant, or any of its fairness keys."),
+    _number("top", "Parts that are named; the others together are one.", _MOST_PARTS, _PARTS),
+)
+_POINTS = _number("points", "Steps, at most; 1 for the whole period.", _MOST_POINTS, _MOST_POINTS)
+_BY = choice("by", "Parts.", _BYS, "queue")
+
+HISTORY: tuple[Read, ...] = (
+    Read(
+        name="history_runs",
+        path="/history/runs",
+        summary="Return runs, failures and worker time over a period.",
+        result=documents.RunsHistory,
+        respond=_respond(documents.RunsHistory, _runs),
+        parameters=(*_PERIOD, _BY, _POINTS),
+        scoped=True,
+    ),
+    Read(
+        name="history_waits",
+        path="/history/waits",
+        summary="Return percentiles of waits, or of another duration, over a period.",
+        result=documents.WaitsHistory,
+        respond=_respond(documents.WaitsHistory, _waits),
+        parameters=(*_PERIOD, _BY, choice("measure", "Duration.", _MEASURES, "pickup"), _POINTS),
+        scoped=True,
+    ),
+    Read(
+        name="history_shares",
+        path="/history/shares",
+        summary="Return the worker time that each tenant got, and that was due to it.",
+        result=documents.SharesHistory,
+        respond=_respond(documents.SharesHistory, _shares),
+        parameters=(*_PERIOD, _POINTS),
+        scoped=True,
+    ),
+    Read(
+        name="history_tenants",
+        path="/history/tenants",
+        summary="Return the tenants with most worker time in a period.",
+        result=documents.TenantsHistory,
+        respond=_respond(documents.TenantsHistory, _tenants),
+        parameters=_PERIOD,
+        scoped=True,
+    ),
+)
+"""All operations on the history."""

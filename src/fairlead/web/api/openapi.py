@@ -1,0 +1,117 @@
+"""The OpenAPI 3.1 document of the JSON API, made from its operations and their structs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead import __version__
+from fairlead.web.api.documents import ErrorDocument
+from fairlead.web.api.operations import JSON, PREFIX, Act, Operation, Parameter
+
+_PROBLEMS = {
+    400: "The request cannot be used.",
+    401: "Not logged in, or a wrong token.",
+    403: "Not allowed.",
+    404: "No such thing, or one of another tenant.",
+    409: "Not possible in this state, or changed meanwhile.",
+    413: "The body is too large.",
+    415: "The body is no JSON.",
+    429: "Too many wrong tokens.",
+    500: "A defect; the log has it under the id of `detail`.",
+    501: "This store does not have that.",
+    503: "The store does not respond.",
+}
+
+
+def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -> dict[str, Any]:
+    """Return the document. `base`: the prefix under which the console is mounted."""
+    types = list(dict.fromkeys(_types(operations)))
+    references, schemas = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    of_type = dict(zip(types, references, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        method = "post" if isinstance(operation, Act) else "get"
+        paths.setdefault(PREFIX + operation.path, {})[method] = _operation(operation, of_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": f"{title}: JSON API",
+            "version": __version__,
+            "description": "Ids and 64-bit numbers are texts, instants are ISO 8601 in UTC,"
+            " durations are in seconds. Texts of tasks are data of the application.",
+        },
+        "servers": [{"url": base or "/"}],
+        "security": [{"token": []}, {"session": [], "csrf": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {
+                str(status): {
+                    "description": description,
+                    "content": {JSON: {"schema": of_type[ErrorDocument]}},
+                }
+                for status, description in _PROBLEMS.items()
+            },
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "fairlead_session",
+                    "description": "The session of the console; its name has the port in it.",
+                },
+                "csrf": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "X-CSRF-Token",
+                    "description": "`csrf_token` of /api/v1/access, for POST.",
+                },
+            },
+        },
+    }
+
+
+def _types(operations: tuple[Operation, ...]) -> list[type[msgspec.Struct]]:
+    found: list[type[msgspec.Struct]] = [ErrorDocument]
+    for operation in operations:
+        found.append(operation.result)
+        if isinstance(operation, Act) and operation.body is not None:
+            found.append(operation.body)
+    return found
+
+
+def _operation(operation: Operation, of_type: dict[type[Any], dict[str, Any]]) -> dict[str, Any]:
+    status = operation.status if isinstance(operation, Act) else 200
+    found: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.path.split("/")[1]],
+        "parameters": [_parameter(each) for each in operation.parameters],
+        "responses": {
+            str(status): {
+                "description": "Done." if status == 200 else "Stored; a worker performs it.",
+                "content": {JSON: {"schema": of_type[operation.result]}},
+            },
+            **{
+                str(problem): {"$ref": f"#/components/responses/{problem}"} for problem in _PROBLEMS
+            },
+        },
+    }
+    if isinstance(operation, Act) and operation.body is not None:
+        schema = of_type[operation.body]
+        found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    return found
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.is_required,
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
+    }

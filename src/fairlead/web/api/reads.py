@@ -1,0 +1,386 @@
+"""Reads of one viewer as documents: the JSON API and the MCP server call the same ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from fairlead.app import App
+from fairlead.errors import InvalidTask, NotAllowed, NotSupported, UnknownTask
+from fairlead.model import TaskRecord, tenant_of
+from fairlead.operate.context import OperateContext
+from fairlead.operate.doctor import Explanation, examine, explanation
+from fairlead.operate.filters import TaskFilters
+from fairlead.operate.incidents import latest_incidents
+from fairlead.operate.nodes import nodes
+from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.overview import QueueView, queue_view
+from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.summary import summary
+from fairlead.operate.tasks import Management
+from fairlead.operate.tenants import TenantOrder, tenant, tenants
+from fairlead.ports import action_store, audit_log
+from fairlead.ports.task_records import TaskFilter
+from fairlead.web.api import documents
+from fairlead.web.api.conversion import document, optional_instant
+from fairlead.web.inputs import BadInput
+from fairlead.web.waiting import wait_for
+
+T = TypeVar("T")
+
+TENANT_ORDERS: tuple[str, ...] = get_args(TenantOrder)
+MOST_SKIPPED = 1_000_000
+"""Greatest number of tenants before a page."""
+
+_MOST_ATTENTION = 50
+_MOST_ATTEMPTS = 200
+_MOST_ARGUMENT_BYTES = 100_000
+_EXPLAINED = 3
+"""Tasks of a tenant that are explained."""
+_MOST_ID = (1 << 63) - 1
+_SEVERITIES = {"problem": 0, "note": 1, "ok": 2}
+
+ShowArguments = Callable[[str, Any], Any]
+"""Function that gets the name of a task and its arguments, and returns them without secrets."""
+
+
+class Reads:
+    """Reads of a viewer who may see these tenants; None for all. Errors are those of
+    `fairlead.operate`, and BadInput for a cursor that no page has returned."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        tenants: Collection[str] | None,
+        show_arguments: ShowArguments | None,
+        trace_url: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """`show_arguments`: None shows no arguments."""
+        self._app = app
+        self._tenants = tenants
+        self._show_arguments = show_arguments
+        self._trace_url = trace_url
+
+    # overview, tenants, queues --------------------------------------------------------------------
+
+    def overview(self) -> documents.Overview:
+        """Return the state of all queues, and what needs a person."""
+        found = summary(self._context, tenants=self._tenants)
+        return document(
+            documents.Overview,
+            found,
+            attention=_attention(found.attention[:_MOST_ATTENTION]),
+            more_attention=max(len(found.attention) - _MOST_ATTENTION, 0),
+        )
+
+    def tenants(
+        self,
+        *,
+        order: TenantOrder = "backlog",
+        queue: str | None = None,
+        search: str | None = None,
+        after: str | None = None,
+        rows: int = 50,
+    ) -> documents.TenantList:
+        """Return a page of tenants."""
+        found = tenants(
+            self._context,
+            order=order,
+            queue=queue,
+            search=search,
+            skip=_number("after", after, MOST_SKIPPED) or 0,
+            limit=rows,
+            tenants=self._tenants,
+        )
+        is_last = found.skip is None or found.skip > MOST_SKIPPED
+        return document(documents.TenantList, found, next=None if is_last else str(found.skip))
+
+    def tenant(self, key: str) -> documents.Tenant:
+        """Return the tenant of a fairness key. Raise UnknownTask for one that the viewer may not
+        see."""
+        name = tenant_of(key)
+        if self._tenants is not None and name not in self._tenants:
+            raise UnknownTask(f"no tenant {name!r}")
+        return document(documents.Tenant, tenant(self._context, name, tenants=self._tenants))
+
+    def why_tenant(self, key: str) -> documents.TenantWhy:
+        """Return why a tenant waits."""
+        found = self.tenant(key)
+        oldest = self._management.page(
+            newest_first=False, limit=_EXPLAINED, tenants=self._tenants, tenant=found.tenant
+        )
+        return documents.TenantWhy(
+            tenant=found, oldest=[self.why(task.id) for task in oldest.tasks]
+        )
+
+    def queues(self) -> documents.QueueList:
+        """Return the numbers of all queues."""
+        return document(documents.QueueList, summary(self._context, tenants=self._tenants))
+
+    def queue(self, name: str) -> documents.QueueDetail:
+        """Return one queue. Raise UnknownQueue."""
+        found: QueueView = self._wait(queue_view(self._context, name, tenants=self._tenants))
+        return document(
+            documents.QueueDetail,
+            found,
+            attention=_attention(found.attention[:_MOST_ATTENTION]),
+            tenants=[document(documents.Tenant, each) for each in found.tenants.tenants],
+        )
+
+    # tasks ----------------------------------------------------------------------------------------
+
+    def tasks(
+        self,
+        filters: TaskFilters,
+        *,
+        order: str = "newest",
+        after: str | None = None,
+        rows: int = 50,
+    ) -> documents.TaskList:
+        """Return a page of the tasks that match."""
+        found = self._management.page(
+            newest_first=order == "newest",
+            after=after,
+            limit=rows,
+            tenants=self._tenants,
+            **filters,
+        )
+        return document(documents.TaskList, found, next=found.after)
+
+    def count(self, filters: TaskFilters) -> documents.Counted:
+        """Return the number of tasks that match, counted up to 1,000."""
+        found = self._management.count(tenants=self._tenants, **filters)
+        return document(documents.Counted, found)
+
+    def task(self, id: str) -> documents.TaskDetail:
+        """Return a task by its id or the beginning of it. Raise UnknownTask."""
+        task = self._management.named(id, tenants=self._tenants)
+        attempts = self._management.attempts(task.id, tenants=self._tenants)
+        arguments, hidden = self._arguments(task)
+        return documents.TaskDetail(
+            task=document(documents.Task, task),
+            reasons=self._explained(task.id).reasons,
+            attempts=[document(documents.Attempt, each) for each in attempts[-_MOST_ATTEMPTS:]],
+            more_attempts=max(len(attempts) - _MOST_ATTEMPTS, 0),
+            arguments=arguments,
+            arguments_hidden=hidden,
+            trace_url=self._trace(task),
+        )
+
+    def why(self, id: str) -> documents.Why:
+        """Return why a task is in its state. Raise UnknownTask."""
+        return self._explained(self._management.named(id, tenants=self._tenants).id)
+
+    def record(self, id: str) -> documents.Task:
+        """Return a task without its attempts. Raise UnknownTask."""
+        return document(documents.Task, self._management.show(id, tenants=self._tenants))
+
+    # the whole cluster ----------------------------------------------------------------------------
+
+    def nodes(self) -> documents.NodeList:
+        """Return the nodes."""
+        found = self._wait(nodes(self._context, tenants=self._tenants))
+        return documents.NodeList(nodes=[document(documents.Node, each) for each in found])
+
+    def incidents(self, *, after: str | None, rows: int) -> documents.IncidentList:
+        """Return open incidents, the latest first."""
+        if self._tenants is not None:
+            return documents.IncidentList(incidents=[], next=None)
+        below = _number("after", after, _MOST_ID)
+        found = latest_incidents(self._context, below, rows + 1)
+        return documents.IncidentList(
+            incidents=[document(documents.Incident, each) for each in found[:rows]],
+            next=str(found[rows - 1].id) if len(found) > rows else None,
+        )
+
+    def periodics(self) -> documents.PeriodicList:
+        """Return the periodic tasks."""
+        found = self._management.periodic.list(tenants=self._tenants)
+        return documents.PeriodicList(
+            periodics=[
+                document(
+                    documents.Periodic,
+                    each.record,
+                    is_declared=each.is_declared,
+                    next_slot_at=optional_instant(each.next_slot_at),
+                )
+                for each in found
+            ]
+        )
+
+    def ordered(self) -> documents.OrderedList:
+        """Return the ordered queues that the application declares and a worker or a submit has
+        used."""
+        names = sorted(name for name, each in self._context.queues.items() if each.is_ordered)
+        if not names:
+            return documents.OrderedList(queues=[])
+        known = {each for each in self._known_queues() if each in names}
+        return documents.OrderedList(queues=[self._ordered(name) for name in sorted(known)])
+
+    def ordered_tasks(
+        self, queue: str, *, ordering_key: str | None, rows: int
+    ) -> documents.OrderedTaskList:
+        """Return the earliest tasks of an ordered queue. Raise UnknownQueue."""
+        management = OrderedManagement(self._context)
+        found = self._wait(management.tasks(queue, ordering_key=ordering_key, limit=rows))
+        return documents.OrderedTaskList(
+            tasks=[
+                document(
+                    documents.OrderedTask,
+                    each,
+                    id=each.task.id,
+                    name=each.task.name,
+                    fairness_key=each.task.fairness_key,
+                )
+                for each in found
+            ]
+        )
+
+    def policies(self, queue: str | None, rows: int) -> documents.PolicyList:
+        """Return the newest versions, and the switches."""
+        management = PolicyManagement(self._context)
+        return documents.PolicyList(
+            policies=[
+                document(documents.PolicyEntry, each) for each in management.policies(queue, rows)
+            ],
+            switches=[document(documents.Switch, each) for each in management.switches()],
+        )
+
+    def policy(self, version: int) -> documents.Policy:
+        """Return one version. Raise UnknownPolicy."""
+        return document(documents.Policy, PolicyManagement(self._context).policy(version))
+
+    def doctor(self) -> documents.FindingList:
+        """Return what the doctor finds. Counts every task. Raise NotAllowed for a viewer who is
+        limited to tenants."""
+        if self._tenants is not None:
+            raise NotAllowed("the doctor shows all tenants, and this access is limited to some")
+        found = self._wait(examine(self._context))
+        ordered = sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
+        return documents.FindingList(
+            findings=[document(documents.Finding, finding) for finding in ordered]
+        )
+
+    # people ---------------------------------------------------------------------------------------
+
+    def actions(self, *, after: str | None, rows: int) -> documents.BulkActionList:
+        """Return bulk actions, the newest first."""
+        before = _number("after", after, _MOST_ID)
+        found = self._management.actions.list(before=before, limit=rows + 1, tenants=self._tenants)
+        return documents.BulkActionList(
+            actions=[bulk_action(each) for each in found[:rows]],
+            next=str(found[rows - 1].id) if len(found) > rows else None,
+        )
+
+    def action(self, id: str) -> documents.BulkAction:
+        """Return one bulk action. Raise UnknownAction."""
+        number = _number("id", id, _MOST_ID) or 0
+        return bulk_action(self._management.actions.show(number, tenants=self._tenants))
+
+    def audit(
+        self, *, after: str | None, rows: int, action: str | None, **texts: str | None
+    ) -> documents.AuditList:
+        """Return actions of people, the newest first."""
+        found: list[audit_log.AuditEntry] = self._management.audit.list(
+            before=_number("after", after, _MOST_ID),
+            limit=rows + 1,
+            action=_number("action", action, _MOST_ID),
+            tenants=self._tenants,
+            **texts,
+        )
+        return documents.AuditList(
+            entries=[document(documents.AuditEntry, each) for each in found[:rows]],
+            next=str(found[rows - 1].id) if len(found) > rows else None,
+        )
+
+    # how ------------------------------------------------------------------------------------------
+
+    @property
+    def _context(self) -> OperateContext:
+        return self._app.operate_context
+
+    @property
+    def _management(self) -> Management:
+        return Management(self._context)
+
+    def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
+        return wait_for(self._app, reading)
+
+    def _explained(self, id: str) -> documents.Why:
+        found: Explanation = self._wait(explanation(self._context, id, tenants=self._tenants))
+        return document(documents.Why, found)
+
+    def _known_queues(self) -> Collection[str]:
+        store = self._context.store
+        known: Collection[str] = store.database.read_now(store.records.queue_settings())
+        return known
+
+    def _ordered(self, name: str) -> documents.OrderedQueue:
+        found = self._wait(OrderedManagement(self._context).status(name))
+        return documents.OrderedQueue(
+            queue=name,
+            partitions=[document(documents.OrderedPartition, each) for each in found],
+        )
+
+    def _arguments(self, task: TaskRecord) -> tuple[str | None, str | None]:
+        """Return the arguments as JSON, or None and why they are not shown."""
+        show = self._show_arguments
+        if show is None:
+            return None, "arguments are shown through a mask only"
+        try:
+            payload = self._management.payload(task.id, tenants=self._tenants)
+        except (InvalidTask, NotSupported) as error:
+            return None, str(error)
+        if payload is None:
+            return None, "arguments of finished tasks are not kept"
+        if len(payload) > _MOST_ARGUMENT_BYTES:
+            return None, f"arguments of {len(payload):,} bytes are not shown"
+        try:
+            arguments = msgspec.json.decode(payload)
+        except msgspec.DecodeError as error:
+            return None, f"arguments cannot be read: {error}"
+        shown = show(task.name, arguments)
+        return json.dumps(shown, ensure_ascii=False, default=repr), None
+
+    def _trace(self, task: TaskRecord) -> str | None:
+        if self._trace_url is None or task.context is None:
+            return None
+        try:
+            context = msgspec.json.decode(task.context, type=dict[str, str])
+            found = self._trace_url(context["traceparent"].split("-")[1])
+        except (msgspec.DecodeError, KeyError, IndexError):
+            return None
+        return found if found is not None and found.startswith(("https://", "http://")) else None
+
+
+def bulk_action(action: action_store.BulkAction) -> documents.BulkAction:
+    """Return the document of a bulk action."""
+    where: TaskFilter = action.where
+    argument = where.argument
+    return document(
+        documents.BulkAction,
+        action,
+        where=document(
+            documents.Where,
+            where,
+            argument=None if argument is None else f"{'.'.join(argument.path)}={argument.value}",
+            submitted_before=optional_instant(where.older_than),
+        ),
+    )
+
+
+def _attention(found: Collection[Any]) -> list[documents.Attention]:
+    return [document(documents.Attention, each) for each in found]
+
+
+def _number(name: str, text: str | None, most: int) -> int | None:
+    """Return the number in a text. Raise BadInput."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+        raise BadInput(f"{name} must be a whole number from 0 to {most:,}")
+    return int(text)
