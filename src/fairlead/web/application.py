@@ -67,6 +67,8 @@ class Console(Starlette):
             ],
             exception_handlers={HTTPException: self._not_found},
         )
+        # Its redirects would be absolute, with a scheme and a host that a proxy may not have.
+        self.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; its routes find the console in the scope."""
@@ -183,7 +185,8 @@ def console(
     parts = ConsoleParts(
         app=app,
         settings=settings,
-        signer=Signer(key_of(secret or settings.token)),
+        # A session ends with the token by which it began, also where a secret outlives it.
+        signer=Signer(key_of(*[each for each in (secret, token) if each] or [settings.token])),
         templates=environment(),
         navigation=_sorted(entries),
         lake=Lake(app.lake or DEFAULT_LAKE),

@@ -1,0 +1,98 @@
+"""Attacks on the console that once succeeded, or that come close to one that did."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead import App
+from fairlead.web import Access, console
+from fairlead.web.attempts import MOST_OF_ONE
+from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
+from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
+
+TOKEN = "a token of a person"  # noqa: S105
+CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
+
+
+# login --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "//evil.example", "/\\evil.example"])
+async def test_no_address_leads_a_browser_to_another_site(app: App, path: str) -> None:
+    client = Browser(console(app)).client
+    for headers in (CROSS_SITE, {}):
+        response = await client.get(f"{HOST}{path}", headers=headers)
+        assert "url=//" not in response.text and 'href="//' not in response.text
+        assert response.headers.get("location", "/login").startswith("/login")
+
+
+async def test_an_image_on_another_site_cannot_use_up_the_tries_of_a_login(app: App) -> None:
+    browser = Browser(console(app, token=TOKEN))
+    image = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}
+    for _ in range(MOST_OF_ONE + 1):
+        response = await browser.get("/login", params={"token": "wrong"}, headers=image)
+        assert response.status_code == 403
+    assert (await browser.get("/login", params={"token": TOKEN})).status_code == 303
+
+
+async def test_wrong_tokens_of_others_do_not_lock_out_who_has_the_one_of_the_console(
+    app: App,
+) -> None:
+    made = console(app)
+    browser = Browser(made)
+    for _ in range(MOST_OF_ONE + 1):
+        response = await browser.get("/login", params={"token": "wrong"})
+    assert response.status_code == 429
+    await browser.log_in(made.token)
+
+
+async def test_a_copy_of_a_cookie_opens_nothing_after_the_logout(app: App) -> None:
+    made = console(app)
+    browser, thief = Browser(made), Browser(made)
+    await browser.log_in(made.token)
+    thief.client.cookies = browser.client.cookies
+    await browser.get("/queues")
+    thief.client.cookies = type(browser.client.cookies)(browser.client.cookies)
+    assert (await thief.get("/queues")).status_code == 200
+    await browser.post("/logout")
+    assert (await thief.get("/queues")).headers["location"].startswith("/login")
+
+
+async def test_a_cookie_opens_nothing_with_another_token_or_secret(app: App) -> None:
+    secret = "a secret of this test"  # noqa: S105
+    browser = Browser(console(app, token=TOKEN, secret=secret))
+    await browser.log_in(TOKEN)
+    for token, other, status in (
+        (TOKEN, secret, 200),
+        (f"{TOKEN}2", secret, 303),
+        (TOKEN, f"{secret}2", 303),
+        (TOKEN, None, 303),
+    ):
+        again = Browser(console(app, token=token, secret=other))
+        again.client.cookies = browser.client.cookies
+        assert (await again.get("/queues")).status_code == status
+
+
+def test_ended_sessions_are_forgotten_at_their_end_and_bounded() -> None:
+    ended = EndedSessions()
+    session = Session("a", True, 100)
+    ended.add(session, 1)
+    assert ended.has(session)
+    ended.add(Session("b", True, 200), 100)
+    assert not ended.has(session)
+    for n in range(MOST_ENDED + 5):
+        ended.add(Session(str(n), True, 1000), 101)
+    assert len(ended._ends) == MOST_ENDED
+
+
+async def test_no_redirect_names_a_host(app: App) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    response = await browser.get("/queues/")
+    assert response.status_code == 404 and "location" not in response.headers
+
+
+@pytest.mark.parametrize("length", ["\xb2", "\xb9\xb2", "+1", " 1", "1_0"])
+async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
+    headers = {**SAME_ORIGIN, "content-length": length.encode("latin-1")}
+    response = await Browser(console(app)).client.post("/login", headers=headers)
+    assert response.status_code == 413
