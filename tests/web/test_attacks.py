@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairlead import App
+from fairlead.errors import UnknownTask
 from fairlead.web import Access, console
 from fairlead.web.attempts import MOST_OF_ONE
 from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
@@ -12,6 +15,17 @@ from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
 
 TOKEN = "a token of a person"  # noqa: S105
 CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
+
+
+def submitted(app: App, fairness_key: str, number: int = 1, **options: Any) -> list[str]:
+    """Submit tasks of a tenant; return their ids."""
+
+    @app.task(queue="mail", name=f"note {fairness_key}")
+    def note(text: Any) -> None:
+        """Do nothing."""
+
+    task = note.options(fairness_key=fairness_key, **options)
+    return [task.submit("text").id for _ in range(number)]
 
 
 # login --------------------------------------------------------------------------------------------
@@ -96,3 +110,27 @@ async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
     headers = {**SAME_ORIGIN, "content-length": length.encode("latin-1")}
     response = await Browser(console(app)).client.post("/login", headers=headers)
     assert response.status_code == 413
+
+
+# tenants ------------------------------------------------------------------------------------------
+
+
+async def test_the_beginning_of_an_id_says_nothing_of_other_tenants(app: App) -> None:
+    own = app.management.find()[0].id
+    others = submitted(app, "globex", 2)
+    for made, is_known in (
+        (with_access(app, Access.read()), True),
+        (with_access(app, Access.read(tenants={"acme"})), False),
+    ):
+        response = await Browser(made).get("/tasks/task", params={"id": others[0][:-1]})
+        assert (response.status_code == 200) is is_known
+        assert (others[0] in response.text) is is_known
+    # Ids of one moment begin alike: those of others make no beginning ambiguous.
+    found = app.management.named(own[:8], tenants={"acme"})
+    assert found.id == own
+    for beginning in (others[0][:-1], "ffff", "0000"):
+        with pytest.raises(UnknownTask) as refused:
+            app.management.named(beginning, tenants={"acme"})
+        assert others[0] not in str(refused.value)
+    app.management.cancel(own)
+    assert app.management.named(own[:8], tenants={"acme"}).id == own
