@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead import App
 from fairlead.errors import UnknownTask
+from fairlead.operate.changes import Cancel
+from fairlead.ports.task_records import TaskFilter
 from fairlead.web import Access, console
+from fairlead.web.access import ACTIONS
 from fairlead.web.attempts import MOST_OF_ONE
 from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
@@ -17,15 +23,15 @@ TOKEN = "a token of a person"  # noqa: S105
 CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
 
 
-def submitted(app: App, fairness_key: str, number: int = 1, **options: Any) -> list[str]:
+def submitted(app: App, fairness_key: str, number: int = 1, text: Any = "text") -> list[str]:
     """Submit tasks of a tenant; return their ids."""
 
     @app.task(queue="mail", name=f"note {fairness_key}")
     def note(text: Any) -> None:
         """Do nothing."""
 
-    task = note.options(fairness_key=fairness_key, **options)
-    return [task.submit("text").id for _ in range(number)]
+    task = note.options(fairness_key=fairness_key)
+    return [task.submit(text).id for _ in range(number)]
 
 
 # login --------------------------------------------------------------------------------------------
@@ -134,3 +140,40 @@ async def test_the_beginning_of_an_id_says_nothing_of_other_tenants(app: App) ->
         assert others[0] not in str(refused.value)
     app.management.cancel(own)
     assert app.management.named(own[:8], tenants={"acme"}).id == own
+
+
+# actions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/actions/interrupt", "/actions/resume"])
+async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> None:
+    actions = app.management.actions
+    asked = actions.ask(Cancel(actor="ada"), TaskFilter())
+    if path == "/actions/resume":
+        actions.interrupt(asked.id)
+    others = Access(actions=ACTIONS - {"cancel"})
+    for access, status in ((others, 403), (Access(actions=frozenset({"cancel"})), 303)):
+        browser = Browser(with_access(app, access))
+        page = await browser.get("/actions/action", params={"id": asked.id})
+        assert (f'action="{path}"' in page.text) is (status == 303)
+        response = await browser.post(path, id=asked.id)
+        assert response.status_code == status
+    assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
+
+
+# texts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [400, 900, 40_000])
+async def test_arguments_of_any_depth_have_a_page(app: App, levels: int, tmp_path: Path) -> None:
+    task_id = app.management.find()[0].id
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
+        payload = b'{"to": ' + b"[" * levels + b"]" * levels + b"}"
+        changed = database.execute("UPDATE fairlead_tasks SET payload = ?", [payload])
+        assert changed.rowcount == 1
+    browser = Browser(with_access(app, Access.full()))
+    response = await browser.get("/tasks/task", params={"id": task_id})
+    assert response.status_code == 200
+    assert ("too many levels" in response.text) is (levels > 900)
+    response = await browser.get("/tasks", params={"argument": "to.0.0=1"})
+    assert response.status_code == 200 and task_id not in response.text

@@ -225,5 +225,6 @@ def _not_allowed(access: Access, route: ScreenRoute) -> Refusal:
     if access.tenants is not None and not route.scoped:
         why = "This page shows all tenants, and your access is limited to some."
     else:
-        why = f"Your access does not include the action {route.action}."
+        needed = [route.action] if isinstance(route.action, str) else sorted(route.action or ())
+        why = f"Your access does not include the action {' or '.join(needed)}."
     return Refusal(403, "Not allowed", why)

@@ -20,6 +20,7 @@ _MOST_ATTEMPTS = 200
 """Attempts that the screen shows, the latest ones."""
 _MOST_ARGUMENT_BYTES = 100_000
 """Bytes of arguments that the screen shows."""
+_TOO_DEEP = "not shown: too many levels"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -100,8 +101,13 @@ def _arguments(page: Page, task: TaskRecord) -> str | None:
         arguments: Any = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
         return f"cannot be shown: {error}"
+    except RecursionError:
+        return _TOO_DEEP
     shown = page.arguments(task.name, arguments)
-    return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
+    try:
+        return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
+    except RecursionError:
+        return _TOO_DEEP
 
 
 def _trace(page: Page, task: TaskRecord) -> str | None:
