@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -118,6 +119,12 @@ async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
     assert response.status_code == 413
 
 
+@pytest.mark.parametrize("host", ["localhost:80@evil.example", "[localhost", "localhost:", "[::1"])
+async def test_a_host_that_is_none_is_refused(app: App, host: str) -> None:
+    response = await Browser(console(app)).client.get("/login", headers={"host": host})
+    assert response.status_code == 403
+
+
 # tenants ------------------------------------------------------------------------------------------
 
 
@@ -177,3 +184,15 @@ async def test_arguments_of_any_depth_have_a_page(app: App, levels: int, tmp_pat
     assert ("too many levels" in response.text) is (levels > 900)
     response = await browser.get("/tasks", params={"argument": "to.0.0=1"})
     assert response.status_code == 200 and task_id not in response.text
+
+
+async def test_only_the_id_of_a_trace_goes_into_its_address(app: App, tmp_path: Path) -> None:
+    task_id = app.management.find()[0].id
+    made = with_access(app, Access.full(), trace_url=lambda id: f"https://traces.example/{id}")
+    for trace, is_shown in (("0af7651916cd43dd8448eb211c80319c", True), ("/../x?", False)):
+        context = json.dumps({"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
+        with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
+            database.execute("UPDATE fairlead_tasks SET context = ?", [context])
+        page = await Browser(made).get("/tasks/task", params={"id": task_id})
+        assert page.status_code == 200
+        assert ("https://traces.example/" in page.text) is is_shown

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import ipaddress
 import math
+import re
 import time
 from collections.abc import Callable
 from http.cookies import SimpleCookie
@@ -42,6 +43,8 @@ _CONTINUE = (
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Continue</a></p></html>'
 )
 """Page that leads to an address of the console at once."""
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]{1,5})?", re.ASCII)
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -394,11 +397,10 @@ def own_path(given: str) -> str:
 
 
 def host_name(headers: Headers) -> str:
-    """Return the name in the header Host, without its port and the brackets of IPv6."""
-    host = headers.get("host", "").lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Return the name in the header Host, without its port and the brackets of IPv6; "" for a Host
+    that is none."""
+    found = _HOST.fullmatch(headers.get("host", "").lower())
+    return "" if found is None else found[1] or found[2]
 
 
 def is_loopback(address: str) -> bool:

@@ -20,6 +20,7 @@ _MOST_ATTEMPTS = 200
 """Attempts that the screen shows, the latest ones."""
 _MOST_ARGUMENT_BYTES = 100_000
 """Bytes of arguments that the screen shows."""
+_HEX = frozenset("0123456789abcdef")
 _TOO_DEEP = "not shown: too many levels"
 
 
@@ -118,6 +119,8 @@ def _trace(page: Page, task: TaskRecord) -> str | None:
     try:
         context = msgspec.json.decode(task.context, type=dict[str, str])
         trace_id = context["traceparent"].split("-")[1]
+        if len(trace_id) != 32 or not _HEX.issuperset(trace_id):
+            return None
         found = address(trace_id)
     except (msgspec.DecodeError, KeyError, IndexError, FairleadError):
         return None
