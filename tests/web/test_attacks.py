@@ -168,6 +168,37 @@ async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> No
     assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
 
 
+# masks --------------------------------------------------------------------------------------------
+
+
+def hide_pins(_name: str, arguments: Any) -> Any:
+    """Mask the pin, and what is in the list of pins."""
+    hidden = {"pin": "***", "pins": ["***"]}
+    return {name: hidden.get(name, value) for name, value in arguments.items()}
+
+
+@pytest.mark.parametrize("argument", ["pin=1234", "pin=x", "pins.3=1", "pin.a=1", "pins.0.a=x"])
+async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argument: str) -> None:
+    browser = Browser(with_access(app, Access.full(), mask=hide_pins))
+    await browser.get("/tasks")
+    for name in ({}, {"name": "send"}):
+        response = await browser.get("/tasks", params={"argument": argument, **name})
+        assert response.status_code == 400 and "masked" in response.text
+        for path in ("/tasks/confirm/cancel", "/tasks/cancel"):
+            response = await browser.post(path, scope="matching", argument=argument, **name)
+            assert response.status_code == 400 and "masked" in response.text
+    assert app.management.actions.list() == []
+
+
+async def test_what_a_mask_leaves_can_be_searched(app: App) -> None:
+    [task] = app.management.find()
+    browser = Browser(with_access(app, Access.full(), mask=hide_pins))
+    query = {"argument": "to=a@example.org", "name": task.name}
+    assert task.id in (await browser.get("/tasks", params=query)).text
+    browser = Browser(with_access(app, Access.full(), mask=lambda _name, given: given["missing"]))
+    assert (await browser.get("/tasks", params=query)).status_code == 400
+
+
 # texts --------------------------------------------------------------------------------------------
 
 
