@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI, HTTPException
 
 from fairlead import App
 from fairlead.errors import UnknownTask
@@ -123,6 +124,31 @@ async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
 async def test_a_host_that_is_none_is_refused(app: App, host: str) -> None:
     response = await Browser(console(app)).client.get("/login", headers={"host": host})
     assert response.status_code == 403
+
+
+async def test_authorize_may_answer_by_an_exception_of_its_framework(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_request: Any) -> Access:
+        raise HTTPException(303, "log in <b>first", {"Location": "/sign-in"})
+
+    outer = FastAPI()
+    outer.mount("/admin", console(app, authorize=refuse))
+    response = await Browser(outer).get("/admin/queues")
+    assert (response.status_code, response.headers["location"]) == (303, "/sign-in")
+    assert "<b>first" not in response.text and caplog.records == []
+    assert response.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("answer", [None, True, "full", {"reads": True}, Access])
+async def test_an_answer_of_authorize_that_is_no_access_lets_nobody_in(
+    app: App, answer: Any
+) -> None:
+    made = console(app, authorize=lambda _request: answer)
+    for path in ("/queues", "/live", "/login"):
+        assert (await Browser(made).get(path)).status_code >= 400
+    response = await Browser(made).post("/queues/pause", queue="mail")
+    assert response.status_code == 500 and not app.management.queues()[0].paused
 
 
 # tenants ------------------------------------------------------------------------------------------

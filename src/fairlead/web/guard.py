@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, quote
 from markupsafe import escape
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -78,6 +79,10 @@ class Guard:
         visit = _Visit(request, self._settings, self._signer)
         try:
             response = await self._check(visit)
+        except HTTPException as error:  # of authorize: its own answer, such as its login
+            refusal = Refusal(error.status_code, "Not allowed", error.detail)
+            response = self._refuse(request, refusal)
+            response.headers.update(error.headers or {})
         except Exception as error:
             refusal = refusal_of(error, is_operator=False) or defect(error, scope["path"])
             response = self._refuse(request, refusal)
