@@ -113,7 +113,5 @@ def _allowed(page: Page) -> int:
     number = page.form.whole("id", 1, _MOST_ID, 0)
     found = page.management.actions.show(number, tenants=page.access.tenants)
     if not page.access.may(found.verb):
-        raise Refusal(
-            403, "Not allowed", f"Your access does not include the action {found.verb}."
-        )
+        raise Refusal(403, "Not allowed", f"Your access does not include the action {found.verb}.")
     return number
