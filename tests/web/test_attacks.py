@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -15,9 +16,10 @@ from fairlead import App
 from fairlead.errors import UnknownTask
 from fairlead.operate.changes import Cancel
 from fairlead.ports.task_records import TaskFilter
-from fairlead.web import Access, console
+from fairlead.web import Access, console, live
 from fairlead.web.access import ACTIONS
 from fairlead.web.attempts import MOST_OF_ONE
+from fairlead.web.live import Changes, LiveHub
 from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
 
@@ -173,6 +175,32 @@ async def test_the_beginning_of_an_id_says_nothing_of_other_tenants(app: App) ->
         assert others[0] not in str(refused.value)
     app.management.cancel(own)
     assert app.management.named(own[:8], tenants={"acme"}).id == own
+
+
+async def test_a_tenants_viewer_is_told_of_no_change_by_others(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.0)
+    hub = LiveHub(app)
+    hub.changes = Changes(look=0.0, rest=0.0)  # something changes all the time
+    everyone, limited = hub.stream(), hub.stream(is_limited=True)
+    assert (await anext(everyone), await anext(limited)) == (b"retry: 3000\n\n",) * 2
+    following = asyncio.ensure_future(anext(limited))
+    for _ in range(20):
+        assert (await anext(everyone)).startswith(b"event: changed")
+    assert not following.done()
+    hub.end()
+    with pytest.raises(StopAsyncIteration):
+        await following
+    await everyone.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_tenants_viewer_learns_no_folder_of_the_history(app: App) -> None:
+    folder = console(app).parts.lake.folder
+    for access, is_shown in ((Access.read(), True), (Access.read(tenants={"acme"}), False)):
+        response = await Browser(with_access(app, access)).get("/history")
+        assert response.status_code == 200 and "No history yet" in response.text
+        assert (str(folder) in response.text) is is_shown
 
 
 # actions ------------------------------------------------------------------------------------------

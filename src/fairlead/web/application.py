@@ -67,7 +67,7 @@ class Console(Starlette):
             ],
             exception_handlers={HTTPException: self._not_found},
         )
-        # Its redirects would be absolute, with a scheme and a host that a proxy may not have.
+        # A redirect of the router is absolute, with the scheme and host of this side of a proxy.
         self.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -79,7 +79,7 @@ class Guard:
         visit = _Visit(request, self._settings, self._signer)
         try:
             response = await self._check(visit)
-        except HTTPException as error:  # of authorize: its own answer, such as its login
+        except HTTPException as error:  # raised by authorize, as for a login of its own
             refusal = Refusal(error.status_code, "Not allowed", error.detail)
             response = self._refuse(request, refusal)
             response.headers.update(error.headers or {})

@@ -1,5 +1,5 @@
 """Search of arguments where some are masked: who may not see a value may not search for it either,
-because a search answers whether a guess is right."""
+because a search says whether a guess is right."""
 
 from __future__ import annotations
 

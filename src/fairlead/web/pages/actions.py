@@ -13,7 +13,7 @@ NAVIGATION = Navigation(title="Actions", route="actions", order=130)
 
 _MOST_ID = (1 << 63) - 1
 _VERBS = frozenset({"retry", "resume", "reschedule", "change", "cancel", "fail"})
-"""What bulk actions do; who interrupts or resumes one must have its own right."""
+"""Verbs of bulk actions. Who interrupts or resumes one must have the right to its verb."""
 _OVER = frozenset({ActionState.DONE, ActionState.FAILED})
 
 
