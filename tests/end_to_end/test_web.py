@@ -102,6 +102,34 @@ def test_other_machines_are_served_only_with_a_token(
     assert ended.exit_code == 2 and "16 characters" in ended.stderr
 
 
+@pytest.mark.parametrize("by_option", [False, True], ids=["environment", "option"])
+def test_a_token_of_a_person_is_printed_nowhere(folder: Path, by_option: bool) -> None:
+    token = "a-token-of-a-person"  # noqa: S105
+    words = ["--token", token] if by_option else []
+    given = {} if by_option else {"FAIRLEAD_WEB_TOKEN": token}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "web", "shop:app", "--port", "0", *words],
+        cwd=folder,
+        env=os.environ | given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address.endswith("/login"), address
+        response = httpx.post(address, data={"token": token})
+        assert response.status_code == 303
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate()[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert token not in errors
+    assert ("shows in the list of processes" in errors) is by_option
+
+
 def test_the_demo_shows_its_workload_on_the_console(tmp_path: Path) -> None:
     words = ("demo", "--web", "--tasks", "200", "--seconds", "1")
     with serving(tmp_path, *words) as (process, base, token):

@@ -79,7 +79,7 @@ async def test_a_logout_ends_the_session(app: App) -> None:
 
 
 async def test_wrong_tokens_are_refused_and_counted(app: App) -> None:
-    made = console(app)
+    made = console(app, token=TOKEN)
     browser = Browser(made)
     statuses = [
         (await browser.get("/login", params={"token": f"{made.token}{n}"})).status_code

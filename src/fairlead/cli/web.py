@@ -109,9 +109,17 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
 
     name = f"[{options.host}]" if ":" in options.host else options.host
     number = port.getsockname()[1]
-    say(f"http://{name}:{number}{options.prefix}/login?token={console.token}")
+    # A token that a person chose is in no log of what commands print.
+    token = "" if options.token else f"?token={console.token}"
+    say(f"http://{name}:{number}{options.prefix}/login{token}")
     sys.stdout.flush()
-    say_error("the console is at this address until Ctrl-C; the token is its password")
+    which = "your token" if options.token else "the token"
+    say_error(f"the console is at this address until Ctrl-C; {which} is its password")
+    if options.token and options.token != os.environ.get(TOKEN_VARIABLE):
+        say_error(
+            "--token shows in the list of processes of this machine: give the token in"
+            f" {TOKEN_VARIABLE}"
+        )
     config = uvicorn.Config(
         console,
         access_log=False,  # a line has the query, and so the token

@@ -26,6 +26,7 @@ from fairlead.model import (
     MIN_WEIGHT,
     AttemptRecord,
     ScheduledTask,
+    State,
     TaskRecord,
 )
 from fairlead.operate.actions import ActionManagement
@@ -112,6 +113,20 @@ class Management:
             )
         return record
 
+    def _ids(self, digits: str, tenants: Collection[str] | None) -> list[str]:
+        """Return the first two ids that begin so; with `tenants`, those of their tasks only, so
+        that no number and no id of another tenant shows."""
+        if tenants is None:
+            before = str(UUID(int=max(int(digits.ljust(32, "0"), 16) - 1, 0)))
+            ids: list[str] = self._database.read_now(self._store.ids_after(before, 2))
+            return [task_id for task_id in ids if task_id.replace("-", "").startswith(digits)]
+        states: tuple[State | None, ...] = (None, *sorted(FINAL_STATES))
+        return [
+            task.id
+            for state in states
+            for task in self.page(id=digits, state=state, limit=2, tenants=tenants).tasks
+        ]
+
     def _waiting(self, task_id: str) -> ScheduledTask | None:
         """Return a task that waits in an ordered queue."""
         schedule = self._context.connector.connections.schedule
@@ -124,10 +139,7 @@ class Management:
         digits = checked_id(beginning).replace("-", "").lower()
         if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
             return self.show(beginning, tenants=tenants)
-        before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
-        after = str(UUID(int=before))
-        ids: list[str] = self._database.read_now(self._store.ids_after(after, 2))
-        found = [task_id for task_id in ids if task_id.replace("-", "").startswith(digits)]
+        found = self._ids(digits, tenants)
         if len(found) > 1:
             raise InvalidTask(
                 f"several tasks begin with {values.brief(beginning)}: give more of the id"

@@ -67,6 +67,8 @@ class Console(Starlette):
             ],
             exception_handlers={HTTPException: self._not_found},
         )
+        # A redirect of the router is absolute, with the scheme and host of this side of a proxy.
+        self.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; its routes find the console in the scope."""
@@ -183,7 +185,8 @@ def console(
     parts = ConsoleParts(
         app=app,
         settings=settings,
-        signer=Signer(key_of(secret or settings.token)),
+        # A session ends with the token by which it began, also where a secret outlives it.
+        signer=Signer(key_of(*[each for each in (secret, token) if each] or [settings.token])),
         templates=environment(),
         navigation=_sorted(entries),
         lake=Lake(app.lake or DEFAULT_LAKE),
@@ -228,5 +231,6 @@ def _not_allowed(access: Access, route: ScreenRoute) -> Refusal:
     if access.tenants is not None and not route.scoped:
         why = "This page shows all tenants, and your access is limited to some."
     else:
-        why = f"Your access does not include the action {route.action}."
+        needed = [route.action] if isinstance(route.action, str) else sorted(route.action or ())
+        why = f"Your access does not include the action {' or '.join(needed)}."
     return Refusal(403, "Not allowed", why)

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import ipaddress
 import math
+import re
 import time
 from collections.abc import Callable
 from http.cookies import SimpleCookie
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs, quote
 from markupsafe import escape
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +32,7 @@ from fairlead.web.attempts import FailedLogins
 from fairlead.web.inputs import MOST_QUERY_BYTES, Inputs
 from fairlead.web.parts import ConsoleSettings
 from fairlead.web.refusals import Refusal, defect, refusal_of
-from fairlead.web.sessions import Session, Signer, is_same_secret
+from fairlead.web.sessions import EndedSessions, Session, Signer, is_same_secret
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_BODY_BYTES = 256 * 1024
@@ -42,6 +44,8 @@ _CONTINUE = (
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Continue</a></p></html>'
 )
 """Page that leads to an address of the console at once."""
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]{1,5})?", re.ASCII)
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -60,6 +64,7 @@ class Guard:
         self._signer = signer
         self._refuse = refuse
         self._failed = FailedLogins()
+        self._ended = EndedSessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -74,6 +79,10 @@ class Guard:
         visit = _Visit(request, self._settings, self._signer)
         try:
             response = await self._check(visit)
+        except HTTPException as error:  # raised by authorize, as for a login of its own
+            refusal = Refusal(error.status_code, "Not allowed", error.detail)
+            response = self._refuse(request, refusal)
+            response.headers.update(error.headers or {})
         except Exception as error:
             refusal = refusal_of(error, is_operator=False) or defect(error, scope["path"])
             response = self._refuse(request, refusal)
@@ -90,6 +99,8 @@ class Guard:
         if visit.path.startswith(STATIC):
             return None
         session = visit.session
+        if session is not None and self._ended.has(session):
+            session = None
         if visit.path == LOGIN and visit.request.method in ("GET", "HEAD", "POST"):
             return await self._login(visit)
         access = await self._access(visit, session)
@@ -111,6 +122,8 @@ class Guard:
             if not visit.has_bearer:
                 visit.check_csrf_token()
             if visit.path == LOGOUT:
+                if session is not None:
+                    self._ended.add(session, time.time())
                 visit.end()
                 return RedirectResponse(f"{visit.base}{LOGIN}", 303)
         return None
@@ -149,6 +162,7 @@ class Guard:
         # A server that logs the request after the response logs no token.
         visit.request.scope["query_string"] = b""
         visit.referrer_policy = "no-referrer"
+        visit.check_is_page()
         self._check_secret(visit, token)
         return self._enter(visit, query.get("next", ["/"])[0])
 
@@ -160,6 +174,9 @@ class Guard:
         """Raise Refusal if it is not the token, or after too many wrong ones."""
         address, now = visit.address, time.monotonic()
         wait = self._failed.wait(address, now)
+        is_right = is_same_secret(given, self._settings.token)
+        if is_right and not self._settings.is_token_given:
+            return  # nobody can guess it, so that wrong ones of others need not keep its owner out
         if wait > 0:
             raise Refusal(
                 429,
@@ -167,7 +184,7 @@ class Guard:
                 f"Wait {math.ceil(wait)} seconds, then give the token that the console printed when"
                 " it started.",
             )
-        if not is_same_secret(given, self._settings.token):
+        if not is_right:
             self._failed.add(address, now)
             raise Refusal(
                 401, "Wrong token", "Use the token that the console printed when it started."
@@ -208,7 +225,8 @@ class _Visit:
         if is_long or len(scope["query_string"]) > MOST_QUERY_BYTES:
             raise Refusal(414, "The address is too long", f"Use at most {MOST_QUERY_BYTES} bytes.")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or len(length) > 12 or int(length) > MOST_BODY_BYTES:
+        is_number = length.isascii() and length.isdigit() and len(length) <= 12
+        if not is_number or int(length) > MOST_BODY_BYTES:
             raise _too_large()
 
     def check_host(self) -> None:
@@ -237,6 +255,12 @@ class _Visit:
             raise Refusal(
                 403, "Sent by another site", "Open the console itself, and do this action there."
             )
+
+    def check_is_page(self) -> None:
+        """Raise Refusal if a browser wants an address as a part of a page, such as an image, by
+        which another site could use up the tries of a login."""
+        if self.request.headers.get("sec-fetch-dest", "document") != "document":
+            raise Refusal(403, "Not a page", "Open this address in a window of its own.")
 
     def check_csrf_token(self) -> None:
         """Raise Refusal without the CSRF token of the session."""
@@ -309,7 +333,7 @@ class _Visit:
                 401, "Not logged in", "Log in with the token that the console printed at its start."
             )
         query = self.request.scope["query_string"].decode("latin-1")
-        here = quote(self.path) + (f"?{query}" if query else "")
+        here = own_path(quote(self.path) + (f"?{query}" if query else ""))
         if self._is_from_elsewhere:
             return self.lead_to(self.base + here)
         return RedirectResponse(f"{self.base}{LOGIN}?next={quote(here, safe='')}", 303)
@@ -379,11 +403,10 @@ def own_path(given: str) -> str:
 
 
 def host_name(headers: Headers) -> str:
-    """Return the name in the header Host, without its port and the brackets of IPv6."""
-    host = headers.get("host", "").lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Return the name in the header Host, without its port and the brackets of IPv6; "" for a Host
+    that is none."""
+    found = _HOST.fullmatch(headers.get("host", "").lower())
+    return "" if found is None else found[1] or found[2]
 
 
 def is_loopback(address: str) -> bool:

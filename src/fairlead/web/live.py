@@ -79,16 +79,18 @@ class LiveHub:
         """End all streams within a second, and let new ones end at once."""
         self._is_ending = True
 
-    async def stream(self) -> AsyncIterator[bytes]:
+    async def stream(self, *, is_limited: bool = False) -> AsyncIterator[bytes]:
         """Yield server-sent events named `changed`, until the viewer leaves, the hub ends or
-        LONGEST_SECONDS have passed."""
+        LONGEST_SECONDS have passed. `is_limited`: one every REST_SECONDS whatever happens, so that
+        a viewer of some tenants learns nothing of what others do."""
+        changes = Changes(REST_SECONDS, REST_SECONDS) if is_limited else self.changes
         async with self._viewing():
             yield _RECONNECT
             begin = time.monotonic()
-            told = self.changes.look(begin)
+            told = changes.look(begin)
             while not self._is_ending and time.monotonic() - begin < LONGEST_SECONDS:
                 await asyncio.sleep(LOOK_SECONDS)
-                number = self.changes.look(time.monotonic())
+                number = changes.look(time.monotonic())
                 if number != told:
                     told = number
                     yield b"event: changed\ndata: %d\n\n" % number

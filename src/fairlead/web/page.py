@@ -79,11 +79,13 @@ class Page:
         found = self.parts.routes.get(route)
         return found is not None and self.allows(found.action, found.scoped)
 
-    def allows(self, action: str | None, scoped: bool) -> bool:
+    def allows(self, action: str | frozenset[str] | None, scoped: bool) -> bool:
         """Return whether the viewer may use a route with this action and scope."""
         if not self.access.reads or (self.access.tenants is not None and not scoped):
             return False
-        return action is None or self.access.may(action)
+        if action is None or isinstance(action, str):
+            return action is None or self.access.may(action)
+        return any(map(self.access.may, action))
 
     # addresses ------------------------------------------------------------------------------------
 

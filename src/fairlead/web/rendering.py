@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.visible import LINES, visible
@@ -29,7 +30,13 @@ def environment() -> Environment:
         extensions=["jinja2.ext.do"],
     )
     found.filters.update(
-        count=count, duration=duration, iso=iso, percent=percent, plural=plural, when=when
+        count=count,
+        duration=duration,
+        exact=exact,
+        iso=iso,
+        percent=percent,
+        plural=plural,
+        when=when,
     )
     found.globals.update(charts=charts)
     return found
@@ -38,6 +45,12 @@ def environment() -> Environment:
 def _finalize(value: Any) -> Any:
     """Write control characters of texts as escapes; leave markup, which the templates wrote."""
     return visible(value, keep=LINES) if type(value) is str else value
+
+
+def exact(value: Any) -> Markup:
+    """Return a value of a form as it is sent back: escaped, with its control characters as they
+    are, so that a form names the queue or key that it stands beside, and no other."""
+    return escape(value)
 
 
 def count(number: int | None, most: int | None = None) -> str:

@@ -16,6 +16,9 @@ from fairlead.errors import ConfigurationError
 from fairlead.web.access import ACTIONS
 from fairlead.web.page import Page
 
+Needed = str | frozenset[str] | None
+"""The action that a viewer must have, or several of which any one will do; None for a screen."""
+
 Handler = Callable[[Page], Response | Awaitable[Response]]
 """Handler of a screen: a plain function runs in a thread, a coroutine function on the loop."""
 
@@ -41,7 +44,7 @@ class ScreenRoute(Route):
         *,
         name: str,
         methods: Sequence[str],
-        action: str | None,
+        action: Needed,
         scoped: bool,
     ) -> None:
         self.handler = handler
@@ -65,11 +68,12 @@ def screen(path: str, handler: Handler, *, name: str, scoped: bool = False) -> S
 
 
 def action(
-    path: str, handler: Handler, *, name: str, action: str, scoped: bool = False
+    path: str, handler: Handler, *, name: str, action: str | frozenset[str], scoped: bool = False
 ) -> ScreenRoute:
-    """Return the route of an action, a POST. `action`: one of ACTIONS, which the viewer must have.
-    Raise ConfigurationError for another name."""
-    if action not in ACTIONS:
+    """Return the route of an action, a POST. `action`: one of ACTIONS, which the viewer must have;
+    of several, any one, and the handler checks which. Raise ConfigurationError for another name."""
+    needed = {action} if isinstance(action, str) else action
+    if not needed or not needed <= ACTIONS:
         raise ConfigurationError(f"action {values.brief(action)} of route {name} is unknown")
     return ScreenRoute(path, handler, name=name, methods=["POST"], action=action, scoped=scoped)
 

@@ -6,11 +6,14 @@ from starlette.responses import Response
 
 from fairlead.ports.action_store import ActionState
 from fairlead.web.page import Page
+from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
 NAVIGATION = Navigation(title="Actions", route="actions", order=130)
 
 _MOST_ID = (1 << 63) - 1
+_VERBS = frozenset({"retry", "resume", "reschedule", "change", "cancel", "fail"})
+"""Verbs of bulk actions. Who interrupts or resumes one must have the right to its verb."""
 _OVER = frozenset({ActionState.DONE, ActionState.FAILED})
 
 
@@ -21,9 +24,9 @@ def routes() -> list[ScreenRoute]:
         screen("/actions/action", show_action, name="action", scoped=True),
         screen("/audit", show_audit, name="audit", scoped=True),
         action(
-            "/actions/interrupt", interrupt, name="action_interrupt", action="cancel", scoped=True
+            "/actions/interrupt", interrupt, name="action_interrupt", action=_VERBS, scoped=True
         ),
-        action("/actions/resume", resume, name="action_resume", action="retry", scoped=True),
+        action("/actions/resume", resume, name="action_resume", action=_VERBS, scoped=True),
     ]
 
 
@@ -49,12 +52,13 @@ def show_action(page: Page) -> Response:
     """Show one bulk action with its progress."""
     number, scope = page.query.whole("id", 1, _MOST_ID, 0), page.access.tenants
     found = page.management.actions.show(number, tenants=scope)
+    is_allowed = page.access.may(found.verb)
     entries = page.management.audit.list(action=number, tenants=scope, limit=50)
     return page.render(
         "action.html",
         action=found,
-        is_over=found.state in _OVER,
-        is_interrupted=found.state == ActionState.INTERRUPTED,
+        is_over=found.state in _OVER or not is_allowed,
+        is_interrupted=is_allowed and found.state == ActionState.INTERRUPTED,
         entries=entries,
         now=page.context.clock.now(),
     )
@@ -90,13 +94,24 @@ def show_audit(page: Page) -> Response:
 
 def interrupt(page: Page) -> Response:
     """Let a bulk action stop after its present batch."""
-    number = page.form.whole("id", 1, _MOST_ID, 0)
+    number = _allowed(page)
     page.management.actions.interrupt(number, actor=page.access.name, tenants=page.access.tenants)
     return page.done("The action stops after its present batch.", "action", id=number)
 
 
 def resume(page: Page) -> Response:
     """Let a worker go on with an interrupted bulk action."""
-    number = page.form.whole("id", 1, _MOST_ID, 0)
-    page.management.actions.resume(number, actor=page.access.name, tenants=page.access.tenants)
+    number = _allowed(page)
+    page.management.actions.resume(
+        number, actor=page.access.name, is_here=False, tenants=page.access.tenants
+    )
     return page.done("A worker goes on with the action.", "action", id=number)
+
+
+def _allowed(page: Page) -> int:
+    """Return the id of a bulk action whose verb the viewer may do. Raise Refusal."""
+    number = page.form.whole("id", 1, _MOST_ID, 0)
+    found = page.management.actions.show(number, tenants=page.access.tenants)
+    if not page.access.may(found.verb):
+        raise Refusal(403, "Not allowed", f"Your access does not include the action {found.verb}.")
+    return number

@@ -42,6 +42,7 @@ MEASURES: dict[Measure, str] = {
     "retry_delay": "delay of retries",
 }
 
+_NO_LAKE = "Whoever runs this console can make one from what the workers keep."
 _HOUR = 3600 * MICROS
 _MOST_HOURS = 100 * 366 * 24
 _POINTS = 120
@@ -85,7 +86,8 @@ def show_history(page: Page) -> Response:
         history = page.parts.lake.history()
         extent = history.extent()
     except (ConfigurationError, NotSupported) as error:
-        extent, missing = None, str(error)
+        is_operator = page.access.tenants is None
+        extent, missing = None, str(error) if is_operator else _NO_LAKE
     if extent is not None:
         period = _period(page, chosen, hours, extent.since, extent.until)
         shown = page.shared(("history", period), lambda: _read(history, period))
@@ -96,7 +98,7 @@ def show_history(page: Page) -> Response:
         periods=PERIODS,
         groups=list(GROUPS.items()),
         measures=list(MEASURES.items()),
-        folder=page.parts.lake.folder,
+        folder=page.parts.lake.folder if page.access.tenants is None else None,
         **shown,
     )
 

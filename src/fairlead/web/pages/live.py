@@ -23,6 +23,7 @@ async def stream_changes(page: Page) -> Response:
         raise Refusal(503, "Too many viewers", "Close other pages of the console, then try again.")
     if page.request.method == "HEAD":
         return Response(media_type="text/event-stream")
+    stream = live.stream(is_limited=page.access.tenants is not None)
     return StreamingResponse(
-        live.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )

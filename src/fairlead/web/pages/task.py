@@ -20,6 +20,8 @@ _MOST_ATTEMPTS = 200
 """Attempts that the screen shows, the latest ones."""
 _MOST_ARGUMENT_BYTES = 100_000
 """Bytes of arguments that the screen shows."""
+_HEX = frozenset("0123456789abcdef")
+_TOO_DEEP = "not shown: too many levels"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -100,8 +102,13 @@ def _arguments(page: Page, task: TaskRecord) -> str | None:
         arguments: Any = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
         return f"cannot be shown: {error}"
+    except RecursionError:
+        return _TOO_DEEP
     shown = page.arguments(task.name, arguments)
-    return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
+    try:
+        return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
+    except RecursionError:
+        return _TOO_DEEP
 
 
 def _trace(page: Page, task: TaskRecord) -> str | None:
@@ -112,6 +119,8 @@ def _trace(page: Page, task: TaskRecord) -> str | None:
     try:
         context = msgspec.json.decode(task.context, type=dict[str, str])
         trace_id = context["traceparent"].split("-")[1]
+        if len(trace_id) != 32 or not _HEX.issuperset(trace_id):
+            return None
         found = address(trace_id)
     except (msgspec.DecodeError, KeyError, IndexError, FairleadError):
         return None

@@ -14,6 +14,7 @@ from fairlead.operate.changes import Cancel, Change, Fail, NewValues, Reschedule
 from fairlead.operate.filters import task_filter
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.inputs import BadInput, Inputs
+from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action
 from fairlead.web.task_filters import filters_of, instant_of, pairs_of
@@ -125,7 +126,8 @@ def _chosen(form: Inputs) -> tuple[list[str], Mapping[str, list[str]]]:
 
 
 def _where(page: Page) -> TaskFilter:
-    return task_filter(filters_of(page.form), page.access.tenants, page.context.clock.now())
+    filters = check_search(page.parts.settings.mask, filters_of(page.form))
+    return task_filter(filters, page.access.tenants, page.context.clock.now())
 
 
 def _preview_change(verb: str, actor: str) -> Change:

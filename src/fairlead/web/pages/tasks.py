@@ -8,6 +8,7 @@ from fairlead.errors import NotSupported
 from fairlead.model import FINAL_STATES, State
 from fairlead.operate.filters import Counted, TaskFilters
 from fairlead.ports.task_reads import TaskPage
+from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 from fairlead.web.task_filters import filters_of, pairs_of
@@ -33,7 +34,8 @@ def routes() -> list[ScreenRoute]:
 
 def show_tasks(page: Page) -> Response:
     """Show a page of the tasks that match."""
-    filters, rows = filters_of(page.query), page.query.rows()
+    filters = check_search(page.parts.settings.mask, filters_of(page.query))
+    rows = page.query.rows()
     order = page.query.one_of("order", ["newest", "oldest"], "newest")
     after = page.query.text("after")
     chosen = pairs_of(page.query)

@@ -1,0 +1,283 @@
+"""Attacks on the console that once succeeded, or that come close to one that did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, HTTPException
+
+from fairlead import App
+from fairlead.errors import UnknownTask
+from fairlead.operate.changes import Cancel
+from fairlead.ports.task_records import TaskFilter
+from fairlead.web import Access, console, live
+from fairlead.web.access import ACTIONS
+from fairlead.web.attempts import MOST_OF_ONE
+from fairlead.web.live import Changes, LiveHub
+from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
+from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
+
+TOKEN = "a token of a person"  # noqa: S105
+CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
+
+
+def submitted(app: App, fairness_key: str, number: int = 1, text: Any = "text") -> list[str]:
+    """Submit tasks of a tenant; return their ids."""
+
+    @app.task(queue="mail", name=f"note {fairness_key}")
+    def note(text: Any) -> None:
+        """Do nothing."""
+
+    task = note.options(fairness_key=fairness_key)
+    return [task.submit(text).id for _ in range(number)]
+
+
+# login --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "//evil.example", "/\\evil.example"])
+async def test_no_address_leads_a_browser_to_another_site(app: App, path: str) -> None:
+    client = Browser(console(app)).client
+    for headers in (CROSS_SITE, {}):
+        response = await client.get(f"{HOST}{path}", headers=headers)
+        assert "url=//" not in response.text and 'href="//' not in response.text
+        assert response.headers.get("location", "/login").startswith("/login")
+
+
+async def test_an_image_on_another_site_cannot_use_up_the_tries_of_a_login(app: App) -> None:
+    browser = Browser(console(app, token=TOKEN))
+    image = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}
+    for _ in range(MOST_OF_ONE + 1):
+        response = await browser.get("/login", params={"token": "wrong"}, headers=image)
+        assert response.status_code == 403
+    assert (await browser.get("/login", params={"token": TOKEN})).status_code == 303
+
+
+async def test_wrong_tokens_of_others_do_not_lock_out_who_has_the_one_of_the_console(
+    app: App,
+) -> None:
+    made = console(app)
+    browser = Browser(made)
+    for _ in range(MOST_OF_ONE + 1):
+        response = await browser.get("/login", params={"token": "wrong"})
+    assert response.status_code == 429
+    await browser.log_in(made.token)
+
+
+async def test_a_copy_of_a_cookie_opens_nothing_after_the_logout(app: App) -> None:
+    made = console(app)
+    browser, thief = Browser(made), Browser(made)
+    await browser.log_in(made.token)
+    thief.client.cookies = browser.client.cookies
+    await browser.get("/queues")
+    thief.client.cookies = type(browser.client.cookies)(browser.client.cookies)
+    assert (await thief.get("/queues")).status_code == 200
+    await browser.post("/logout")
+    assert (await thief.get("/queues")).headers["location"].startswith("/login")
+
+
+async def test_a_cookie_opens_nothing_with_another_token_or_secret(app: App) -> None:
+    secret = "a secret of this test"  # noqa: S105
+    browser = Browser(console(app, token=TOKEN, secret=secret))
+    await browser.log_in(TOKEN)
+    for token, other, status in (
+        (TOKEN, secret, 200),
+        (f"{TOKEN}2", secret, 303),
+        (TOKEN, f"{secret}2", 303),
+        (TOKEN, None, 303),
+    ):
+        again = Browser(console(app, token=token, secret=other))
+        again.client.cookies = browser.client.cookies
+        assert (await again.get("/queues")).status_code == status
+
+
+def test_ended_sessions_are_forgotten_at_their_end_and_bounded() -> None:
+    ended = EndedSessions()
+    session = Session("a", True, 100)
+    ended.add(session, 1)
+    assert ended.has(session)
+    ended.add(Session("b", True, 200), 100)
+    assert not ended.has(session)
+    for n in range(MOST_ENDED + 5):
+        ended.add(Session(str(n), True, 1000), 101)
+    assert len(ended._ends) == MOST_ENDED
+
+
+async def test_no_redirect_names_a_host(app: App) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    response = await browser.get("/queues/")
+    assert response.status_code == 404 and "location" not in response.headers
+
+
+@pytest.mark.parametrize("length", ["\xb2", "\xb9\xb2", "+1", " 1", "1_0"])
+async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
+    headers = {**SAME_ORIGIN, "content-length": length.encode("latin-1")}
+    response = await Browser(console(app)).client.post("/login", headers=headers)
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("host", ["localhost:80@evil.example", "[localhost", "localhost:", "[::1"])
+async def test_a_host_that_is_none_is_refused(app: App, host: str) -> None:
+    response = await Browser(console(app)).client.get("/login", headers={"host": host})
+    assert response.status_code == 403
+
+
+async def test_authorize_may_answer_by_an_exception_of_its_framework(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_request: Any) -> Access:
+        raise HTTPException(303, "log in <b>first", {"Location": "/sign-in"})
+
+    outer = FastAPI()
+    outer.mount("/admin", console(app, authorize=refuse))
+    response = await Browser(outer).get("/admin/queues")
+    assert (response.status_code, response.headers["location"]) == (303, "/sign-in")
+    assert "<b>first" not in response.text and caplog.records == []
+    assert response.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("answer", [None, True, "full", {"reads": True}, Access])
+async def test_an_answer_of_authorize_that_is_no_access_lets_nobody_in(
+    app: App, answer: Any
+) -> None:
+    made = console(app, authorize=lambda _request: answer)
+    for path in ("/queues", "/live", "/login"):
+        assert (await Browser(made).get(path)).status_code >= 400
+    response = await Browser(made).post("/queues/pause", queue="mail")
+    assert response.status_code == 500 and not app.management.queues()[0].paused
+
+
+# tenants ------------------------------------------------------------------------------------------
+
+
+async def test_the_beginning_of_an_id_says_nothing_of_other_tenants(app: App) -> None:
+    own = app.management.find()[0].id
+    others = submitted(app, "globex", 2)
+    for made, is_known in (
+        (with_access(app, Access.read()), True),
+        (with_access(app, Access.read(tenants={"acme"})), False),
+    ):
+        response = await Browser(made).get("/tasks/task", params={"id": others[0][:-1]})
+        assert (response.status_code == 200) is is_known
+        assert (others[0] in response.text) is is_known
+    # Ids of one moment begin alike: those of others make no beginning ambiguous.
+    found = app.management.named(own[:8], tenants={"acme"})
+    assert found.id == own
+    for beginning in (others[0][:-1], "ffff", "0000"):
+        with pytest.raises(UnknownTask) as refused:
+            app.management.named(beginning, tenants={"acme"})
+        assert others[0] not in str(refused.value)
+    app.management.cancel(own)
+    assert app.management.named(own[:8], tenants={"acme"}).id == own
+
+
+async def test_a_tenants_viewer_is_told_of_no_change_by_others(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.0)
+    hub = LiveHub(app)
+    hub.changes = Changes(look=0.0, rest=0.0)  # something changes all the time
+    everyone, limited = hub.stream(), hub.stream(is_limited=True)
+    assert (await anext(everyone), await anext(limited)) == (b"retry: 3000\n\n",) * 2
+    following = asyncio.ensure_future(anext(limited))
+    for _ in range(20):
+        assert (await anext(everyone)).startswith(b"event: changed")
+    assert not following.done()
+    hub.end()
+    with pytest.raises(StopAsyncIteration):
+        await following
+    await everyone.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_tenants_viewer_learns_no_folder_of_the_history(app: App) -> None:
+    folder = console(app).parts.lake.folder
+    for access, is_shown in ((Access.read(), True), (Access.read(tenants={"acme"}), False)):
+        response = await Browser(with_access(app, access)).get("/history")
+        assert response.status_code == 200 and "No history yet" in response.text
+        assert (str(folder) in response.text) is is_shown
+
+
+# actions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/actions/interrupt", "/actions/resume"])
+async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> None:
+    actions = app.management.actions
+    asked = actions.ask(Cancel(actor="ada"), TaskFilter())
+    if path == "/actions/resume":
+        actions.interrupt(asked.id)
+    others = Access(actions=ACTIONS - {"cancel"})
+    for access, status in ((others, 403), (Access(actions=frozenset({"cancel"})), 303)):
+        browser = Browser(with_access(app, access))
+        page = await browser.get("/actions/action", params={"id": asked.id})
+        assert (f'action="{path}"' in page.text) is (status == 303)
+        response = await browser.post(path, id=asked.id)
+        assert response.status_code == status
+    assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
+
+
+# masks --------------------------------------------------------------------------------------------
+
+
+def hide_pins(_name: str, arguments: Any) -> Any:
+    """Mask the pin, and what is in the list of pins."""
+    hidden = {"pin": "***", "pins": ["***"]}
+    return {name: hidden.get(name, value) for name, value in arguments.items()}
+
+
+@pytest.mark.parametrize("argument", ["pin=1234", "pin=x", "pins.3=1", "pin.a=1", "pins.0.a=x"])
+async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argument: str) -> None:
+    browser = Browser(with_access(app, Access.full(), mask=hide_pins))
+    await browser.get("/tasks")
+    for name in ({}, {"name": "send"}):
+        response = await browser.get("/tasks", params={"argument": argument, **name})
+        assert response.status_code == 400 and "masked" in response.text
+        for path in ("/tasks/confirm/cancel", "/tasks/cancel"):
+            response = await browser.post(path, scope="matching", argument=argument, **name)
+            assert response.status_code == 400 and "masked" in response.text
+    assert app.management.actions.list() == []
+
+
+async def test_what_a_mask_leaves_can_be_searched(app: App) -> None:
+    [task] = app.management.find()
+    browser = Browser(with_access(app, Access.full(), mask=hide_pins))
+    query = {"argument": "to=a@example.org", "name": task.name}
+    assert task.id in (await browser.get("/tasks", params=query)).text
+    browser = Browser(with_access(app, Access.full(), mask=lambda _name, given: given["missing"]))
+    assert (await browser.get("/tasks", params=query)).status_code == 400
+
+
+# texts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [400, 900, 40_000])
+async def test_arguments_of_any_depth_have_a_page(app: App, levels: int, tmp_path: Path) -> None:
+    task_id = app.management.find()[0].id
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
+        payload = b'{"to": ' + b"[" * levels + b"]" * levels + b"}"
+        changed = database.execute("UPDATE fairlead_tasks SET payload = ?", [payload])
+        assert changed.rowcount == 1
+    browser = Browser(with_access(app, Access.full()))
+    response = await browser.get("/tasks/task", params={"id": task_id})
+    assert response.status_code == 200
+    assert ("too many levels" in response.text) is (levels > 900)
+    response = await browser.get("/tasks", params={"argument": "to.0.0=1"})
+    assert response.status_code == 200 and task_id not in response.text
+
+
+async def test_only_the_id_of_a_trace_goes_into_its_address(app: App, tmp_path: Path) -> None:
+    task_id = app.management.find()[0].id
+    made = with_access(app, Access.full(), trace_url=lambda id: f"https://traces.example/{id}")
+    for trace, is_shown in (("0af7651916cd43dd8448eb211c80319c", True), ("/../x?", False)):
+        context = json.dumps({"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
+        with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
+            database.execute("UPDATE fairlead_tasks SET context = ?", [context])
+        page = await Browser(made).get("/tasks/task", params={"id": task_id})
+        assert page.status_code == 200
+        assert ("https://traces.example/" in page.text) is is_shown
