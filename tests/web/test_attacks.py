@@ -70,6 +70,15 @@ async def test_wrong_tokens_of_others_do_not_lock_out_who_has_the_one_of_the_con
     await browser.log_in(made.token)
 
 
+async def test_a_cookie_from_before_the_login_is_not_the_session(app: App) -> None:
+    made = console(app)
+    eve, victim = Browser(made), Browser(made)
+    await eve.log_in(made.token)
+    victim.client.cookies = type(eve.client.cookies)(eve.client.cookies)
+    await victim.log_in(made.token)
+    assert dict(victim.client.cookies) != dict(eve.client.cookies)
+
+
 async def test_a_copy_of_a_cookie_opens_nothing_after_the_logout(app: App) -> None:
     made = console(app)
     browser, thief = Browser(made), Browser(made)
@@ -120,6 +129,27 @@ async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
     headers = {**SAME_ORIGIN, "content-length": length.encode("latin-1")}
     response = await Browser(console(app)).client.post("/login", headers=headers)
     assert response.status_code == 413
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data"])
+async def test_a_csrf_token_is_read_from_forms_only(app: App, kind: str) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    headers = {**SAME_ORIGIN, "content-type": kind}
+    body = f"csrf_token={browser.csrf}&queue=mail"
+    response = await browser.client.post("/queues/pause", content=body, headers=headers)
+    assert response.status_code == 403 and not app.management.queues()[0].paused
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PAUSE"])
+async def test_no_other_method_does_an_action(app: App, method: str) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    override = {"x-http-method-override": "POST", "x-csrf-token": browser.csrf, **SAME_ORIGIN}
+    for path in ("/queues/pause?queue=mail&_method=POST", "/logout"):
+        response = await browser.client.request(method, path, headers=override)
+        assert response.status_code in (303, 404, 405)
+    assert not app.management.queues()[0].paused
 
 
 @pytest.mark.parametrize("host", ["localhost:80@evil.example", "[localhost", "localhost:", "[::1"])
@@ -281,3 +311,16 @@ async def test_only_the_id_of_a_trace_goes_into_its_address(app: App, tmp_path: 
         page = await Browser(made).get("/tasks/task", params={"id": task_id})
         assert page.status_code == 200
         assert ("https://traces.example/" in page.text) is is_shown
+
+
+@pytest.mark.parametrize("tenants", [None, {"acme"}])
+async def test_no_page_has_the_password_of_a_server(tenants: set[str] | None) -> None:
+    app = App("postgresql://someone:hunter2@127.0.0.1:1/tasks", name="shop")
+    made = with_access(app, Access.full(tenants=tenants))
+    browser = Browser(made)
+    for path in [each.path for each in made.screens if "GET" in (each.methods or ())]:
+        if path != "/live":
+            text = (await browser.get(path, params={"id": "1", "name": "mail"})).text
+            assert "hunter2" not in text, path
+            assert tenants is None or "127.0.0.1" not in text, path
+    app.close()

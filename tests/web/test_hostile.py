@@ -14,7 +14,7 @@ import pytest
 from fairlead import App, NoRetry
 from fairlead.operate.changes import Cancel, NewValues
 from fairlead.ports.task_records import TaskFilter
-from fairlead.web import Access
+from fairlead.web import Access, console
 from fairlead.web.application import Console
 from tests.conftest import url_of
 from tests.end_to_end.console_app import HOSTILE
@@ -229,6 +229,23 @@ async def test_a_tenants_viewer_reads_no_word_of_another_tenant(filled: App) -> 
             for word in asked:
                 text = text.replace(word, "") if word in query else text
             assert "zebra" not in text, (path, query)
+
+
+async def test_viewers_share_no_read_of_other_tenants(filled: App) -> None:
+    limited = Access.read(tenants={"acme"})
+    made = console(
+        filled,
+        authorize=lambda request: limited if "x-acme" in request.headers else Access.read(),
+    )
+    browser = Browser(made)
+    shown = 0
+    for path in screens(made):
+        for query in ("", "name=mail&key=acme"):
+            everything = (await browser.get(f"{path}?{query}")).text
+            text = (await browser.get(f"{path}?{query}", headers={"x-acme": "1"})).text
+            assert "zebra" not in text, (path, query)
+            shown += "zebra" in everything
+    assert shown > 4
 
 
 async def test_a_tenants_viewer_changes_nothing_of_another_tenant(filled: App) -> None:
