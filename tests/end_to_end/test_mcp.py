@@ -140,7 +140,7 @@ async def test_wrong_arguments_are_errors_that_name_the_cure(folder: Path) -> No
             ("tasks", {"rows": 1000}, "rows"),
             ("tasks", {"client": "acme"}, "client"),
             ("tasks", {"state": "LOST"}, "state"),
-            ("tasks", {"argument": "no equals sign"}, "="),
+            ("tasks", {"argument": "number=0"}, "cannot be searched"),
             ("why", {}, "either"),
             ("why", {"task": "x", "tenant": "y"}, "either"),
             ("task", {"id": "unknown"}, "unknown"),

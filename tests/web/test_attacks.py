@@ -18,7 +18,9 @@ from fairlead.operate.changes import Cancel
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web import Access, console, live
 from fairlead.web.access import ACTIONS
+from fairlead.web.api.reads import Reads
 from fairlead.web.attempts import MOST_OF_ONE
+from fairlead.web.inputs import BadInput
 from fairlead.web.live import Changes, LiveHub
 from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
@@ -68,6 +70,15 @@ async def test_wrong_tokens_of_others_do_not_lock_out_who_has_the_one_of_the_con
         response = await browser.get("/login", params={"token": "wrong"})
     assert response.status_code == 429
     await browser.log_in(made.token)
+
+
+async def test_a_cookie_from_before_the_login_is_not_the_session(app: App) -> None:
+    made = console(app)
+    eve, victim = Browser(made), Browser(made)
+    await eve.log_in(made.token)
+    victim.client.cookies = type(eve.client.cookies)(eve.client.cookies)
+    await victim.log_in(made.token)
+    assert dict(victim.client.cookies) != dict(eve.client.cookies)
 
 
 async def test_a_copy_of_a_cookie_opens_nothing_after_the_logout(app: App) -> None:
@@ -120,6 +131,27 @@ async def test_an_odd_length_is_no_defect(app: App, length: str) -> None:
     headers = {**SAME_ORIGIN, "content-length": length.encode("latin-1")}
     response = await Browser(console(app)).client.post("/login", headers=headers)
     assert response.status_code == 413
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data"])
+async def test_a_csrf_token_is_read_from_forms_only(app: App, kind: str) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    headers = {**SAME_ORIGIN, "content-type": kind}
+    body = f"csrf_token={browser.csrf}&queue=mail"
+    response = await browser.client.post("/queues/pause", content=body, headers=headers)
+    assert response.status_code == 403 and not app.management.queues()[0].paused
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "PAUSE"])
+async def test_no_other_method_does_an_action(app: App, method: str) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    override = {"x-http-method-override": "POST", "x-csrf-token": browser.csrf, **SAME_ORIGIN}
+    for path in ("/queues/pause?queue=mail&_method=POST", "/logout"):
+        response = await browser.client.request(method, path, headers=override)
+        assert response.status_code in (303, 404, 405)
+    assert not app.management.queues()[0].paused
 
 
 @pytest.mark.parametrize("host", ["localhost:80@evil.example", "[localhost", "localhost:", "[::1"])
@@ -219,6 +251,10 @@ async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> No
         assert (f'action="{path}"' in page.text) is (status == 303)
         response = await browser.post(path, id=asked.id)
         assert response.status_code == status
+        api = f"/api/v1/actions/{asked.id}{path.removeprefix('/actions')}"
+        headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
+        response = await browser.client.post(api, headers=headers)
+        assert status == 303 or response.status_code == 403
     assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
 
 
@@ -241,7 +277,20 @@ async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argumen
         for path in ("/tasks/confirm/cancel", "/tasks/cancel"):
             response = await browser.post(path, scope="matching", argument=argument, **name)
             assert response.status_code == 400 and "masked" in response.text
+        for path in ("/api/v1/tasks", "/api/v1/tasks/count"):
+            response = await browser.get(path, params={"argument": argument, **name})
+            assert response.status_code == 400 and "masked" in response.text
+        for path in ("/api/v1/actions/cancel", "/api/v1/actions/cancel/preview"):
+            body = {"filter": {"argument": argument, **name}}
+            headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
+            response = await browser.client.post(path, json=body, headers=headers)
+            assert response.status_code == 400 and "masked" in response.text
     assert app.management.actions.list() == []
+    for mask in (None, hide_pins):
+        with pytest.raises(BadInput, match="cannot be searched"):
+            Reads(app, tenants=None, show_arguments=mask).searchable(
+                {"argument": argument, "name": "send"}
+            )
 
 
 async def test_what_a_mask_leaves_can_be_searched(app: App) -> None:
@@ -267,17 +316,36 @@ async def test_arguments_of_any_depth_have_a_page(app: App, levels: int, tmp_pat
     response = await browser.get("/tasks/task", params={"id": task_id})
     assert response.status_code == 200
     assert ("too many levels" in response.text) is (levels > 900)
+    response = await browser.get(f"/api/v1/tasks/{task_id}")
+    assert response.status_code == 200
+    assert ("too many levels" in response.text) is (levels > 900)
     response = await browser.get("/tasks", params={"argument": "to.0.0=1"})
     assert response.status_code == 200 and task_id not in response.text
 
 
 async def test_only_the_id_of_a_trace_goes_into_its_address(app: App, tmp_path: Path) -> None:
     task_id = app.management.find()[0].id
-    made = with_access(app, Access.full(), trace_url=lambda id: f"https://traces.example/{id}")
     for trace, is_shown in (("0af7651916cd43dd8448eb211c80319c", True), ("/../x?", False)):
         context = json.dumps({"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
         with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
             database.execute("UPDATE fairlead_tasks SET context = ?", [context])
+        made = with_access(app, Access.full(), trace_url=lambda id: f"https://traces.example/{id}")
         page = await Browser(made).get("/tasks/task", params={"id": task_id})
         assert page.status_code == 200
         assert ("https://traces.example/" in page.text) is is_shown
+        page = await Browser(made).get(f"/api/v1/tasks/{task_id}")
+        assert page.status_code == 200
+        assert ("https://traces.example/" in page.text) is is_shown
+
+
+@pytest.mark.parametrize("tenants", [None, {"acme"}])
+async def test_no_page_has_the_password_of_a_server(tenants: set[str] | None) -> None:
+    app = App("postgresql://someone:hunter2@127.0.0.1:1/tasks", name="shop")
+    made = with_access(app, Access.full(tenants=tenants))
+    browser = Browser(made)
+    for path in [each.path for each in made.screens if "GET" in (each.methods or ())]:
+        if path != "/live":
+            text = (await browser.get(path, params={"id": "1", "name": "mail"})).text
+            assert "hunter2" not in text, path
+            assert tenants is None or "127.0.0.1" not in text, path
+    app.close()

@@ -130,7 +130,10 @@ class Tool:
 def _tasks(reads: Reads, given: TasksArguments) -> msgspec.Struct:
     filters = Filter(**{name: getattr(given, name) for name in Filter.__struct_fields__})
     return reads.tasks(
-        filters_of_body(filters), order=given.order, after=given.after, rows=given.rows
+        reads.searchable(filters_of_body(filters)),
+        order=given.order,
+        after=given.after,
+        rows=given.rows,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.operate.policies import PolicyManagement
+from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
 from fairlead.web.api.conversion import document
@@ -13,6 +14,7 @@ from fairlead.web.api.operations import Act
 from fairlead.web.api.read_operations import ID, reads_of
 from fairlead.web.api.reads import bulk_action
 from fairlead.web.inputs import BadInput
+from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 
@@ -57,11 +59,16 @@ def _named(verb: str) -> Callable[[Page, Any], documents.ChangedTasks]:
     return change
 
 
+def _where(page: Page, body: Any) -> TaskFilter:
+    filters = check_search(page.parts.settings.mask, filters_of_body(body.filter))
+    return page.management.where(**filters)
+
+
 def _matching(verb: str) -> Callable[[Page, Any], documents.BulkAction]:
     def ask(page: Page, body: Any) -> documents.BulkAction:
         asked = page.management.actions.ask(
             change_of(verb, body, page.access.name),
-            page.management.where(**filters_of_body(body.filter)),
+            _where(page, body),
             limit=body.limit,
             tenants=page.access.tenants,
         )
@@ -74,7 +81,7 @@ def _preview(verb: str) -> Callable[[Page, Any], documents.Preview]:
     def preview(page: Page, body: Any) -> documents.Preview:
         found = page.management.actions.preview(
             change_of(verb, body, page.access.name),
-            page.management.where(**filters_of_body(body.filter)),
+            _where(page, body),
             limit=body.limit,
             tenants=page.access.tenants,
         )
@@ -145,18 +152,23 @@ def _action_id(page: Page) -> int:
     return int(text)
 
 
+def _allowed(page: Page) -> int:
+    """Return the id of a bulk action whose verb the viewer may do. Raise Refusal."""
+    id = _action_id(page)
+    verb = page.management.actions.show(id, tenants=page.access.tenants).verb
+    if not page.access.may(verb):
+        raise Refusal(403, "Not allowed", f"Your access does not include the action {verb}.")
+    return id
+
+
 def _interrupt(page: Page, _: Any) -> documents.BulkAction:
-    done = page.management.actions.interrupt(
-        _action_id(page), actor=page.access.name, tenants=page.access.tenants
-    )
+    id, tenants = _allowed(page), page.access.tenants
+    done = page.management.actions.interrupt(id, actor=page.access.name, tenants=tenants)
     return bulk_action(done)
 
 
 def _resume(page: Page, _: Any) -> documents.BulkAction:
-    id, tenants = _action_id(page), page.access.tenants
-    verb = page.management.actions.show(id, tenants=tenants).verb
-    if not page.access.may(verb):
-        raise Refusal(403, "Not allowed", f"Your access does not include the action {verb}.")
+    id, tenants = _allowed(page), page.access.tenants
     done = page.management.actions.resume(
         id, actor=page.access.name, is_here=False, tenants=tenants
     )

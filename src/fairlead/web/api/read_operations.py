@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 from fairlead.model import State
+from fairlead.operate.filters import TaskFilters
 from fairlead.operate.tenants import TenantOrder
 from fairlead.web.api import documents
 from fairlead.web.api.operations import AFTER, ROWS, Parameter, Read, choice, in_path, text
 from fairlead.web.api.reads import TENANT_ORDERS, Reads
 from fairlead.web.inputs import BadInput
+from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.task_filters import filters_of
 
@@ -68,9 +70,13 @@ def _access(page: Page) -> documents.Rights:
     )
 
 
+def _filters(page: Page) -> TaskFilters:
+    return check_search(page.parts.settings.mask, filters_of(page.query))
+
+
 def _tasks(page: Page) -> documents.TaskList:
     return reads_of(page).tasks(
-        filters_of(page.query),
+        _filters(page),
         order=page.query.one_of("order", _ORDERS, "newest") or "newest",
         after=page.query.text("after"),
         rows=page.query.rows(),
@@ -149,7 +155,7 @@ READS: tuple[Read, ...] = (
         path="/tasks/count",
         summary="Count tasks that match a filter, up to 1,000.",
         result=documents.Counted,
-        respond=lambda page: reads_of(page).count(filters_of(page.query)),
+        respond=lambda page: reads_of(page).count(_filters(page)),
         parameters=FILTERS,
         scoped=True,
     ),

@@ -27,6 +27,8 @@ from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, optional_instant
 from fairlead.web.inputs import BadInput
+from fairlead.web.masking import check_search
+from fairlead.web.traces import trace_address
 from fairlead.web.waiting import wait_for
 
 T = TypeVar("T")
@@ -151,6 +153,13 @@ class Reads:
         )
         return document(documents.TaskList, found, next=found.after)
 
+    def searchable(self, filters: TaskFilters) -> TaskFilters:
+        """Return the filter if it searches only for arguments that are shown. Raise BadInput."""
+        show = self._show_arguments
+        if show is None and filters.get("argument") is not None:
+            raise BadInput("argument: arguments are not shown here, and so cannot be searched")
+        return check_search(show, filters)
+
     def count(self, filters: TaskFilters) -> documents.Counted:
         """Return the number of tasks that match, counted up to 1,000."""
         found = self._management.count(tenants=self._tenants, **filters)
@@ -168,7 +177,7 @@ class Reads:
             more_attempts=max(len(attempts) - _MOST_ATTEMPTS, 0),
             arguments=arguments,
             arguments_hidden=hidden,
-            trace_url=self._trace(task),
+            trace_url=trace_address(self._trace_url, task.context),
         )
 
     def why(self, id: str) -> documents.Why:
@@ -343,18 +352,13 @@ class Reads:
             arguments = msgspec.json.decode(payload)
         except msgspec.DecodeError as error:
             return None, f"arguments cannot be read: {error}"
+        except RecursionError:
+            return None, "arguments of too many levels are not shown"
         shown = show(task.name, arguments)
-        return json.dumps(shown, ensure_ascii=False, default=repr), None
-
-    def _trace(self, task: TaskRecord) -> str | None:
-        if self._trace_url is None or task.context is None:
-            return None
         try:
-            context = msgspec.json.decode(task.context, type=dict[str, str])
-            found = self._trace_url(context["traceparent"].split("-")[1])
-        except (msgspec.DecodeError, KeyError, IndexError):
-            return None
-        return found if found is not None and found.startswith(("https://", "http://")) else None
+            return json.dumps(shown, ensure_ascii=False, default=repr), None
+        except RecursionError:
+            return None, "arguments of too many levels are not shown"
 
 
 def bulk_action(action: action_store.BulkAction) -> documents.BulkAction:

@@ -10,17 +10,17 @@ import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.errors import FairleadError, InvalidTask, NotSupported
+from fairlead.errors import InvalidTask, NotSupported
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
 from fairlead.operate.doctor.explain import explanation
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
+from fairlead.web.traces import trace_address
 
 _MOST_ATTEMPTS = 200
 """Attempts that the screen shows, the latest ones."""
 _MOST_ARGUMENT_BYTES = 100_000
 """Bytes of arguments that the screen shows."""
-_HEX = frozenset("0123456789abcdef")
 _TOO_DEEP = "not shown: too many levels"
 
 
@@ -51,7 +51,7 @@ def show_task(page: Page) -> Response:
         hidden=max(len(attempts) - _MOST_ATTEMPTS, 0),
         steps=_steps(task, attempts[-_MOST_ATTEMPTS:]),
         arguments=_arguments(page, task),
-        trace=_trace(page, task),
+        trace=trace_address(page.parts.settings.trace_url, task.context),
         verbs=_verbs(task),
         now=page.context.clock.now(),
         micros=MICROS,
@@ -109,19 +109,3 @@ def _arguments(page: Page, task: TaskRecord) -> str | None:
         return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
     except RecursionError:
         return _TOO_DEEP
-
-
-def _trace(page: Page, task: TaskRecord) -> str | None:
-    """Return the address of the task's trace; None without one."""
-    address = page.parts.settings.trace_url
-    if address is None or task.context is None:
-        return None
-    try:
-        context = msgspec.json.decode(task.context, type=dict[str, str])
-        trace_id = context["traceparent"].split("-")[1]
-        if len(trace_id) != 32 or not _HEX.issuperset(trace_id):
-            return None
-        found = address(trace_id)
-    except (msgspec.DecodeError, KeyError, IndexError, FairleadError):
-        return None
-    return found if found is not None and found.startswith(("https://", "http://")) else None
