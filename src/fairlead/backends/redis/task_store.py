@@ -283,7 +283,7 @@ class RedisTaskStore:
     def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> RedisSteps[bool]:
         raise NotSupported(
             "limits of fairness keys are set where tasks live in a SQL database; on Redis alone,"
-            " declare them in the code: concurrency=LimitTree(..., fairness_keys={...})"
+            " declare them in the code: concurrency=Limit(5, per='fairness_key')"
         )
         yield
 
