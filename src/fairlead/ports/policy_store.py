@@ -105,9 +105,9 @@ class PolicyStore(Protocol):
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the
-        version. A key keeps the weight and the limit that a person has set for it. Return None and change nothing
-        if the queue is unknown, switched off or frozen, or if `supersedes` is not the version in
-        force."""
+        version. A key keeps the weight and the limit that a person has set for it. Return None and
+        change nothing if the queue is unknown, switched off or frozen, or if `supersedes` is not
+        the version in force."""
 
     def roll_back(self, draft: PolicyDraft, version: int, verdict: str) -> Steps[int | None]:
         """Put the weights and limits that were in force before `version` back, as a new version;

@@ -67,7 +67,7 @@ def routes() -> list[ScreenRoute]:
 
 def show_queues(page: Page) -> Response:
     """Show every sharded queue of the console, and the queues of tasks on Redis alone."""
-    queues = page.shared("sharded", lambda: [_view(each) for each in _queues(page).values()])
+    queues = page.shared("sharded", lambda: [_view(each) for each in page.parts.sharded.values()])
     tasks = None
     if not has_audit(page):
         tasks = page.shared("queues", lambda: page.management.queues())
@@ -180,12 +180,8 @@ def _note(page: Page, verb: str, queue: str, details: str, key: str | None = Non
     )
 
 
-def _queues(page: Page) -> dict[str, SyncShardedQueue]:
-    return page.parts.sharded
-
-
 def _queue(page: Page, name: str) -> SyncShardedQueue:
-    found = _queues(page).get(name)
+    found = page.parts.sharded.get(name)
     if found is None:
         raise UnknownQueue(f"this console shows no sharded queue {name!r}: see console(sharded=)")
     return found
