@@ -75,7 +75,8 @@ def show_queues(page: Page) -> Response:
 
 
 def show_queue(page: Page) -> Response:
-    """Show one sharded queue for one of its groups, and a page of its dead letters."""
+    """Show one sharded queue for one of its groups, and a page of its dead letters. Raise Refusal
+    for a queue that cannot be read."""
     queue, group = _queue(page, page.query.required("name")), page.query.text("group", _MOST_NAME)
     after, rows = page.query.text("after", 100) or "", min(page.query.rows(), MOST_LETTERS)
     view = page.shared(("sharded", queue.name, group), lambda: _view(queue, group))

@@ -1,4 +1,4 @@
-"""What fills a sharded queue: its groups, consumers, streams and shard keys, the heaviest first."""
+"""Groups, consumers, streams and shard keys of a sharded queue, the heaviest first."""
 
 from __future__ import annotations
 
