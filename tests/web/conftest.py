@@ -22,12 +22,12 @@ def app(tmp_path: Path) -> Iterator[App]:
         """Send nothing."""
 
     send.options(fairness_key="acme").submit("a@example.org")
-    asyncio.run(register(app))
+    asyncio.run(_register(app))
     yield app
     app.close()
 
 
-async def register(app: App) -> None:
+async def _register(app: App) -> None:
     """Register the queues of the application, as its first worker does."""
     try:
         await app.store.register_queues(dict.fromkeys(app.queues, 2))

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from fairlead import App
-from tests.web.conftest import register
+from tests.web.conftest import _register
 
 pytestmark = [pytest.mark.system_time, pytest.mark.slow]
 
@@ -107,7 +107,7 @@ def folder(tmp_path: Path) -> Path:
         """Send nothing."""
 
     send.options(fairness_key="acme").submit()
-    asyncio.run(register(app))
+    asyncio.run(_register(app))
     app.close()
     return tmp_path
 

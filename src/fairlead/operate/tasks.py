@@ -470,7 +470,7 @@ class Management:
         The limits of the code apply too; running tasks continue.
 
         The limit is in force within seconds in the whole cluster; None removes it. Raise
-        UnknownQueue, InvalidTask; NotSupported where tasks are on Redis alone.
+        UnknownQueue, InvalidTask; NotSupported on a store without SQL.
         """
         _name(queue)
         values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
