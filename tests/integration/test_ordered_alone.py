@@ -150,7 +150,9 @@ def test_the_first_use_fixes_the_number_of_partitions(open_app: Open) -> None:
         open_app(partitions=4).submit("second")
 
 
-@FULL("the matrix: test_repartition.py moves queues; the wait for unfinished appends is half a minute")
+@FULL(
+    "the matrix: test_repartition.py moves queues; the wait for unfinished appends is half a minute"
+)
 async def test_a_queue_is_moved_to_another_number_of_partitions(open_app: Open) -> None:
     kit = open_app(partitions=8)
     for number in range(20):
