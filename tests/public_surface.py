@@ -297,6 +297,10 @@ CALLS: dict[str, Call] = {
         lambda shop: shop.app.management.set_weight,
         lambda _: {"queue": "default", "fairness_key": "a", "weight": 2.0},
     ),
+    "Management.set_limit": Call(
+        lambda shop: shop.app.management.set_limit,
+        lambda _: {"queue": "default", "fairness_key": "a", "limit": 2},
+    ),
     **{
         f"PeriodicManagement.{name}": Call(
             lambda shop, name=name: getattr(shop.app.management.periodic, name),

@@ -1,6 +1,12 @@
 """The sharded queue: a queue for many tenants on Redis streams, usable on its own. Needs the extra
 `redis`."""
 
+from fairlead.backends.redis.sharded.details import (
+    ConsumerLoad,
+    Details,
+    ShardKeyLoad,
+    StreamLoad,
+)
 from fairlead.backends.redis.sharded.errors import (
     Empty,
     InvalidMessage,
@@ -19,7 +25,9 @@ from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.sync_queue import SyncShardedQueue
 
 __all__ = [
+    "ConsumerLoad",
     "DeadLetterHead",
+    "Details",
     "Empty",
     "Heartbeat",
     "InvalidMessage",
@@ -27,8 +35,10 @@ __all__ = [
     "NewMessage",
     "QueueDamaged",
     "RemovedMessage",
+    "ShardKeyLoad",
     "ShardedQueue",
     "Stats",
+    "StreamLoad",
     "SyncHeartbeat",
     "SyncShardedQueue",
     "UnknownMessage",

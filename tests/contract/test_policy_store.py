@@ -321,6 +321,35 @@ def test_off_removes_limits_and_frozen_keeps_them(policies: SqlPolicies, queue: 
     assert settings_version(policies) > before
 
 
+def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_person(
+    policies: SqlPolicies,
+) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
+    assert run(policies.tasks.set_limit("q", "pinned", 7))
+    first = publish_limits(policies, pinned=1, a=2, b=3)
+    assert limits(policies) == {"pinned": 7, "a": 2, "b": 3}
+    assert run(policies.tasks.set_limit("q", "a", 5))
+    assert look(policies.limits_by_person("q")) == {"pinned": 7, "a": 5}
+    publish_limits(policies, first, a=1, b=4)
+    assert limits(policies) == {"pinned": 7, "a": 5, "b": 4}
+    switch(policies, SwitchMode.OFF)
+    assert limits(policies) == {"pinned": 7, "a": 5} and limits(policies, "other") == {}
+
+
+def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: SqlPolicies) -> None:
+    tasks, run = policies.tasks, policies.tasks.database.run
+    assert not run(tasks.set_limit("unknown", "a", 1))
+    assert not run(tasks.set_limit("q", "a", None))
+    seen = [run(tasks.settings_mark())]
+    for limit, expected in ((3, {"a": 3}), (1, {"a": 1}), (None, {})):
+        before = settings_version(policies)
+        assert run(tasks.set_limit("q", "a", limit))
+        assert limits(policies) == expected
+        assert settings_version(policies) > before
+        assert run(tasks.settings_mark()) not in seen
+        seen.append(run(tasks.settings_mark()))
+
+
 def test_old_versions_are_deleted(policies: SqlPolicies) -> None:
     look = policies.tasks.database.read_now
     of_other = publish(policies, None, "other", a=1.0)

@@ -159,6 +159,12 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     assert "own weights are used again" in fairlead_here(
         shop, "queues", "weight", "default", "acme", "--clear", *url
     )
+    assert "acme: at most 5 on each node" in fairlead_here(
+        shop, "queues", "limit", "default", "acme", "5", *url
+    )
+    assert "acme: no limit set at run time" in fairlead_here(
+        shop, "queues", "limit", "default", "acme", "--clear", *url
+    )
     assert "paused: default" in fairlead_here(shop, "queues", "pause", "default", *url)
     assert "default is paused" in fairlead_here(shop, "doctor", *url)
     fairlead_here(shop, "queues", "resume", "default", *url)
@@ -284,6 +290,10 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
         (
             ("queues", "weight", "default", "acme", "--url", "sqlite:///shop.db"),
             "give a weight, or --clear",
+        ),
+        (
+            ("queues", "limit", "default", "acme", "--url", "sqlite:///shop.db"),
+            "give a limit, or --clear",
         ),
         (("tasks", "list"), "no URL says where tasks live"),
         (

@@ -30,6 +30,13 @@ app.migrate()
 def send() -> None: ...
 """
 
+RIGHTS = """
+from fairlead.web import Access
+
+def authorize(request):
+    return Access.read() if request.headers.get("x-user") == "ada" else Access.none()
+"""
+
 
 @contextmanager
 def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
@@ -45,7 +52,7 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], 
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/login\?token=(\S+)\n", line)
+        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/(?:login\?token=(\S+))?\n", line)
         assert found is not None, line or process.communicate()
         yield process, found[1], found[2]
     finally:
@@ -74,6 +81,28 @@ def test_the_address_opens_the_console_and_ctrl_c_ends_it_with_a_stream_open(fol
         errors = process.stderr.read()
         assert token not in errors and "Traceback" not in errors
         assert errors.count("\n") == 1  # the line that explains the address
+
+
+def test_a_function_gives_viewers_their_access_and_no_token_opens_the_console(folder: Path) -> None:
+    with (folder / "shop.py").open("a") as module:
+        module.write(RIGHTS)
+    with serving(folder, "web", "shop:app", "--authorize", "shop:authorize") as (_, base, token):
+        assert token is None
+        for user, status in (("ada", 200), ("eve", 403)):
+            headers = {"accept": "text/html", "x-user": user}
+            assert httpx.get(f"{base}/queues", headers=headers).status_code == status
+    for wrong, said in (
+        ("shop:nothing", "shop has no function named 'nothing'"),
+        ("shop", "give MODULE:FUNCTION"),
+        ("nowhere:authorize", "no module named 'nowhere'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead", "web", "shop:app", "--authorize", wrong],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(folder: Path) -> None:

@@ -320,6 +320,8 @@ async def test_each_action_of_a_person_is_noted_with_its_outcome(shop) -> None:
     management.unpause("default", actor="Ada")
     management.set_weight("default", "acme", 2.5, actor="Ada")
     management.set_weight("default", "acme", None, actor="Ada")
+    management.set_limit("default", "acme", 3, actor="Ada")
+    management.set_limit("default", "acme", None, actor="Ada")
     assert verbs(app) == [
         ("Ada", "change", "done"),
         ("Ada", "resume", "done"),
@@ -332,6 +334,8 @@ async def test_each_action_of_a_person_is_noted_with_its_outcome(shop) -> None:
         ("Ada", "resume_queue", "done"),
         ("Ada", "set_weight", "done"),
         ("Ada", "clear_weight", "done"),
+        ("Ada", "set_limit", "done"),
+        ("Ada", "clear_limit", "done"),
     ]
     changed, refused = management.audit.list(task_id=ids[0])[-1], management.audit.list(actor="Bob")
     assert (changed.queue, changed.fairness_key) == ("default", "acme")

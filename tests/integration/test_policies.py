@@ -203,6 +203,29 @@ async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
         await settled(app, node)
 
 
+async def test_a_limit_that_a_person_sets_holds_until_it_is_lifted(app: App) -> None:
+    crowd, management = Crowd(app), app.management
+    async with running(app, concurrency=4) as node:
+        crowd.push("long", 4)
+        await crowd.until(running=4)
+        crowd.push("long", 20)
+        crowd.push("short", 5)
+        await asyncio.to_thread(management.set_limit, "q", "long", 2)
+        await until_limits(node, {"long": 2})
+        assert (crowd.running, crowd.short) == (4, 0)  # the limit ends no run
+        crowd.release(2)
+        await crowd.until(running=2, short=5)
+        crowd.most = 0
+        crowd.release(6)
+        crowd.push("short", 5)
+        await crowd.until(running=2, short=10)
+        assert crowd.most <= 2
+        await asyncio.to_thread(management.set_limit, "q", "long", None)
+        await crowd.until(running=4)  # waiting tasks start at once, though no run ends
+        crowd.release(24)
+        await settled(app, node)
+
+
 async def test_unchanged_limits_add_no_work_to_a_heartbeat(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

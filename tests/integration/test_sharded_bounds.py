@@ -197,6 +197,7 @@ class World:
             lambda: queue.delete(self.write(1)[0]),
             lambda: queue.stats("g"),
             lambda: queue.stats("other"),
+            lambda: queue.details("g", count=200),
             lambda: self.do(steps.unfinished("retry/")),
             lambda: self.do(steps.has_unfinished("retry/")),
             lambda: queue.cordon(count=600),

@@ -145,6 +145,25 @@ async def test_a_message_is_deleted_once(queue) -> None:
     assert (found.messages, found.pending) == (0, 0)
 
 
+async def test_details_name_groups_consumers_and_the_longest_streams(queue) -> None:
+    found = await queue.details()
+    assert (found.groups, found.consumers, found.streams, found.is_whole) == ([], [], [], True)
+    for n in range(6):
+        await queue.write({"n": n}, shard_key="a" if n < 5 else "b")
+    await queue.read("g", "ann")
+    await queue.read_many("g", "bo", count=2)
+    await queue.read("h", "cy")
+    found = await queue.details("g", count=2)
+    assert (found.groups, found.group_count) == (["g", "h"], 2)
+    assert [(each.name, each.messages) for each in found.consumers] == [("bo", 2), ("ann", 1)]
+    assert all(each.last_read is not None for each in found.consumers)
+    lengths = [each.messages for each in found.streams]
+    assert lengths == sorted(lengths, reverse=True) and len(lengths) == 2
+    for wrong in (0, 201):
+        with pytest.raises(InvalidMessage):
+            await queue.details("g", count=wrong)
+
+
 async def test_cordon_collects_the_ten_of_fifteen_messages_past_their_deadline(queue) -> None:
     past = {await queue.write({"n": n}, deadline=ago(hours=3)) for n in range(10)}
     ahead = {await queue.write({"n": n}, deadline=ago(hours=-3)) for n in range(5)}

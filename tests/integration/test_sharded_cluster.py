@@ -124,6 +124,7 @@ async def test_a_slot_that_moves_raises_only_store_unavailable_and_loses_nothing
         for call in (
             queue.extend("g", "c", *held),
             queue.stats("g"),
+            queue.details("g"),
             queue.cordon(),
             queue.reclaim("g", "d", min_idle=3600),
             queue.dead_letter_heads(),

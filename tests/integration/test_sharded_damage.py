@@ -69,6 +69,7 @@ class UsedQueue:
             "cordon": queue.cordon,
             "set_weight": lambda: queue.set_weight("k2", 3.0),
             "stats": lambda: queue.stats("one"),
+            "details": lambda: queue.details("one"),
             "dead_letters": queue.dead_letters,
             "dead_letter_heads": queue.dead_letter_heads,
             "nack": lambda: queue.nack("one", "c", *self.held[2:]),

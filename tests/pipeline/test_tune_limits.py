@@ -149,6 +149,20 @@ def test_a_key_whose_weight_a_contract_or_a_person_fixed_gets_no_limit(world: Li
     assert world.limits() == {}
 
 
+def test_a_key_whose_limit_a_person_set_keeps_it_and_gets_no_other(world: LimitWorld) -> None:
+    world.calm(3)
+    world.app.management.set_limit("q", "long", 3)
+    assert world.tuned().limits == [] and world.limits() == {"long": 3}
+    world.app.management.set_limit("q", "long", None)
+    world.calm()
+    world.tuned()
+    assert world.limits() == {"long": 7}
+    world.calm()
+    world.app.management.set_limit("q", "long", 3)
+    assert world.tuned().limits[0].reason == "its limit was set by a person"
+    assert world.limits() == {"long": 3}
+
+
 def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
     world.calm(3)
     world.tuned()

@@ -191,6 +191,8 @@ def ask_all(management: Management, value: Any) -> None:
         lambda: management.limits(value),
         lambda: management.set_weight("default", value, 1.0),
         lambda: management.set_weight("default", "a", value),
+        lambda: management.set_limit("default", value, 1),
+        lambda: management.set_limit("default", "a", value),
         lambda: management.heaviest_keys("default", value),
         lambda: management.pause(value),
     ):

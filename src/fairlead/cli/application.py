@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from fairlead.app import App
+from fairlead.core import values
 from fairlead.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"[\w.]+(:[\w.]*)?")
@@ -21,18 +25,8 @@ def load(reference: str) -> App:
             "give MODULE:APP, such as shop:app; the URL of the store is in the code of the App, in"
             " FAIRLEAD_URL or in fairlead.toml"
         )
-    module_name, _, attribute = reference.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise ConfigurationError(f"{module_name} cannot be imported: {error}") from error
-        raise ConfigurationError(
-            f"no module named {module_name!r}; give MODULE:APP, from the folder that holds it"
-        ) from error
+    module = _imported(reference)
+    attribute = reference.partition(":")[2]
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
         names = (
@@ -40,6 +34,36 @@ def load(reference: str) -> App:
             or "none"
         )
         raise ConfigurationError(
-            f"{module_name} has no App named {attribute or 'app'!r}; it has {names}"
+            f"{module.__name__} has no App named {attribute or 'app'!r}; it has {names}"
         )
     return app
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import and return the function named `MODULE:FUNCTION`, also from the current folder. Raise
+    ConfigurationError."""
+    attribute = reference.partition(":")[2]
+    if not _REFERENCE.fullmatch(reference) or not attribute:
+        raise ConfigurationError(f"{values.brief(reference)}: give MODULE:FUNCTION")
+    module = _imported(reference)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise ConfigurationError(f"{module.__name__} has no function named {attribute!r}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _imported(reference: str) -> ModuleType:
+    """Return the module of a reference, also from the current folder. Raise ConfigurationError."""
+    module_name = reference.partition(":")[0]
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise ConfigurationError(f"{module_name} cannot be imported: {error}") from error
+        raise ConfigurationError(
+            f"no module named {module_name!r}; give MODULE:NAME, from the folder that holds it"
+        ) from error

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, BinaryIO
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
 
 import typer
 
-from fairlead.cli.application import load
+from fairlead.cli.application import load, load_function
 from fairlead.cli.output import one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.web import need_libraries
-from fairlead.core import values
-from fairlead.errors import ConfigurationError
 
 
 class McpOptions(CommandOptions, frozen=True, kw_only=True):
@@ -72,18 +69,3 @@ def own_output() -> Iterator[BinaryIO]:
     with open(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         yield out
-
-
-def load_function(reference: str) -> Callable[[str, Any], Any]:
-    """Import and return the function named `MODULE:FUNCTION`. Raise ConfigurationError."""
-    module_name, _, name = reference.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except (ImportError, ValueError) as error:
-        raise ConfigurationError(
-            f"{values.brief(reference)} cannot be imported: {error}; give MODULE:FUNCTION"
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(f"no function {values.brief(reference)}: give MODULE:FUNCTION")
-    function: Callable[[str, Any], Any] = found
-    return function

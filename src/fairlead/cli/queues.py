@@ -151,8 +151,8 @@ def show(queue: str, options: ShowQueueOptions) -> None:
         )
         if found.limits:
             say(
-                "\nmaximum number of tasks of a key that run at once on each node; `fairlead"
-                " pipeline policies` shows the reasons"
+                "\nmaximum number of tasks of a key that run at once on each node, set by a person"
+                " or by a policy (`fairlead pipeline policies` shows the reasons)"
             )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
@@ -191,6 +191,33 @@ def weight(
         say(
             f"{queue} {key}: "
             + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
+        )
+
+
+@queues.command("limit")
+@with_options
+def limit(
+    queue: str,
+    key: Annotated[str, typer.Argument(help="The fairness key, whole.")],
+    value: Annotated[
+        int | None,
+        typer.Argument(metavar="[SLOTS]", help="Tasks of the key at once on each node."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Lift the limit.")] = False,
+    *,
+    store: ActorOptions,
+) -> None:
+    """Limit how many tasks of a fairness key run at once on each node; those of the code apply too.
+
+    Example: fairlead queues limit payouts acme 5; fairlead queues limit payouts acme --clear
+    """
+    with one_line_errors():
+        if (value is None) is not clear:
+            raise InvalidTask("give a limit, or --clear")
+        app_on(store.url).management.set_limit(queue, key, value, actor=actor_of(store.actor))
+        say(
+            f"{queue} {key}: "
+            + ("no limit set at run time" if value is None else f"at most {value} on each node")
         )
 
 

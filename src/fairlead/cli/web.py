@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.app import App
-from fairlead.cli.application import load
+from fairlead.cli.application import load, load_function
 from fairlead.cli.output import one_line_errors, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError
@@ -39,6 +39,13 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(
             envvar=TOKEN_VARIABLE,
             help="Token of the login, at least 16 characters; default: a new one.",
+        ),
+    ] = None
+    authorize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Function that returns the Access of a request, in place of a token.",
         ),
     ] = None
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no action.")] = False
@@ -81,16 +88,18 @@ def made(app: App, options: ServeOptions) -> Console:
     from fairlead.web.guard import LOOPBACK_HOSTS, is_loopback
 
     is_local = options.host == "localhost" or is_loopback(options.host)
-    if not is_local and not options.token:
+    if not is_local and not options.token and not options.authorize:
         raise ConfigurationError(
             f"--host {options.host} serves other machines: give a token of at least 16 characters"
-            f" in {TOKEN_VARIABLE}, or mount the console in your application with authorize="
+            f" in {TOKEN_VARIABLE}, or --authorize MODULE:FUNCTION, or mount the console in your"
+            " application with authorize="
         )
     hosts = None
     if is_local:
         hosts = LOOPBACK_HOSTS | {options.host, *(options.allow_host or ())}
     return console(
         app,
+        authorize=load_function(options.authorize) if options.authorize else None,
         token=options.token or None,
         title=options.title,
         read_only=options.read_only,
@@ -109,12 +118,16 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
 
     name = f"[{options.host}]" if ":" in options.host else options.host
     number = port.getsockname()[1]
-    # A token that a person chose is in no log of what commands print.
-    token = "" if options.token else f"?token={console.token}"
-    say(f"http://{name}:{number}{options.prefix}/login{token}")
+    address = f"http://{name}:{number}{options.prefix}/"
+    if console.parts.settings.authorize is not None:
+        say(address)
+        why = "--authorize decides who may open it"
+    else:
+        # A token that a person chose is in no log of what commands print.
+        say(f"{address}login" + ("" if options.token else f"?token={console.token}"))
+        why = f"{'your token' if options.token else 'the token'} is its password"
     sys.stdout.flush()
-    which = "your token" if options.token else "the token"
-    say_error(f"the console is at this address until Ctrl-C; {which} is its password")
+    say_error(f"the console is at this address until Ctrl-C; {why}")
     if options.token and options.token != os.environ.get(TOKEN_VARIABLE):
         say_error(
             "--token shows in the list of processes of this machine: give the token in"

@@ -62,7 +62,7 @@ class Overview(msgspec.Struct, frozen=True):
     keys: int
     """Number of fairness keys that have tasks that may run now."""
     limits: dict[str, int]
-    """Limits that `fairlead pipeline tune` has set, in tasks at once per node, by fairness key."""
+    """Limits set at run time, in tasks at once per node, by fairness key."""
     run_times: RunTimesRecord | None = None
     """Mean run times that the workers last saved; None without cost="runtime"."""
 

@@ -62,6 +62,10 @@ class PolicyManagement:
         fairness key."""
         return self._database.read_now(self._tasks.limits(queue))
 
+    def limits_by_person(self, queue: str) -> dict[str, int]:
+        """Return the limits that people have set, by fairness key. No policy changes them."""
+        return self._database.read_now(self._store.limits_by_person(queue))
+
     def switches(self) -> list[Switch]:
         """Return the queues whose tuning is off or frozen."""
         return self._database.read_now(self._store.switches())

@@ -68,6 +68,7 @@ from fairlead.ports.action_store import ActionState, BulkAction
 from fairlead.ports.audit_log import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
+from fairlead.ports.statements import Steps
 from fairlead.ports.task_reads import TaskPage
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
@@ -436,8 +437,8 @@ class Management:
         return weights
 
     def limits(self, queue: str) -> dict[str, int]:
-        """Return the limits set by `fairlead pipeline tune`: tasks of a fairness key that each node
-        may run at once. The limits of the code apply too."""
+        """Return the limits set at run time, by a person or by `fairlead pipeline tune`: tasks of a
+        fairness key that each node may run at once. The limits of the code apply too."""
         limits: dict[str, int] = self._database.read_now(self._store.limits(_name(queue)))
         return limits
 
@@ -458,23 +459,25 @@ class Management:
         values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
         if weight is not None:
             weight = values.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
-        entry = self._recorder.entry(
-            actor,
-            "clear_weight" if weight is None else "set_weight",
-            queue=queue,
-            fairness_key=fairness_key,
-            details=None if weight is None else f"{weight:g}",
-        )
-        steps = self._recorder.noted(
-            self._store.set_weight(queue, fairness_key, weight),
-            lambda done: [entry] if done else [],
-        )
-        if not self._database.run(steps):
-            raise UnknownQueue(
-                f"no queue named {queue!r} is known to any node"
-                + ("" if weight is not None else ", or it has no such weight")
-            )
-        self._announce_control()
+        steps = self._store.set_weight(queue, fairness_key, weight)
+        new = None if weight is None else f"{weight:g}"
+        self._set("weight", steps, queue, fairness_key, new, actor)
+
+    def set_limit(
+        self, queue: str, fairness_key: str, limit: int | None, *, actor: str = A_PERSON
+    ) -> None:
+        """Limit how many tasks of a key each node runs at once, in place of the limit of a policy.
+        The limits of the code apply too; running tasks continue.
+
+        The limit is in force within seconds in the whole cluster; None removes it. Raise
+        UnknownQueue, InvalidTask; NotSupported on a store without SQL.
+        """
+        _name(queue)
+        values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
+        if limit is not None:
+            limit = values.whole("limit", limit, 1, values.MOST_COUNT, InvalidTask)
+        steps = self._store.set_limit(queue, fairness_key, limit)
+        self._set("limit", steps, queue, fairness_key, None if limit is None else str(limit), actor)
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
         """Return the fairness keys with most tasks that may run now, and how many keys have any."""
@@ -485,6 +488,33 @@ class Management:
         return found
 
     # how ------------------------------------------------------------------------------------------
+
+    # Six parameters on purpose: the setting and its audit row.
+    def _set(
+        self,
+        what: str,
+        steps: Steps[bool],
+        queue: str,
+        fairness_key: str,
+        new: str | None,
+        actor: str,
+    ) -> None:
+        """Set or clear (`new` is None) the weight or limit of a key, and note it."""
+        entry = self._recorder.entry(
+            actor,
+            f"clear_{what}" if new is None else f"set_{what}",
+            queue=queue,
+            fairness_key=fairness_key,
+            details=new,
+        )
+        if not self._database.run(
+            self._recorder.noted(steps, lambda done: [entry] if done else [])
+        ):
+            raise UnknownQueue(
+                f"no queue named {queue!r} is known to any node"
+                + ("" if new is not None else f", or it has no such {what}")
+            )
+        self._announce_control()
 
     def _perform(
         self, action: BulkAction, on_batch: Callable[[BulkResult], None] | None = None

@@ -105,9 +105,9 @@ class PolicyStore(Protocol):
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the
-        version. A key keeps the weight that a person has set for it. Return None and change nothing
-        if the queue is unknown, switched off or frozen, or if `supersedes` is not the version in
-        force."""
+        version. A key keeps the weight and the limit that a person has set for it. Return None and
+        change nothing if the queue is unknown, switched off or frozen, or if `supersedes` is not
+        the version in force."""
 
     def roll_back(self, draft: PolicyDraft, version: int, verdict: str) -> Steps[int | None]:
         """Put the weights and limits that were in force before `version` back, as a new version;
@@ -130,6 +130,9 @@ class PolicyStore(Protocol):
 
     def weights(self, queue: str) -> Steps[Weights]:
         """Return the weights of a queue, those of people separate from those of the policy."""
+
+    def limits_by_person(self, queue: str) -> Steps[dict[str, int]]:
+        """Return the limits of a queue that people have set, by fairness key."""
 
     def policy(self, version: int) -> Steps[Policy | None]:
         """Return one version, or None if it is unknown."""

@@ -158,6 +158,11 @@ class TaskRecords(ClusterState, Protocol):
         removes it. Return False if the queue was never registered or submitted to, or if there was
         no weight to remove."""
 
+    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> Steps[bool]:
+        """Set how many tasks of a key may run at once on each node, in place of the limit of a
+        policy; None removes it. Return False if the queue was never registered or submitted to, or
+        if there was no limit to remove. Raises NotSupported on a store without such limits."""
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         """Pause or resume a queue in the whole cluster; return False if the queue was never
         registered or submitted to."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from importlib import import_module, metadata
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from starlette.applications import Starlette
@@ -34,6 +34,9 @@ from fairlead.web.rendering import environment
 from fairlead.web.routing import Handler, Navigation, ScreenRoute, routes_of
 from fairlead.web.sessions import Signer, key_of
 from fairlead.web.static_files import FILES
+
+if TYPE_CHECKING:
+    from fairlead.sharded import SyncShardedQueue
 
 SHORTEST_TOKEN = 16
 """Minimum characters of a token that a person chooses."""
@@ -142,6 +145,7 @@ def console(
     hosts: Collection[str] | None = None,
     frame_ancestors: str = "'none'",
     live: bool = True,
+    sharded: Collection[SyncShardedQueue] = (),
 ) -> Console:
     """Return the console of an application: an ASGI application, alone or under any prefix.
 
@@ -152,7 +156,8 @@ def console(
     task without secrets; `trace_url(trace_id)` the address of a trace. `hosts`: names that the
     header Host may have. `frame_ancestors`: sources that may show the console in a frame, as in the
     Content-Security-Policy. `live=False`: open pages follow no changes, for servers on which each
-    stream holds a thread. Raise ConfigurationError for values that are too weak or wrong.
+    stream holds a thread. `sharded`: sharded queues to show beside the tasks. Raise
+    ConfigurationError for values that are too weak or wrong.
     """
     if not isinstance(app, App):
         raise ConfigurationError(f"app {values.brief(app)}: use a fairlead.App")
@@ -191,11 +196,30 @@ def console(
         navigation=_sorted(entries),
         lake=Lake(app.lake or DEFAULT_LAKE),
         live=LiveHub(app),
+        sharded=_by_name(sharded),
         routes={route.name: route for route in routes},
     )
     if len(parts.routes) < len(routes):
         raise ConfigurationError("two routes of the console have one name")
     return Console(parts, routes)
+
+
+def _by_name(queues: Collection[SyncShardedQueue]) -> dict[str, SyncShardedQueue]:
+    """Return the sharded queues by name. Raise ConfigurationError for a value that is none."""
+    if not queues:
+        return {}
+    from fairlead.sharded import SyncShardedQueue
+
+    found: dict[str, SyncShardedQueue] = {}
+    for queue in values.many("sharded", queues):
+        if not isinstance(queue, SyncShardedQueue):
+            raise ConfigurationError(
+                f"sharded {values.brief(queue)}: give queues as SyncShardedQueue(url, name)"
+            )
+        if queue.name in found:
+            raise ConfigurationError(f"sharded: two queues have the name {queue.name!r}")
+        found[queue.name] = queue
+    return found
 
 
 def screen_modules() -> list[ModuleType]:

@@ -224,7 +224,7 @@ class _Visit:
         is_long = len(scope["path"].encode(errors="surrogatepass")) > MOST_PATH_BYTES
         if is_long or len(scope["query_string"]) > MOST_QUERY_BYTES:
             raise Refusal(414, "The address is too long", f"Use at most {MOST_QUERY_BYTES} bytes.")
-        length = headers.get("content-length", "0")
+        length = headers.get("content-length") or "0"  # WSGI servers may give an empty text
         is_number = length.isascii() and length.isdigit() and len(length) <= 12
         if not is_number or int(length) > MOST_BODY_BYTES:
             raise _too_large()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from fairlead.web.live import LiveHub
 from fairlead.web.sessions import Signer
 
 if TYPE_CHECKING:
+    from fairlead.sharded import SyncShardedQueue
     from fairlead.web.routing import Navigation, ScreenRoute
 
 T = TypeVar("T")
@@ -107,4 +108,6 @@ class ConsoleParts:
     live: LiveHub
     lake: Lake
     """History of the lake, opened at the first request."""
+    sharded: Mapping[str, SyncShardedQueue] = field(default_factory=dict)
+    """Sharded queues that the console shows, by name."""
     reads: SharedReads = field(default_factory=SharedReads)

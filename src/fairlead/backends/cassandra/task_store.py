@@ -159,6 +159,9 @@ class CassandraTaskStore:
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         _refuse("has no weights")
 
+    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> Steps[bool]:
+        _refuse("has no limits of fairness keys")
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         return (yield from registry.pause(queue, paused))
 

@@ -42,7 +42,7 @@ DELETE FROM fairlead_weights WHERE policy IS NOT NULL AND ($1::text = '' OR queu
 
 -- name: clear_limits
 -- $1: a queue, or '' for all
-DELETE FROM fairlead_limits WHERE $1::text = '' OR queue = $1::text
+DELETE FROM fairlead_limits WHERE policy IS NOT NULL AND ($1::text = '' OR queue = $1::text)
 
 -- name: put_weights
 -- $1: queue; $2: version; $3: [[fairness key, weight], ...]. Weights that a person has set stay.
@@ -51,9 +51,10 @@ SELECT $1, j ->> 0, (j ->> 1)::double precision, $2 FROM json_array_elements($3:
 ON CONFLICT (queue, fairness_key) DO NOTHING
 
 -- name: put_limits
--- $1: queue; $2: version; $3: [[fairness key, slots], ...]
+-- $1: queue; $2: version; $3: [[fairness key, slots], ...]. Limits that a person has set stay.
 INSERT INTO fairlead_limits (queue, fairness_key, slots, policy)
 SELECT $1, j ->> 0, (j ->> 1)::integer, $2 FROM json_array_elements($3::json) AS j
+ON CONFLICT (queue, fairness_key) DO NOTHING
 
 -- name: judge
 UPDATE fairlead_policies SET judged_at = $2, verdict = $3 WHERE version = $1 AND state = 'active'
@@ -71,6 +72,9 @@ SELECT queue, mode, author, why, at FROM fairlead_policy_switches ORDER BY queue
 
 -- name: weights
 SELECT fairness_key, weight, policy FROM fairlead_weights WHERE queue = $1 ORDER BY fairness_key
+
+-- name: limits_by_person
+SELECT fairness_key, slots FROM fairlead_limits WHERE queue = $1 AND policy IS NULL ORDER BY fairness_key
 
 -- name: policy
 SELECT * FROM fairlead_policies WHERE version = $1

@@ -267,7 +267,7 @@ class RedisTaskStore:
         return found
 
     def limits(self, queue: str) -> RedisSteps[dict[str, int]]:
-        return {}  # only `tune` sets limits, and it needs SQL
+        return {}  # see `set_limit`
         yield
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> RedisSteps[bool]:
@@ -279,6 +279,13 @@ class RedisTaskStore:
                 fairness_key, weight
             )
         return weight is not None or was_there
+
+    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> RedisSteps[bool]:
+        raise NotSupported(
+            "limits of fairness keys are set where tasks live in a SQL database; on Redis alone,"
+            " declare them in the code: concurrency=Limit(5, per='fairness_key')"
+        )
+        yield
 
     def pause(self, queue: str, paused: bool) -> RedisSteps[bool]:
         return (yield from self._registry.pause(queue, paused))

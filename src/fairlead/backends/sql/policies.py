@@ -91,6 +91,9 @@ class SqlPolicies:
             (found.by_person if policy is None else found.by_policy)[key] = weight
         return found
 
+    def limits_by_person(self, queue: str) -> Steps[dict[str, int]]:
+        return dict((yield self._statement("limits_by_person", queue)))  # type: ignore[arg-type]
+
     def policy(self, version: int) -> Steps[Policy | None]:
         rows = yield self._statement("policy", version)
         return _policy(rows[0]) if rows else None

@@ -216,11 +216,22 @@ class SqlTaskRecords:
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         yield self.statement("change_queues")
-        if not (yield self.statement("weights_changed", queue)):
+        if not (yield self.statement("settings_changed", queue)):
             return False
         if weight is not None:
             yield self.statement("set_weight", queue, fairness_key, weight)
         elif not (yield self.statement("clear_weight", queue, fairness_key)):
+            return False
+        yield from self.announce(Notification(control=True))
+        return True
+
+    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> Steps[bool]:
+        yield self.statement("change_queues")
+        if not (yield self.statement("settings_changed", queue)):
+            return False
+        if limit is not None:
+            yield self.statement("set_limit", queue, fairness_key, limit)
+        elif not (yield self.statement("clear_limit", queue, fairness_key)):
             return False
         yield from self.announce(Notification(control=True))
         return True

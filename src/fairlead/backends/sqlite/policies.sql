@@ -41,7 +41,7 @@ DELETE FROM fairlead_weights WHERE policy IS NOT NULL AND (?1 = '' OR queue = ?1
 
 -- name: clear_limits
 -- ?1: a queue, or '' for all
-DELETE FROM fairlead_limits WHERE ?1 = '' OR queue = ?1
+DELETE FROM fairlead_limits WHERE policy IS NOT NULL AND (?1 = '' OR queue = ?1)
 
 -- name: put_weights
 -- ?1: queue; ?2: version; ?3: [[fairness key, weight], ...]. Weights that a person has set stay.
@@ -50,9 +50,10 @@ SELECT ?1, j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?3) AS j WHERE true
 ON CONFLICT (queue, fairness_key) DO NOTHING
 
 -- name: put_limits
--- ?1: queue; ?2: version; ?3: [[fairness key, slots], ...]
+-- ?1: queue; ?2: version; ?3: [[fairness key, slots], ...]. Limits that a person has set stay.
 INSERT INTO fairlead_limits (queue, fairness_key, slots, policy)
 SELECT ?1, j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?3) AS j WHERE true
+ON CONFLICT (queue, fairness_key) DO NOTHING
 
 -- name: judge
 UPDATE fairlead_policies SET judged_at = ?2, verdict = ?3 WHERE version = ?1 AND state = 'active'
@@ -70,6 +71,9 @@ SELECT queue, mode, author, why, at FROM fairlead_policy_switches ORDER BY queue
 
 -- name: weights
 SELECT fairness_key, weight, policy FROM fairlead_weights WHERE queue = ?1 ORDER BY fairness_key
+
+-- name: limits_by_person
+SELECT fairness_key, slots FROM fairlead_limits WHERE queue = ?1 AND policy IS NULL ORDER BY fairness_key
 
 -- name: policy
 SELECT * FROM fairlead_policies WHERE version = ?1

@@ -526,7 +526,7 @@ SELECT fairness_key, weight FROM fairlead_weights WHERE queue = ?1 ORDER BY fair
 -- name: limits
 SELECT fairness_key, slots FROM fairlead_limits WHERE queue = ?1 ORDER BY fairness_key
 
--- name: weights_changed
+-- name: settings_changed
 UPDATE fairlead_queues SET version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: set_weight
@@ -535,6 +535,13 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy
 
 -- name: clear_weight
 DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
+
+-- name: set_limit
+INSERT INTO fairlead_limits (queue, fairness_key, slots) VALUES (?1, ?2, ?3)
+ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy = NULL
+
+-- name: clear_limit
+DELETE FROM fairlead_limits WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
 
 -- name: heaviest_keys
 -- Returns tasks, weight and share of the fairness keys that have tasks to run, and the number of all such keys. The

@@ -249,10 +249,18 @@ class _Tuning:
                 if self._limits is None
                 else "limits are switched off"
             )
+        of_people = self._management.limits_by_person(queue)
+        found = [change for change in found if change.fairness_key not in of_people]
         rest = limits.keys() - {change.fairness_key for change in found}
         stays = is_held or self._limits is None
         return found + [
-            LimitChange(key, limits[key], None, limits[key] if stays else None, why)
+            LimitChange(
+                key,
+                limits[key],
+                None,
+                limits[key] if stays else None,
+                "its limit was set by a person" if key in of_people else why,
+            )
             for key in sorted(rest)
         ]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from fairlead.errors import NotSupported
 from fairlead.operate.summary import Summary, summary
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
@@ -20,11 +21,17 @@ def routes() -> list[ScreenRoute]:
 
 
 def show_overview(page: Page) -> Response:
-    """Show what needs a person, and all queues."""
+    """Show what needs a person, and all queues. On a store without rows, lead to the screen that
+    says what it has."""
     tenants = page.access.tenants
-    found: Summary = page.shared(
-        ("overview", tenants), lambda: summary(page.context, tenants=tenants)
-    )
+    try:
+        found: Summary = page.shared(
+            ("overview", tenants), lambda: summary(page.context, tenants=tenants)
+        )
+    except NotSupported:
+        if not page.has("sharded"):
+            raise
+        return RedirectResponse(page.link("sharded"), 303)
     return page.render(
         "overview.html",
         summary=found,

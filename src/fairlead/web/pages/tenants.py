@@ -7,6 +7,7 @@ from typing import get_args
 
 from starlette.responses import Response
 
+from fairlead.core.values import MOST_COUNT
 from fairlead.errors import UnknownTask
 from fairlead.model import tenant_of
 from fairlead.operate import tenants as reads
@@ -30,6 +31,7 @@ def routes() -> list[ScreenRoute]:
         screen("/tenants", show_tenants, name="tenants", scoped=True),
         screen("/tenants/tenant", show_tenant, name="tenant", scoped=True),
         action("/tenants/weight", set_weight, name="tenant_weight", action="weight"),
+        action("/tenants/limit", set_limit, name="tenant_limit", action="limit"),
     ]
 
 
@@ -83,4 +85,15 @@ def set_weight(page: Page) -> Response:
     weight = page.form.number("weight", 0.001, 1000.0)
     page.management.set_weight(queue, key, weight, actor=page.access.name)
     what = "the weights of its tasks hold" if weight is None else f"weight {weight:g}"
+    return page.done(f"{key or '(no key)'} in {queue}: {what} from now on.", "tenant", key=key)
+
+
+def set_limit(page: Page) -> Response:
+    """Set how many tasks of a key each node runs at once in one queue, or lift the limit."""
+    key, queue = page.form.exact("key") or "", page.form.required("queue")
+    limit = None
+    if page.form.text("limit") is not None:
+        limit = page.form.whole("limit", 1, MOST_COUNT, 1)
+    page.management.set_limit(queue, key, limit, actor=page.access.name)
+    what = "no limit set at run time" if limit is None else f"at most {limit:,} on each node"
     return page.done(f"{key or '(no key)'} in {queue}: {what} from now on.", "tenant", key=key)

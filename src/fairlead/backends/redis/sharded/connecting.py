@@ -79,3 +79,8 @@ class Connected:
         else:
             refuse_text(redis.get_connection_kwargs())
         self._redis: Any = redis
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self._settings.name

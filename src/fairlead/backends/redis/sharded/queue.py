@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Self, TypeVar
 
 from fairlead.backends.redis.sharded.connecting import Connected, found_letter
+from fairlead.backends.redis.sharded.details import Details
 from fairlead.backends.redis.sharded.heartbeat import Heartbeat
 from fairlead.backends.redis.sharded.message import (
     DeadLetterHead,
@@ -155,6 +156,12 @@ class ShardedQueue(Connected):
     async def stats(self, group: str) -> Stats:
         """Return all counts of the queue, taken at one moment."""
         return await self._do(self._steps.stats(group))
+
+    async def details(self, group: str = "", *, count: int = 20) -> Details:
+        """Return what fills the queue: its groups, the longest streams, and of this group the
+        consumers and, where readers read by tenants, the shard keys; at most `count` (1 to 200) of
+        each, the heaviest first. Raise InvalidMessage for another count."""
+        return await self._do(self._steps.details(group, count))
 
     async def reclaim(
         self, group: str, consumer: str, *, min_idle: float, count: int = 10

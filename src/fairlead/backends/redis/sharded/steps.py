@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from fairlead.backends.redis.sharded import script
+from fairlead.backends.redis.sharded.details import MOST_DETAILS, Details, details_of
 from fairlead.backends.redis.sharded.errors import Empty, InvalidMessage, UnknownMessage
 from fairlead.backends.redis.sharded.message import (
     ClaimEnd,
@@ -369,6 +370,12 @@ class QueueSteps:
         found = yield self._run_for(group, script.STATS)
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
+
+    def details(self, group: str, count: int) -> Steps[Details]:
+        """See `ShardedQueue.details`."""
+        if not 1 <= count <= MOST_DETAILS:
+            raise InvalidMessage(f"count {count!r}: use 1 to {MOST_DETAILS}")
+        return details_of((yield self._run_for(group, script.DETAILS, count)))
 
     def len(self) -> Steps[int]:
         """See `ShardedQueue.len`."""

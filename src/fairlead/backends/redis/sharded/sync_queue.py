@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Self, TypeVar
 
 from fairlead.backends.redis.sharded.connecting import Connected, found_letter
+from fairlead.backends.redis.sharded.details import Details
 from fairlead.backends.redis.sharded.heartbeat import SyncHeartbeat
 from fairlead.backends.redis.sharded.message import (
     DeadLetterHead,
@@ -108,6 +109,10 @@ class SyncShardedQueue(Connected):
     def stats(self, group: str) -> Stats:
         """See `ShardedQueue.stats`."""
         return self._do(self._steps.stats(group))
+
+    def details(self, group: str = "", *, count: int = 20) -> Details:
+        """See `ShardedQueue.details`."""
+        return self._do(self._steps.details(group, count))
 
     def reclaim(
         self, group: str, consumer: str, *, min_idle: float, count: int = 10

@@ -301,12 +301,12 @@ CREATE TABLE fairlead_weights (
     PRIMARY KEY (queue, fairness_key)
 ) STRICT, WITHOUT ROWID;
 
--- Limits of fairness keys in the active policy. Limits in the code apply as well.
+-- Limits of fairness keys that a person or the active policy has set. Limits in the code apply as well.
 CREATE TABLE fairlead_limits (
     queue        TEXT    NOT NULL,
     fairness_key TEXT    NOT NULL,
     slots        INTEGER NOT NULL CHECK (slots >= 1),  -- number of slots that the key may hold on each node
-    policy       INTEGER NOT NULL,                -- policy version that computed the limit
+    policy       INTEGER,                         -- policy version that computed the limit; NULL: a person set it, so no policy changes it
     PRIMARY KEY (queue, fairness_key)
 ) STRICT, WITHOUT ROWID;
 

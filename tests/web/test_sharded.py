@@ -1,0 +1,149 @@
+"""The screens of sharded queues, on a real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlead import App
+from fairlead.errors import ConfigurationError
+from fairlead.web import Access, console
+from tests.web.browsing import Browser, with_access
+
+if TYPE_CHECKING:
+    from fairlead.sharded import SyncShardedQueue
+
+pytest.importorskip("redis", reason="needs the extra redis")
+
+
+@pytest.fixture
+def queues(redis_url: str) -> Iterator[list[SyncShardedQueue]]:
+    """Yield a queue read by tenants, with claims and three dead letters, and an unused one."""
+    from fairlead.sharded import SyncShardedQueue
+
+    with ExitStack() as stack:
+        images = stack.enter_context(
+            SyncShardedQueue(redis_url, "images", reads="tenants", max_deliveries=1)
+        )
+        unused = stack.enter_context(SyncShardedQueue(redis_url, "unused"))
+        for number in range(3):
+            images.write({"n": number, "html": "<b>"}, shard_key="bad")
+        images.read_many("resizers", "gone", count=3)
+        assert images.reclaim("resizers", "ann", min_idle=0) == []  # all three are dead letters
+        for _ in range(5):
+            images.write({"n": 1}, shard_key="acme")
+        images.write({"n": 1}, shard_key="bo")
+        images.read("resizers", "ann")
+        yield [images, unused]
+
+
+async def test_the_screen_shows_lengths_claims_consumers_and_the_heaviest_keys(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    browser = Browser(with_access(app, Access.full(name="ada"), sharded=queues))
+    page = (await browser.get("/sharded")).text
+    assert "images" in page and "unused" in page and "no reader yet" in page
+    page = (await browser.get("/sharded/queue?name=images&group=resizers")).text
+    keys = page[page.index("<h2>Shard keys") : page.index("<h2>Streams")]
+    assert keys.index(">acme<") < keys.index(">bo<")
+    consumers = page[page.index("<h2>Consumers") : page.index("<h2>Dead letters")]
+    assert ">ann<" in consumers and 'class="num">1<' in consumers
+    assert "html=&lt;b&gt;" in page and "<b>" not in page
+    details = queues[0].details("resizers")
+    assert [(key.shard_key, key.messages) for key in details.shard_keys][:1] == [("acme", 4)]
+
+
+async def test_dead_letters_are_paged_and_requeued_or_deleted_after_a_confirmation(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    images = queues[0]
+    first, second, third = (letter.id for letter in images.dead_letter_heads())
+    browser = Browser(with_access(app, Access.full(name="ada"), sharded=queues))
+    page = await browser.get("/sharded/queue?name=images&rows=2")
+    assert first in page.text and third not in page.text and "after=" in page.text
+    position = images.dead_letter_heads(count=2)[-1].position
+    page = await browser.get(f"/sharded/queue?name=images&rows=2&after={position}")
+    assert third in page.text and first not in page.text
+    page = await browser.post("/sharded/confirm/requeue", name="images", id=[first, third])
+    assert page.status_code == 200 and "2 dead letters" in page.text
+    assert images.stats("resizers").dead == 3  # nothing is done before the confirmation
+    response = await browser.post("/sharded/requeue", name="images", id=[first, third])
+    assert response.status_code == 303
+    assert "2 of 2: is in the queue again" in (await browser.get("/sharded/queue?name=images")).text
+    assert (images.stats("resizers").dead, images.stats("resizers").messages) == (1, 8)
+    response = await browser.post("/sharded/delete", name="images", id=[second, third])
+    assert "1 of 2: is deleted" in (await browser.get("/sharded/queue?name=images")).text
+    assert images.dead_letter_heads() == []
+    found = app.management.audit.list(actor="ada")
+    assert [(entry.verb, entry.subject, entry.details) for entry in found] == [
+        ("delete_dead_letters", "sharded queue images", f"{second} {third}"),
+        ("requeue_dead_letters", "sharded queue images", f"{first} {third}"),
+    ]
+
+
+async def test_fields_of_dead_letters_are_masked(app: App, queues: list[SyncShardedQueue]) -> None:
+    def mask(name: str, fields: dict[str, str]) -> dict[str, str]:
+        return dict.fromkeys(fields, f"{name} ***")
+
+    browser = Browser(with_access(app, Access.full(), sharded=queues, mask=mask))
+    page = (await browser.get("/sharded/queue?name=images")).text
+    assert "html=images ***" in page and "&lt;b&gt;" not in page
+
+
+async def test_a_weight_of_a_shard_key_is_set_and_cleared(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    browser = Browser(with_access(app, Access.full(name="ada"), sharded=queues))
+    await browser.get("/sharded/queue?name=images")
+    form = {"name": "images", "shard_key": "acme"}
+    await browser.post("/sharded/weight", **form, weight="2.5")
+    weights = {key.shard_key: key.weight for key in queues[0].details("resizers").shard_keys}
+    assert weights == {"acme": 2.5, "bo": None}
+    await browser.post("/sharded/weight", **form, weight="")
+    assert queues[0].details("resizers").shard_keys[0].weight is None
+    verbs = [entry.verb for entry in app.management.audit.list(fairness_key="acme")]
+    assert verbs[:2] == ["clear_weight", "set_weight"]
+
+
+async def test_who_may_not_act_sees_no_boxes_and_wrong_requests_say_what_is_wrong(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    reader = Browser(with_access(app, Access.read(), sharded=queues))
+    page = await reader.get("/sharded/queue?name=images")
+    assert "Requeue" not in page.text and 'type="checkbox"' not in page.text
+    of_tenant = Browser(with_access(app, Access.read(tenants={"acme"}), sharded=queues))
+    assert (await of_tenant.get("/sharded")).status_code == 403
+    browser = Browser(with_access(app, Access.full(), sharded=queues))
+    assert (await browser.get("/sharded/queue?name=other")).status_code == 404
+    await browser.get("/sharded")
+    response = await browser.post("/sharded/requeue", name="images")
+    assert response.status_code == 400 and "no dead letter is selected" in response.text
+    response = await browser.post("/sharded/requeue", name="images", id=["x"] * 101)
+    assert response.status_code == 400
+
+
+async def test_without_a_server_the_screen_says_so_for_that_queue_alone(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    from fairlead.sharded import SyncShardedQueue
+
+    with SyncShardedQueue("redis://127.0.0.1:1/0", "away") as away:
+        browser = Browser(with_access(app, Access.full(), sharded=[*queues, away]))
+        page = await browser.get("/sharded")
+        assert page.status_code == 200 and "cannot be read" in page.text and "resizers" in page.text
+        assert (await browser.get("/sharded/queue?name=away")).status_code == 503
+
+
+def test_wrong_queues_are_refused(app: App, redis_url: str) -> None:
+    from fairlead.sharded import SyncShardedQueue
+
+    for wrong in ([redis_url], redis_url, 7):
+        with pytest.raises(ConfigurationError, match="sharded"):
+            console(app, sharded=wrong)  # type: ignore[arg-type]
+    queue = SyncShardedQueue(redis_url, "images")
+    with pytest.raises(ConfigurationError, match="two queues"):
+        console(app, sharded=[queue, queue])
+    queue.close()
