@@ -340,6 +340,8 @@ async def test_each_action_of_a_person_is_noted_with_its_outcome(shop) -> None:
     changed, refused = management.audit.list(task_id=ids[0])[-1], management.audit.list(actor="Bob")
     assert (changed.queue, changed.fairness_key) == ("default", "acme")
     assert changed.details == '{"priority":1}'
+    asked = management.actions.ask(NewValues(priority=2, actor="Ada"), management.where())
+    assert management.audit.list(action=asked.id)[0].details == '{"priority":2}'
     assert "is CANCELLED: it is finished" in str(refused[0].details)
     weights = management.audit.list(fairness_key="acme", verb="set_weight")
     assert [entry.details for entry in weights] == ["2.5"]

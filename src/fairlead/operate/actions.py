@@ -245,7 +245,7 @@ class ActionManagement:
             queue=draft.where.queue,
             fairness_key=draft.where.fairness_key,
             action=action.id,
-            details=draft.change,
+            details=from_text(draft.change).details(),
         )
         yield from self._store.audit().add([entry])
         return action
@@ -288,7 +288,8 @@ class ActionManagement:
             )
         after = batches.claimed(action, _performer(), at)
         if not is_here:
-            after = batches.stopped(after, ActionState.WAITING, at)
+            waiting = batches.stopped(after, ActionState.WAITING, at)
+            after = msgspec.structs.replace(waiting, performer=None)
         yield from self._actions.save(after)
         entry = self._recorder.entry(actor, "resume_action", action=id)
         yield from self._store.audit().add([entry])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -31,6 +32,7 @@ def environment() -> Environment:
     )
     found.filters.update(
         count=count,
+        described=described,
         duration=duration,
         exact=exact,
         iso=iso,
@@ -63,6 +65,19 @@ def count(number: int | None, most: int | None = None) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """Return a number and its noun, such as `1 task` or `3 tasks`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def described(details: str | None) -> str | None:
+    """Return the values of a change, which the audit log keeps as JSON, as `priority 3`; another
+    text as it is."""
+    try:
+        values = msgspec.json.decode(details or "", type=dict[str, int | float | str])
+    except msgspec.MsgspecError:
+        return details
+    shown = {
+        name: when(int(value)) if name == "run_at" else value for name, value in values.items()
+    }
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def percent(share: float | None) -> str:

@@ -172,10 +172,11 @@ async def _processing(context: OperateContext, record: TaskRecord) -> Reason:
 
 def _in_error(record: TaskRecord) -> Reason:
     text = (record.error_text or "").split("\n")[0]
+    runs = "1 attempt" if record.attempt == 1 else f"{record.attempt} attempts"
     return Reason(
         kind="in_error",
         severity="problem",
-        what=f"ERROR after {record.attempt} attempts: {record.error_type}: {text}",
+        what=f"ERROR after {runs}: {record.error_type}: {text}",
         must_happen=f"`fairlead tasks retry {record.id}` or `fail`",
     )
 

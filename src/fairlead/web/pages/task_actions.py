@@ -91,7 +91,8 @@ def _confirm(verb: str) -> Handler:
             question=_QUESTIONS[verb],
             number=number,
             first=records,
-            fields={"task": ids} if ids else {"scope": "matching", **matching},
+            fields={"task": ids, **matching} if ids else {"scope": "matching", **matching},
+            back=page.link("tasks", **matching),
         )
 
     return confirm

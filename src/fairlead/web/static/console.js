@@ -4,6 +4,7 @@
 (() => {
   // Times -------------------------------------------------------------------------------------
   const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
   const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 
   function localTimes(root) {
@@ -11,7 +12,9 @@
       const at = new Date(time.dateTime);
       if (Number.isNaN(at.getTime())) continue;
       time.dataset.local = "";
-      time.textContent = ("short" in time.dataset ? short : full).format(at);
+      const isToday = at.toDateString() === new Date().toDateString();
+      time.textContent = ("short" in time.dataset ? short : isToday ? clock : full).format(at);
+      time.title = `${full.format(at)} (${time.title})`;
     }
   }
 

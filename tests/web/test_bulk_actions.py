@@ -1,0 +1,61 @@
+"""Bulk actions on the console: who may go on with one, who performs it, and the list that a viewer
+comes back to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fairlead import App
+from fairlead.operate.changes import Cancel, NewValues
+from fairlead.ports.action_store import ActionState
+from fairlead.web import Access
+from tests.web.browsing import Browser, with_access
+
+
+def interrupted(app: App) -> int:
+    """Return the id of an interrupted action that cancels tasks."""
+    actions = app.management.actions
+    asked = actions.ask(Cancel(), app.management.where())
+    actions.interrupt(asked.id)
+    return asked.id
+
+
+def may(app: App, actions: Collection[str]) -> Browser:
+    return Browser(with_access(app, Access(actions=frozenset(actions), name="ada")))
+
+
+async def test_a_worker_goes_on_with_an_action_and_the_console_does_not_claim_it(app: App) -> None:
+    number, browser = interrupted(app), may(app, {"retry", "cancel"})
+    assert "Go on" in (await browser.get(f"/actions/action?id={number}")).text
+    assert (await browser.post("/actions/resume", id=number)).status_code == 303
+    found = app.management.actions.show(number)
+    assert (found.state, found.performer) == (ActionState.WAITING, None)
+
+
+async def test_who_may_not_cancel_cannot_go_on_with_a_cancellation(app: App) -> None:
+    number, browser = interrupted(app), may(app, {"retry"})
+    assert "Go on" not in (await browser.get(f"/actions/action?id={number}")).text
+    response = await browser.post("/actions/resume", id=number)
+    assert response.status_code == 403 and "cancel" in response.text
+    assert app.management.actions.show(number).state == ActionState.INTERRUPTED
+
+
+async def test_a_viewer_comes_back_to_the_filtered_list_after_a_change_of_selected_tasks(
+    app: App,
+) -> None:
+    browser = may(app, {"cancel"})
+    await browser.get("/tasks?queue=mail&tenant=acme")
+    task = app.management.page(limit=1).tasks[0].id
+    chosen = {"task": task, "queue": "mail", "tenant": "acme"}
+    confirmation = (await browser.post("/tasks/confirm/cancel", **chosen)).text
+    for name in ("queue", "tenant"):
+        assert f'type="hidden" name="{name}"' in confirmation
+    assert 'href="/tasks?queue=mail&amp;tenant=acme">Back' in confirmation
+    response = await browser.post("/tasks/cancel", **chosen)
+    assert response.headers["location"] == "/tasks?queue=mail&tenant=acme"
+
+
+async def test_the_log_shows_the_values_of_a_change_in_words(app: App) -> None:
+    app.management.actions.ask(NewValues(priority=3, actor="ada"), app.management.where())
+    log = (await may(app, ()).get("/audit")).text
+    assert "priority 3" in log and "{" not in log.split("<main", 1)[1]
