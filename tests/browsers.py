@@ -15,13 +15,24 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    Request,
+    Response,
+    sync_playwright,
+)
 
 from services import MissingProgram
 
 _AXE_RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 }
+
+ZONE = "Europe/Berlin"
+"""Time zone of every viewer."""
 
 
 @contextmanager
@@ -54,8 +65,10 @@ class Viewer:
         *,
         scheme: Literal["light", "dark"] = "light",
         width: int = 1280,
+        has_scripts: bool = True,
     ) -> None:
-        """Open the window; visit nothing yet. `width`: of the window, in pixels."""
+        """Open the window; visit nothing yet. `width`: of the window, in pixels. `has_scripts`:
+        whether the browser runs JavaScript."""
         self.address = address.rstrip("/")
         self.complaints: list[str] = []
         self._host = urlsplit(address).netloc
@@ -63,10 +76,12 @@ class Viewer:
             viewport={"width": width, "height": 900},
             color_scheme=scheme,
             reduced_motion="reduce",
-            timezone_id="Europe/Berlin",
+            timezone_id=ZONE,
+            java_script_enabled=has_scripts,
         )
         self.page: Page = self._context.new_page()
         self.page.on("console", self._on_console)
+        self.page.on("dialog", self._on_dialog)
         self.page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
         self.page.on("request", self._on_request)
         self.page.on("response", self._on_response)
@@ -76,10 +91,11 @@ class Viewer:
         self.page.goto(f"{self.address}{path}", wait_until="load")
         return self.page
 
-    def axe(self) -> list[str]:
-        """Return the violations of WCAG 2.2 AA that axe finds on the present page: rule, help and the
-        first elements."""
-        found: dict[str, Any] = Axe().run(self.page, options=_AXE_RULES).response
+    def axe(self, *rules: str) -> list[str]:
+        """Return the violations that axe finds on the present page: rule, help and the first
+        elements. `rules`: those to check; all of WCAG 2.2 AA without any."""
+        options = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else _AXE_RULES
+        found: dict[str, Any] = Axe().run(self.page, options=options).response
         return [
             f"{each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
             for each in found["violations"]
@@ -97,6 +113,10 @@ class Viewer:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
             self.complaints.append(f"{message.type}: {message.text}")
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app as command
+from tests.consoles import serving
 
 pytestmark = [pytest.mark.system_time, pytest.mark.slow]
 
@@ -36,28 +33,6 @@ from fairlead.web import Access
 def authorize(request):
     return Access.read() if request.headers.get("x-user") == "ada" else Access.none()
 """
-
-
-@contextmanager
-def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """Start a command that serves the console; yield the process, the base and the token."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", *words, "--port", "0"],
-        cwd=folder,
-        env=os.environ | {"NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/(?:login\?token=(\S+))?\n", line)
-        assert found is not None, line or process.communicate()
-        yield process, found[1], found[2]
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
