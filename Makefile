@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions
+.PHONY: help demo docs console-pictures picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -54,6 +54,9 @@ coverage: $(STAMP) postgresql pgbouncer java redis chromium  ## measure the line
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
+
+console-pictures: $(STAMP) chromium  ## take the pictures of the web console for its guide; two minutes
+	@$(BIN)/python -m scripts.console_pictures
 
 picture:  ## draw the picture of ARCHITECTURE.md from its text
 	@sh scripts/need_graphviz.sh

@@ -1,0 +1,146 @@
+"""Take the pictures of docs/how-to/console.md: every screen of the web console, in light and dark,
+over the workload of scripts/console_shop.py.
+
+    python -m scripts.console_pictures [FOLDER]     (default: docs/how-to/console)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Unpack
+
+from PIL import Image
+
+from fairlead import App
+from fairlead.model import State
+from fairlead.operate.changes import Cancel, Change, Retry
+from fairlead.operate.filters import TaskFilters, task_filter
+from fairlead.web import console
+from tests.browsers import Viewer, started
+from tests.consoles import serving, until, working
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "how-to" / "console"
+MOST_BYTES = 2_500_000
+"""Bytes of all pictures together."""
+WIDTH, LOWEST, HEIGHT = 1280, 720, 1100
+COLORS = 128
+
+
+def main(folder: Path) -> int:
+    """Take all pictures. Return 1 if they are too big together."""
+    with tempfile.TemporaryDirectory(prefix="shop-") as temporary:
+        work = Path(temporary)
+        os.environ["SHOP_URL"] = f"sqlite:///{work}/shop.db"
+        # Tracebacks on the pictures name the files of this folder.
+        (work / "src").symlink_to(ROOT / "src")
+        shutil.copy(ROOT / "scripts" / "console_shop.py", work / "shop.py")
+        environment = {"SHOP_URL": os.environ["SHOP_URL"], "PYTHONPATH": f"{work / 'src'}:{work}"}
+        sys.path.insert(0, str(work))
+        shop = importlib.import_module("shop")
+        shop.app.migrate()
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(
+                    working(
+                        work,
+                        "shop:app",
+                        "--concurrency",
+                        "12",
+                        environment=environment,
+                    )
+                )
+            until(lambda: len(shop.app.management.periodic.list()) == 3)
+            shop.settle()
+            shop.fill()
+            until(lambda: _ready(shop.app, "exports") <= 5_600)
+            _act(shop, Retry(actor=shop.BEN), tenant="initech", name="charge_card")
+            _act(shop, Cancel(actor=shop.ADA), tenant="tyrell", queue="webhooks")
+            process, base, token = stack.enter_context(
+                serving(
+                    work,
+                    "web",
+                    "shop:app",
+                    "--title",
+                    "Shop",
+                    environment=environment,
+                )
+            )
+            assert process.poll() is None
+            with started() as browser:
+                paths = _paths(shop.app)
+                for scheme in ("light", "dark"):
+                    viewer = Viewer(browser, base, scheme=scheme, width=WIDTH)
+                    viewer.visit(f"/login?token={token}")
+                    for name, path in paths.items():
+                        shop.go_on()
+                        _take(viewer, path, folder / f"{name.replace('_', '-')}-{scheme}.png")
+                    assert viewer.complaints == [], viewer.complaints
+                    viewer.close()
+        shop.app.close()
+    size = sum(file.stat().st_size for file in folder.glob("*.png"))
+    print(f"{len(list(folder.glob('*.png')))} pictures, {size:,} bytes")
+    return int(size > MOST_BYTES)
+
+
+def _act(shop: ModuleType, change: Change, **filters: Unpack[TaskFilters]) -> None:
+    """Let a worker change all tasks that match, and wait for its end."""
+    actions = shop.app.management.actions
+    asked = actions.ask(change, task_filter(filters, None, shop.app.clock.now()))
+    until(lambda: actions.show(asked.id).ended_at is not None)
+
+
+def _ready(app: App, queue: str) -> int:
+    return sum(each.submitted for each in app.management.queues() if each.queue == queue)
+
+
+def _paths(app: App) -> dict[str, str]:
+    """Return the addresses of all screens by the names of their pictures, from the console itself;
+    the screens of one thing show one that has something to tell."""
+    management = app.management
+    error = management.page(state=State.ERROR, name="charge_card", limit=1).tasks[0]
+    asked = management.actions.list(limit=1)[0]
+    queries = {
+        "task": f"?id={error.id}",
+        "tenant": "?key=globex",
+        "queue": "?name=exports",
+        "ordered_queue": "?name=ledger",
+        "action": f"?id={asked.id}",
+        "policy": "?version=2",
+    }
+    found = {
+        route.name: f"{route.path}{queries.get(route.name, '')}"
+        for route in console(app).screens
+        if route.action is None and route.name != "live"
+    }
+    found["tasks_errors"] = f"{found['tasks']}?state=ERROR"
+    return found
+
+
+def _take(viewer: Viewer, path: str, file: Path) -> None:
+    """Take the picture of one screen, down to the end of the page or HEIGHT."""
+    page = viewer.visit(path)
+    page.set_viewport_size({"width": WIDTH, "height": LOWEST})
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": WIDTH, "height": min(HEIGHT, height)})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=file, animations="disabled")
+    _shrink(file)
+
+
+def _shrink(file: Path) -> None:
+    """Keep few colours: a picture of text needs no more."""
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(COLORS, kmeans=2, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
