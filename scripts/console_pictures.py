@@ -118,7 +118,9 @@ def _paths(app: App) -> dict[str, str]:
     found = {
         route.name: f"{route.path}{queries.get(route.name, '')}"
         for route in console(app).screens
-        if route.action is None and route.name != "live" and not route.path.startswith("/api/")
+        if route.action is None
+        and route.name not in ("live", "sharded_queue")
+        and not route.path.startswith("/api/")
     }
     found["tasks_errors"] = f"{found['tasks']}?state=ERROR"
     return found
