@@ -43,16 +43,16 @@ def test_another_mark_of_the_store_is_a_change_and_the_first_is_not() -> None:
 
 
 def test_many_viewers_beside_busy_workers_hear_less_often() -> None:
-    def told(viewers: int) -> int:
+    def count(viewers: int) -> int:
         changes = Changes()
         for tenth in range(1200):
             changes.add()
             changes.look(tenth / 10, viewers)
         return changes.number
 
-    assert told(1) == 120
-    assert told(20) == 12
-    assert told(500) == 4
+    assert count(1) == 120
+    assert count(20) == 12
+    assert count(500) == 4
 
 
 @pytest.mark.system_time
