@@ -2,7 +2,7 @@
 viewers look, and the workers' drain rate beside them; prints a line of JSON for each result.
 
 python bench/console.py [--store postgres|sqlite] [--tasks 5000000] [--attempts 50000000]
-                        [--viewers 20] [--drain 20000] [--pairs 5] [--folder FOLDER]
+                        [--viewers 20] [--drain 100000] [--pairs 5] [--folder FOLDER]
 
 The tables are copies of real rows (see bench/console_fill.py). Each screen is opened 40 times by
 one viewer, each time with another parameter where it has one; `first` is the first visit, for which
@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=5_000_000)
     parser.add_argument("--attempts", type=int, default=50_000_000)
     parser.add_argument("--viewers", type=int, default=20)
-    parser.add_argument("--drain", type=int, default=20_000)
+    parser.add_argument("--drain", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--folder", help="Keep the SQLite file here.")
     given = parser.parse_args()
@@ -248,13 +248,15 @@ async def watch(served: Served, ids: list[str], given: argparse.Namespace) -> No
     """Print the statements a second of viewers at rest, and the drain rate with and without."""
     await watch_at_rest(served, ids, given.viewers)
     rates: dict[str, list[float]] = {"alone": [], "watched": []}
+    costs: dict[str, list[float]] = {"alone": [], "watched": []}
     used = seconds = 0.0
     for _ in range(given.pairs):
         for how, viewers in (("alone", 0), ("watched", given.viewers)):
             async with watching(served, ids, viewers):
                 began, before = time.perf_counter(), served.seconds
-                rate = await asyncio.to_thread(drain_rate, served.url, given.drain)
+                rate, cost = await asyncio.to_thread(drain, served.url, given.drain)
                 rates[how].append(rate)
+                costs[how].append(cost)
                 if viewers:
                     used += served.seconds - before
                     seconds += time.perf_counter() - began
@@ -266,6 +268,10 @@ async def watch(served: Served, ids: list[str], given: argparse.Namespace) -> No
         median_of_pairs=round(
             statistics.median(b / a for a, b in zip(rates["alone"], rates["watched"], strict=True)),
             3,
+        ),
+        worker_microseconds={how: [round(cost, 1) for cost in each] for how, each in costs.items()},
+        worker_microseconds_ratio=round(
+            statistics.median(costs["watched"]) / statistics.median(costs["alone"]), 3
         ),
         console_processor_share=round(used / seconds, 4),
         load=round(os.getloadavg()[0], 1),
@@ -315,8 +321,9 @@ async def watching(served: Served, ids: list[str], viewers: int) -> AsyncIterato
                 raise AssertionError(f"a viewer has ended: {result!r}")
 
 
-def drain_rate(url: str, tasks: int) -> float:
-    """Return the tasks a second of one worker process that drains a queue of its own."""
+def drain(url: str, tasks: int) -> tuple[float, float]:
+    """Return the tasks a second of one worker process that drains a queue of its own, and its
+    processor time for each task in microseconds."""
     script = ROOT / "bench" / "console_drain.py"
     found = subprocess.run(
         [sys.executable, str(script), url, str(tasks)],
@@ -325,7 +332,7 @@ def drain_rate(url: str, tasks: int) -> float:
         text=True,
         check=True,
     )
-    return float(found.stdout)
+    return float(found.stdout), float(found.stderr.splitlines()[-1])
 
 
 if __name__ == "__main__":
