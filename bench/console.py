@@ -80,8 +80,6 @@ LIVE = [
 """Screens that follow changes."""
 REST_SECONDS = 6.0
 """Seconds after which nothing that screens share is used any more."""
-WATCHED_SECONDS = 120.0
-"""Seconds of the measurement at rest: twice the time after which open pages are loaded again."""
 
 
 def main() -> int:
@@ -94,6 +92,12 @@ def main() -> int:
     parser.add_argument("--viewers", type=int, default=20)
     parser.add_argument("--drain", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument(
+        "--rest",
+        type=float,
+        default=120,
+        help="Seconds to watch at rest; pages reload each minute.",
+    )
     parser.add_argument("--folder", help="Keep the SQLite file here.")
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -246,7 +250,7 @@ async def logged_in(address: str) -> AsyncIterator[httpx.AsyncClient]:
 
 async def watch(served: Served, ids: list[str], given: argparse.Namespace) -> None:
     """Print the statements a second of viewers at rest, and the drain rate with and without."""
-    await watch_at_rest(served, ids, given.viewers)
+    await watch_at_rest(served, ids, given.viewers, given.rest)
     rates: dict[str, list[float]] = {"alone": [], "watched": []}
     costs: dict[str, list[float]] = {"alone": [], "watched": []}
     used = seconds = 0.0
@@ -278,16 +282,16 @@ async def watch(served: Served, ids: list[str], given: argparse.Namespace) -> No
     )
 
 
-async def watch_at_rest(served: Served, ids: list[str], viewers: int) -> None:
+async def watch_at_rest(served: Served, ids: list[str], viewers: int, seconds: float) -> None:
     """Print the statements a second of the viewers, above those without viewers."""
     counts, shares = [], []
     for number in (0, viewers):
         async with watching(served, ids, number):
             await asyncio.sleep(10)
             before, used = served.statements(), served.seconds
-            await asyncio.sleep(WATCHED_SECONDS)
-            counts.append((served.statements() - before) / WATCHED_SECONDS)
-            shares.append((served.seconds - used) / WATCHED_SECONDS)
+            await asyncio.sleep(seconds)
+            counts.append((served.statements() - before) / seconds)
+            shares.append((served.seconds - used) / seconds)
     say(
         viewers=viewers,
         statements_per_second=round(counts[1] - counts[0], 2),
