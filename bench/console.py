@@ -336,7 +336,8 @@ def drain(url: str, tasks: int) -> tuple[float, float]:
         text=True,
         check=True,
     )
-    return float(found.stdout), float(found.stderr.splitlines()[-1])
+    rate, cost = map(float, found.stdout.split())
+    return rate, cost
 
 
 if __name__ == "__main__":

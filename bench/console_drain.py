@@ -1,5 +1,5 @@
-"""Submit tasks to a queue of their own, drain them with one worker, and print the rate; on standard
-error, the processor time of the worker for each task, in microseconds."""
+"""Submit tasks to a queue of their own, drain them with one worker, and print the rate and the
+processor time of the worker for each task in microseconds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ async def main(url: str, tasks: int) -> None:
     async with running(app, queues=["drain"]):
         await ended.wait()
         seconds, used = time.perf_counter() - began, time.process_time() - used
-    print(tasks / seconds)
-    print(used / tasks * 1e6, file=sys.stderr)
+    print(tasks / seconds, used / tasks * 1e6)
 
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
