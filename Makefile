@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs console-pictures picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions
+.PHONY: help demo docs console-pictures picture test test-all test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -115,6 +115,9 @@ bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tas
 
 bench-actions: $(STAMP) postgresql  ## measure a bulk retry of 1,000,000 tasks: rate, memory, interruption; ten minutes
 	@$(BIN)/python bench/actions.py
+
+bench-console: $(STAMP) postgresql  ## measure the web console beside 5,000,000 tasks and 50,000,000 attempts; two hours and 60 GB
+	@for store in postgres sqlite; do $(BIN)/python bench/console.py --store $$store; done
 
 bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a transaction open for 30 minutes, at 800 and at 5,000 tasks/s, and its peers; over two hours
 	@for rate in 800 5000; do $(BIN)/python bench/open_transaction.py --rate $$rate --beside 1800; done

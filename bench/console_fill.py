@@ -1,8 +1,8 @@
 """A big task table for benchmarks of the console: real rows of each state, copied by statements of
 the database until the tables have the wanted sizes.
 
-The copies differ in id, fairness key, time and position. Nothing runs them; they are there to be
-looked at.
+The copies differ in id, fairness key, ordering key, time and position. Nothing runs them; they are
+there to be looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ KEYS = 10_000
 CHUNK = 1_000_000
 """Rows that one statement writes."""
 
+INCIDENTS = """
+INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details,
+       deliver_at, delivered_at)
+SELECT 'error', {id}, version, queue, name, run_at, run_at, error_text, run_at, run_at
+  FROM fairlead_tasks
+ WHERE state = 'ERROR'
+ON CONFLICT DO NOTHING
+"""
+"""Each task in ERROR has an incident."""
+
 
 def fill(url: str, tasks: int, attempts: int) -> None:
     """Copy the tasks and attempts that are in the store until there are so many more."""
@@ -33,9 +43,15 @@ def _postgres(url: str, tasks: int, attempts: int) -> None:
         "(lpad(to_hex(%(ms)s + n), 12, '0') || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid"
     )
     key = "'tenant-' || (n %% %(tenants)s) || '/key-' || (n %% %(keys)s)"
-    ready = "CASE WHEN t.ready_seq IS NULL THEN NULL ELSE nextval('fairlead_ready_seq') END"
+    following = "CASE WHEN t.{} IS NULL THEN NULL ELSE nextval('fairlead_ready_seq') END"
     changed = {
-        "fairlead_tasks": {"id": new_id, "fairness_key": key, "ready_seq": ready},
+        "fairlead_tasks": {
+            "id": new_id,
+            "fairness_key": key,
+            "ordering_key": "t.ordering_key || n",
+            "unique_key": "NULL",
+            **{name: following.format(name) for name in ("ready_seq", "due_seq", "order_seq")},
+        },
         "fairlead_attempts": {
             "task_id": new_id,
             "fairness_key": key,
@@ -67,6 +83,7 @@ def _postgres(url: str, tasks: int, attempts: int) -> None:
                 count, lambda bounds, copy=copy: connection.execute(copy, {**bounds, "keys": KEYS})
             )
             connection.execute("DROP TABLE template")
+        connection.execute(INCIDENTS.format(id="id::text"))
         for table in changed:
             connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(sql.Identifier(table)))
 
@@ -77,9 +94,16 @@ def _sqlite(url: str, tasks: int, attempts: int) -> None:
         " substr(printf('%012x', :ms + n), 9), n)"
     )
     key = "printf('tenant-%d/key-%d', n % :tenants, n % :keys)"
-    ready = "CASE WHEN t.ready_seq IS NULL THEN NULL ELSE t.ready_seq + n * 100 END"
+    ready = "CASE WHEN t.ready_seq IS NULL THEN NULL ELSE :first + n END"
     changed = {
-        "fairlead_tasks": {"id": new_id, "fairness_key": key, "ready_seq": ready},
+        "fairlead_tasks": {
+            "seq": ":first + n",
+            "id": new_id,
+            "fairness_key": key,
+            "ordering_key": "t.ordering_key || n",
+            "unique_key": "NULL",
+            "ready_seq": ready,
+        },
         "fairlead_attempts": {
             "task_id": new_id,
             "fairness_key": key,
@@ -88,13 +112,17 @@ def _sqlite(url: str, tasks: int, attempts: int) -> None:
     }
     connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA synchronous = off")
+    (first,) = connection.execute("SELECT value + 1 FROM fairlead_sequence").fetchone()
+    connection.execute("UPDATE fairlead_sequence SET value = value + 1 + ?", (tasks,))
     for table, count in (("fairlead_tasks", tasks), ("fairlead_attempts", attempts)):
         connection.execute(
             "CREATE TEMP TABLE template AS SELECT row_number() OVER () - 1 AS nr, t.*"
             f" FROM {table} t"
         )
         columns = [
-            row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "seq"
+            row[1]
+            for row in connection.execute(f"PRAGMA table_info({table})")
+            if row[1] != "seq" or "seq" in changed[table]
         ]
         values = [changed[table].get(name, f't."{name}"') for name in columns]
         copy = (
@@ -104,9 +132,13 @@ def _sqlite(url: str, tasks: int, attempts: int) -> None:
             " ON t.nr = n % (SELECT count(*) FROM template)"
         )
         _in_chunks(
-            count, lambda bounds, copy=copy: connection.execute(copy, {**bounds, "keys": KEYS})
+            count,
+            lambda bounds, copy=copy: connection.execute(
+                copy, {**bounds, "keys": KEYS, "first": first}
+            ),
         )
         connection.execute("DROP TABLE template")
+    connection.execute(INCIDENTS.format(id="id"))
     connection.execute("ANALYZE")
     connection.close()
 

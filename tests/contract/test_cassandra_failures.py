@@ -114,7 +114,7 @@ def test_a_batch_beyond_the_limits_of_the_server_asks_for_a_smaller_one(error: E
 
 def test_a_request_that_is_wrong_in_itself_is_a_bug_and_stays_one() -> None:
     with pytest.raises(InvalidRequest), session().translate_errors():
-        raise InvalidRequest("Undefined column name colour")
+        raise InvalidRequest("Invalid unset value for column colour")
 
 
 async def test_a_node_without_enough_replicas_is_unavailable_and_says_how_many_are_missing(

@@ -141,10 +141,15 @@ def test_a_page_on_sqlite_walks_over_few_rows(
     assert len(page.tasks) <= 50
 
 
-@pytest.mark.parametrize("read", ["runs", "backlog", "errors"])
+@pytest.mark.parametrize("read", ["runs", "backlog", "errors", "mark"])
 def test_other_reads_on_sqlite_read_few_rows(sqlite_store: SqliteTaskStore, read: str) -> None:
     reads = sqlite_store.reads
-    steps = {"runs": reads.runs(10_000), "backlog": reads.backlog(), "errors": reads.errors(1000)}
+    steps: Any = {
+        "runs": reads.runs(10_000),
+        "backlog": reads.backlog(),
+        "errors": reads.errors(1000),
+        "mark": reads.mark(),
+    }
     found, took = _run(sqlite_store, steps[read])
     assert took * 100 < 100 * MOST_WALKED, took
     if read == "backlog":
@@ -164,7 +169,7 @@ def test_a_page_on_postgres_walks_over_few_rows(
     _check(explain)
 
 
-@pytest.mark.parametrize("read", ["runs", "backlog", "errors", "settings"])
+@pytest.mark.parametrize("read", ["runs", "backlog", "errors", "settings", "mark"])
 def test_other_reads_on_postgres_read_few_rows(
     postgres_store: PostgresTaskStore, read: str
 ) -> None:
@@ -173,6 +178,7 @@ def test_other_reads_on_postgres_read_few_rows(
         "runs": reads.runs(10_000),
         "backlog": reads.backlog(),
         "errors": reads.errors(1000),
+        "mark": reads.mark(),
         "settings": reads.key_settings([("mail", f"t{n}") for n in range(1000)]),
     }
     with postgres_store.database.connect() as connection:

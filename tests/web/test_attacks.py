@@ -213,8 +213,9 @@ async def test_a_tenants_viewer_is_told_of_no_change_by_others(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(live, "VIEWER_SECONDS", 0.0)
     hub = LiveHub(app)
-    hub.changes = Changes(look=0.0, rest=0.0)  # something changes all the time
+    hub.changes = Changes(look=0.0, rest=0.0, longest_rest=0.0)  # something changes all the time
     everyone, limited = hub.stream(), hub.stream(is_limited=True)
     assert (await anext(everyone), await anext(limited)) == (b"retry: 3000\n\n",) * 2
     following = asyncio.ensure_future(anext(limited))

@@ -10,16 +10,15 @@ import pytest
 
 from fairlead import App
 from fairlead.errors import SchemaMismatch, StoreUnavailable
-from fairlead.operate.tasks import Management
 from fairlead.web import Access
 from tests.web.browsing import Browser, with_access
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(self: Any) -> Any:
+    def fail(*given: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(Management, "queues", fail)
+    monkeypatch.setattr("fairlead.web.pages.queues.queue_list", fail)
 
 
 async def test_a_defect_is_a_page_with_an_id_that_the_log_has(

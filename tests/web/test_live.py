@@ -23,10 +23,36 @@ def test_many_notifications_are_one_change_a_second_for_all_viewers() -> None:
     assert [changes.look(at) for at in (1.0, 1.1, 1.9, 2.0, 3.0)] == [first + 1] * 5
 
 
-def test_a_change_without_a_notification_is_told_within_the_rest() -> None:
-    changes = Changes(look=1.0, rest=5.0)
+def test_pages_are_loaded_again_once_after_a_change_and_seldom_at_rest() -> None:
+    changes = Changes(look=1.0, rest=5.0, longest_rest=60.0)
     first = changes.look(0.0)
-    assert [changes.look(float(at)) - first for at in range(1, 12)] == [0] * 4 + [1] * 5 + [2] * 2
+    changes.add()
+    told = [changes.look(float(at)) - first for at in range(1, 130)]
+    assert [at for at in range(1, 129) if told[at] > told[at - 1]] == [5, 65, 125]
+    assert told[0] == 1
+
+
+def test_another_mark_of_the_store_is_a_change_and_the_first_is_not() -> None:
+    changes = Changes(look=1.0, rest=5.0, longest_rest=60.0)
+    first = changes.look(0.0)
+    changes.see(("1.7", None))
+    changes.see(("1.7", None))
+    assert changes.look(2.0) == first
+    changes.see(("1.8", None))
+    assert changes.look(3.0) == first + 1
+
+
+def test_many_viewers_beside_busy_workers_hear_less_often() -> None:
+    def count(viewers: int) -> int:
+        changes = Changes()
+        for tenth in range(1200):
+            changes.add()
+            changes.look(tenth / 10, viewers)
+        return changes.number
+
+    assert count(1) == 120
+    assert count(20) == 12
+    assert count(500) == 4
 
 
 @pytest.mark.system_time
@@ -38,7 +64,7 @@ async def test_a_submit_reaches_a_viewer_and_the_hub_stops_with_the_last(
     app.migrate()
     send = app.task(queue="mail", name="send")(lambda: None)
     hub = LiveHub(app)
-    hub.changes = Changes(rest=1e9)  # only notifications count
+    hub.changes = Changes(rest=1e9, longest_rest=1e9)  # only notifications count
     stream = hub.stream()
     assert (await anext(stream)).startswith(b"retry:")
     assert hub.viewers == 1 and hub._notifier is not None

@@ -58,6 +58,7 @@ def mcp(
             with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
                 serve(McpServer(reads, is_operator=tenants is None), sys.stdin.buffer, out)
         finally:
+            reads.close()
             app.close()
 
 

@@ -143,8 +143,11 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
         root_path=options.prefix,
         timeout_graceful_shutdown=5,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[port])
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            Server(config).run(sockets=[port])
+    finally:
+        console.parts.read_loop.close()
 
 
 def listening(host: str, port: int) -> socket.socket:

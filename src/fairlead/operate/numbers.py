@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.model import Outcome, State, tenant_of
-from fairlead.ports.task_reads import Backlog, RunFact
+from fairlead.ports.task_reads import Backlog, KeyCount, RunFact
 
 MOST_RUNS = 10_000
 """Number of the latest attempts from which runs, waits and shares are computed."""
@@ -60,7 +60,7 @@ class Runs:
     def add(self, run: RunFact) -> None:
         """Count one attempt."""
         self.attempts += 1
-        self.failures += run.outcome in _FAILURES
+        self.failures += run.outcome in FAILURES
         if run.started_at is not None:
             self.run_time += max(0, run.finished_at - run.started_at)
         if run.claimed_at is not None and run.ready_at is not None and len(self.waits) < MOST_WAITS:
@@ -68,7 +68,8 @@ class Runs:
         self.weights.setdefault(run.fairness_key, run.weight)
 
 
-_FAILURES = frozenset({Outcome.FAILED, Outcome.RETRIED, Outcome.TIMED_OUT, Outcome.LOST})
+FAILURES = frozenset({Outcome.FAILED, Outcome.RETRIED, Outcome.TIMED_OUT, Outcome.LOST})
+"""Outcomes of attempts that failed."""
 
 
 @dataclass
@@ -82,6 +83,36 @@ class Held:
     oldest_ready_at: int | None = None
     weights: dict[str, float] = field(default_factory=dict)
     """Greatest weight of the tasks that may run, by fairness key."""
+
+    def add(self, count: KeyCount) -> None:
+        """Count the tasks of a fairness key in one state."""
+        match count.state:
+            case State.SUBMITTED:
+                self.submitted += count.tasks
+                self._is_ready(count.oldest_at)
+                weight = self.weights.get(count.fairness_key, count.weight)
+                self.weights[count.fairness_key] = max(weight, count.weight)
+            case State.PROCESSING:
+                self.processing += count.tasks
+            case State.WAITING:
+                self.waiting += count.tasks
+            case State.ERROR:
+                self.error += count.tasks
+            case _:
+                pass
+
+    def include(self, other: Held) -> None:
+        """Count the tasks of another tenant too, without their weights."""
+        self.submitted += other.submitted
+        self.processing += other.processing
+        self.waiting += other.waiting
+        self.error += other.error
+        if other.oldest_ready_at is not None:
+            self._is_ready(other.oldest_ready_at)
+
+    def _is_ready(self, at: int) -> None:
+        if self.oldest_ready_at is None or at < self.oldest_ready_at:
+            self.oldest_ready_at = at
 
 
 QueueAndTenant = tuple[str, str]
@@ -107,21 +138,7 @@ def held_by_tenants(backlog: Backlog) -> dict[QueueAndTenant, Held]:
     """Return the unfinished tasks by (queue, tenant)."""
     found: defaultdict[QueueAndTenant, Held] = defaultdict(Held)
     for count in backlog.counts:
-        held = found[count.queue, tenant_of(count.fairness_key)]
-        match count.state:
-            case State.SUBMITTED:
-                held.submitted += count.tasks
-                if held.oldest_ready_at is None or count.oldest_at < held.oldest_ready_at:
-                    held.oldest_ready_at = count.oldest_at
-                held.weights[count.fairness_key] = count.weight
-            case State.PROCESSING:
-                held.processing += count.tasks
-            case State.WAITING:
-                held.waiting += count.tasks
-            case State.ERROR:
-                held.error += count.tasks
-            case _:
-                pass
+        found[count.queue, tenant_of(count.fairness_key)].add(count)
     return dict(found)
 
 

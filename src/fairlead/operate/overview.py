@@ -12,6 +12,7 @@ from fairlead.engine.lease_names import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.limits import LimitView, limits_of_queue
 from fairlead.operate.summary import Attention, QueueNumbers, summary
 from fairlead.operate.tasks import Management
@@ -110,17 +111,22 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
 
 
 async def queue_view(
-    context: OperateContext, queue: str, *, tenants: Collection[str] | None = None
+    context: OperateContext,
+    queue: str,
+    *,
+    tenants: Collection[str] | None = None,
+    facts: Facts | None = None,
 ) -> QueueView:
-    """Return one queue for its page. Reads what `summary` reads, the records of the partitions with
-    at most 10,000 stored triggers of each lane, and the ledgers of cluster-wide limits. With
-    `tenants`, the numbers are of these tenants only, and partitions and limits are left out. Raise
-    UnknownQueue, InvalidTask, NotSupported."""
+    """Return one queue for its page. Reads what `tenants` of operate/tenants.py reads, the
+    records of the partitions with at most 10,000 stored triggers of each lane, and the ledgers of
+    cluster-wide limits. With `tenants`, the numbers are of these tenants only, and partitions and
+    limits are left out. Raise UnknownQueue, InvalidTask, NotSupported."""
     values.name("queue", queue, InvalidTask)
-    found = summary(context, queue=queue, tenants=tenants)
+    facts = facts or read_facts(context)
+    found = summary(context, queue=queue, tenants=tenants, facts=facts)
     if not found.queues:
         raise UnknownQueue(f"no queue named {queue!r} is known to any node")
-    page = tenants_of(context, queue=queue, tenants=tenants)
+    page = tenants_of(context, queue=queue, tenants=tenants, facts=facts)
     numbers, attention = found.queues[0], found.attention
     if tenants is not None:
         return QueueView(numbers=numbers, attention=attention, tenants=page)

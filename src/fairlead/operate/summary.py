@@ -12,29 +12,30 @@ from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import InvalidTask
-from fairlead.model import Incident, IncidentKind, tenant_of
+from fairlead.model import Incident, tenant_of
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import (
-    MOST_RUNS,
+    FAILURES,
     Estimate,
     Held,
+    QueueAndTenant,
     Runs,
     Waits,
     Window,
     estimate,
-    held_by_tenants,
     runs_of_queues,
     waits_of,
     window_of,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.task_reads import Backlog, ErrorFact, RunFact
+from fairlead.ports.task_reads import ErrorFact, RunFact
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""
 MOST_COUNTED = 1000
-"""Number up to which tasks and incidents are counted."""
+"""Greatest number of queues and names whose tasks in ERROR are reported."""
 RATE_SECONDS = 300.0
 """Seconds before now whose ends make the rates."""
 
@@ -103,31 +104,28 @@ def summary(
     *,
     queue: str | None = None,
     tenants: Collection[str] | None = None,
+    facts: Facts | None = None,
 ) -> Summary:
     """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by queue
     and name, open incidents, paused queues, and queues that have tasks but no living node.
 
-    Reads what `tenants` of operate/tenants.py reads, and at most 1,000 incidents. With `tenants`,
-    everything is of these tenants only; incidents that belong to no task, nodes, and queues without
-    their tasks are left out. Raise InvalidTask, and NotSupported on a store without rows.
+    Reads what `read_facts` reads, unless `facts` are given. With `tenants`, everything is of these
+    tenants only; incidents that belong to no task, nodes, and queues without their tasks are left
+    out. Raise InvalidTask, and NotSupported on a store without rows.
     """
     scope = scope_of(tenants)
     if queue is not None:
         values.name("queue", queue, InvalidTask)
-    records, database = context.store.records, context.store.database
-    at: int = database.read_now(context.store.periodics.clock(context.clock.now()))
-    settings: dict[str, QueueSettings] = database.read_now(records.queue_settings())
-    runs: list[RunFact] = database.read_now(records.reads.runs(MOST_RUNS))
-    backlog: Backlog = database.read_now(records.reads.backlog())
-    errors: list[ErrorFact] = database.read_now(records.reads.errors(MOST_RUNS))
-    window = window_of(runs)
-    is_cut = len(errors) >= MOST_RUNS
-    held = _held(backlog, scope)
-    serving = _serving(database.read_now(records.nodes()), at) if scope is None else {}
+    facts = facts or read_facts(context)
+    at, settings, backlog = facts.at, facts.settings, facts.backlog
+    runs, errors = facts.runs, facts.errors
+    window, is_cut = facts.window, facts.are_errors_cut
+    held = _held(facts.held, scope)
+    serving = _serving(facts.nodes, at) if scope is None else {}
     if scope is not None:
         runs = [run for run in runs if tenant_of(run.fairness_key) in scope]
         errors = [error for error in errors if tenant_of(error.fairness_key) in scope]
-    by_queue = runs_of_queues(runs)
+    by_queue = facts.runs_of_queues if scope is None else runs_of_queues(runs)
     names = {*by_queue, *held, *(error.queue for error in errors)}
     if scope is None:
         names |= set(settings)
@@ -159,7 +157,7 @@ def summary(
         )
     attention = [
         *_errors(errors, is_cut),
-        *(_incidents(context) if scope is None else ()),
+        *(_incidents(facts.incidents) if scope is None else ()),
         *_paused(settings),
         *(_unserved(held, serving) if scope is None else ()),
     ]
@@ -171,7 +169,7 @@ def summary(
         queues=numbers,
         more_queues=len(names) - len(shown),
         window=window if scope is None else window_of(runs),
-        is_sample=backlog.factor != 1,
+        is_sample=facts.is_sample,
     )
 
 
@@ -185,26 +183,19 @@ class _Recent:
         self.seconds = max(1.0, (now - begin) / MICROS)
         self.ends: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        for queue, of_queue in runs_of_queues(
-            run for run in runs if run.finished_at >= begin
-        ).items():
-            self.ends[queue] = of_queue.attempts
-            self.failures[queue] = of_queue.failures
+        for run in runs:
+            if run.finished_at >= begin:
+                self.ends[run.queue] += 1
+                self.failures[run.queue] += run.outcome in FAILURES
 
 
-def _held(backlog: Backlog, scope: frozenset[str] | None) -> dict[str, Held]:
+def _held(of: dict[QueueAndTenant, Held], scope: frozenset[str] | None) -> dict[str, Held]:
     """Return the unfinished tasks that may be seen, by queue."""
     found: dict[str, Held] = {}
-    for (queue, tenant), held in held_by_tenants(backlog).items():
+    for (queue, tenant), held in of.items():
         if scope is not None and tenant not in scope:
             continue
-        of_queue = found.setdefault(queue, Held())
-        of_queue.submitted += held.submitted
-        of_queue.processing += held.processing
-        of_queue.waiting += held.waiting
-        of_queue.error += held.error
-        ready = [at for at in (of_queue.oldest_ready_at, held.oldest_ready_at) if at is not None]
-        of_queue.oldest_ready_at = min(ready, default=None)
+        found.setdefault(queue, Held()).include(held)
     return found
 
 
@@ -237,11 +228,7 @@ def _errors(errors: Sequence[ErrorFact], is_cut: bool) -> list[Attention]:
     ]
 
 
-def _incidents(context: OperateContext) -> list[Attention]:
-    """Return the open incidents other than tasks in ERROR."""
-    store = context.store
-    kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
-    incidents: list[Incident] = store.database.read_now(store.incidents.open(kinds, MOST_COUNTED))
+def _incidents(incidents: Sequence[Incident]) -> list[Attention]:
     return [
         Attention(
             kind="incident",

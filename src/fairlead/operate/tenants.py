@@ -16,9 +16,9 @@ from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import (
-    MOST_RUNS,
     Estimate,
     Held,
     QueueAndTenant,
@@ -26,17 +26,13 @@ from fairlead.operate.numbers import (
     Waits,
     Window,
     estimate,
-    held_by_tenants,
-    runs_of_tenants,
     waits_of,
     window_of,
 )
-from fairlead.ports.task_reads import Backlog, ErrorFact, KeySetting, RunFact
+from fairlead.ports.task_reads import KeySetting
 
 MOST_TENANTS_SHOWN = 500
 """Greatest number of tenants of a page."""
-MOST_ERRORS = 10_000
-"""Number of the latest tasks in ERROR that are counted by tenant."""
 
 T = TypeVar("T")
 TenantOrder = Literal["backlog", "wait", "share", "name"]
@@ -119,14 +115,14 @@ def tenants(
     skip: int = 0,
     limit: int = 50,
     tenants: Collection[str] | None = None,
+    facts: Facts | None = None,
 ) -> TenantPage:
     """Return a page of at most `limit` tenants (1 to 500): the longest backlog first, the longest
     p99 of waits, the greatest share got, or by name. `search`: part of the tenant's name;
     `tenants`: those that may be seen, None for all.
 
-    Reads the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages of
-    the table), the latest 10,000 tasks in ERROR, and the settings of the page's tenants. Raise
-    InvalidTask, and NotSupported on a store without rows.
+    Reads what `read_facts` reads, unless `facts` are given, and the settings of the tenants in the
+    page's queues. Raise InvalidTask, and NotSupported on a store without rows.
     """
     values.one_of("order", order, *get_args(TenantOrder), error=InvalidTask)
     values.whole("skip", skip, 0, error=InvalidTask)
@@ -135,49 +131,45 @@ def tenants(
         if text is not None:
             values.text(what, text, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
-    facts = _Facts(context, queue)
-    shown = facts.tenants(scope, search)
-    ranked = facts.ranked(shown, order)
+    parts = _Parts(context, facts or read_facts(context), queue)
+    shown = parts.tenants(scope, search)
+    ranked = parts.ranked(shown, order)
     page = ranked[skip : skip + limit]
     return TenantPage(
-        tenants=facts.described(page),
+        tenants=parts.described(page),
         skip=skip + limit if skip + limit < len(ranked) else None,
-        number=Counted(len(ranked), facts.backlog.factor != 1 or facts.window.is_cut),
-        window=facts.window_of(scope),
-        is_sample=facts.backlog.factor != 1,
+        number=Counted(len(ranked), parts.facts.is_sample or parts.facts.window.is_cut),
+        window=parts.window_of(scope),
+        is_sample=parts.facts.is_sample,
     )
 
 
-def tenant(context: OperateContext, name: str, *, tenants: Collection[str] | None = None) -> Tenant:
+def tenant(
+    context: OperateContext,
+    name: str,
+    *,
+    tenants: Collection[str] | None = None,
+    facts: Facts | None = None,
+) -> Tenant:
     """Return one tenant. A tenant without tasks and runs, or that is not among `tenants`, has zeros
     and no queues. Costs as much as a page of `tenants`. Raise InvalidTask, NotSupported."""
     values.text("name", name, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
     if scope is not None and name not in scope:
         return _described(name, [], {}, Waits(0))
-    return _Facts(context, None).described([name])[0]
+    return _Parts(context, facts or read_facts(context), None).described([name])[0]
 
 
-class _Facts:
-    """Facts that are read once for a page."""
+class _Parts:
+    """Parts of tenants in queues, or in one queue, from facts."""
 
-    def __init__(self, context: OperateContext, queue: str | None) -> None:
-        reads, database = context.store.records.reads, context.store.database
-        runs: list[RunFact] = database.read_now(reads.runs(MOST_RUNS))
-        backlog: Backlog = database.read_now(reads.backlog())
-        errors: list[ErrorFact] = database.read_now(reads.errors(MOST_ERRORS))
-        settings = database.read_now(context.store.records.queue_settings())
+    def __init__(self, context: OperateContext, facts: Facts, queue: str | None) -> None:
         self._context = context
-        self.backlog = backlog
-        self.window = window_of(runs)
-        self._all_runs = runs
-        self.runs = _of_queue(runs_of_tenants(runs), queue)
-        self.held = _of_queue(held_by_tenants(backlog), queue)
-        self.errors = _of_queue(
-            Counter((error.queue, tenant_of(error.fairness_key)) for error in errors), queue
-        )
-        self.are_errors_cut = len(errors) >= MOST_ERRORS
-        self.paused = {name for name, each in settings.items() if each.paused}
+        self.facts = facts
+        self.runs = _of_queue(facts.runs_of_tenants, queue)
+        self.held = _of_queue(facts.held, queue)
+        self.errors = _of_queue(facts.errors_of_tenants, queue)
+        self.paused = {name for name, each in facts.settings.items() if each.paused}
         self.run_time: Counter[str] = Counter()
         self.queues: defaultdict[str, set[str]] = defaultdict(set)
         """Queues of each tenant."""
@@ -197,8 +189,8 @@ class _Facts:
     def window_of(self, scope: frozenset[str] | None) -> Window:
         """Return the attempts of the tenants that may be seen."""
         if scope is None:
-            return self.window
-        return window_of([run for run in self._all_runs if tenant_of(run.fairness_key) in scope])
+            return self.facts.window
+        return window_of([run for run in self.facts.runs if tenant_of(run.fairness_key) in scope])
 
     def ranked(self, names: Iterable[str], order: TenantOrder) -> list[str]:
         """Return the tenants in order."""
@@ -278,10 +270,10 @@ class _Facts:
         return TenantQueue(
             queue=queue,
             is_paused=queue in self.paused,
-            backlog=estimate(held.submitted, self.backlog),
-            processing=estimate(held.processing, self.backlog),
-            waiting=estimate(held.waiting, self.backlog),
-            errors=Counted(self.errors.get((queue, name), 0), self.are_errors_cut),
+            backlog=estimate(held.submitted, self.facts.backlog),
+            processing=estimate(held.processing, self.facts.backlog),
+            waiting=estimate(held.waiting, self.facts.backlog),
+            errors=Counted(self.errors.get((queue, name), 0), self.facts.are_errors_cut),
             oldest_ready_at=held.oldest_ready_at,
             runs=runs.attempts,
             failures=runs.failures,

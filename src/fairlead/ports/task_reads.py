@@ -56,9 +56,10 @@ class RunFact(NamedTuple):
 
 
 class KeyCount(NamedTuple):
-    """Unfinished tasks of a fairness key in one state, among those that were looked at."""
+    """Unfinished tasks of a name and fairness key in one state, among those that were looked at."""
 
     queue: str
+    name: str
     fairness_key: str
     state: State
     tasks: int
@@ -69,7 +70,7 @@ class KeyCount(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Counts of unfinished tasks by queue, fairness key and state."""
+    """Counts of unfinished tasks by queue, name, fairness key and state."""
 
     counts: list[KeyCount]
     factor: float
@@ -121,6 +122,11 @@ class TaskReads(Protocol):
 
     def errors(self, limit: int) -> Steps[list[ErrorFact]]:
         """Return tasks in ERROR, latest first."""
+
+    def mark(self) -> Steps[tuple[object, ...]]:
+        """Return a value that differs after a task has ended, an incident was opened, or settings
+        of queues have changed. Costs a few look-ups in indexes. Submits have notifications, and the
+        start of a task changes nothing here."""
 
     def key_settings(self, keys: Sequence[tuple[str, str]]) -> Steps[list[KeySetting]]:
         """Return the settings of those (queue, fairness key) that have any."""

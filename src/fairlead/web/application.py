@@ -34,6 +34,7 @@ from fairlead.web.rendering import environment
 from fairlead.web.routing import Handler, Navigation, ScreenRoute, routes_of
 from fairlead.web.sessions import Signer, key_of
 from fairlead.web.static_files import FILES
+from fairlead.web.waiting import ReadLoop
 
 if TYPE_CHECKING:
     from fairlead.sharded import SyncShardedQueue
@@ -196,6 +197,7 @@ def console(
         navigation=_sorted(entries),
         lake=Lake(app.lake or DEFAULT_LAKE),
         live=LiveHub(app),
+        read_loop=ReadLoop(app),
         sharded=_by_name(sharded),
         routes={route.name: route for route in routes},
     )

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.tasks import Management
 from fairlead.web.access import Access
 from fairlead.web.inputs import Inputs
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FACTS_SECONDS = 5.0
+"""Seconds for which screens share what they read about all queues and tenants."""
 NOTICE_COOKIE = "fairlead_notice"
 NOTICE_SECONDS = 30
 _LONGEST_NOTICE = 500
@@ -57,17 +60,23 @@ class Page:
         """Commands for tasks and queues. Raises StoreUnavailable, SchemaMismatch."""
         return Management(self.context)
 
-    def shared(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of `read`, which viewers with an equal key share for a second. The key
-        names the screen, every parameter of the read, and the tenants to which it is limited."""
-        return self.parts.reads.get(key, read)
+    def shared(self, key: Hashable, read: Callable[[], T], seconds: float = 1.0) -> T:
+        """Return the result of `read`, which viewers with an equal key share for some seconds. The
+        key names the screen, every parameter of the read, and the tenants to which it is
+        limited."""
+        return self.parts.reads.get(key, read, seconds)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Facts about all queues and tenants, which all screens share for FACTS_SECONDS. They hold
+        every tenant's: the functions of `fairlead.operate` that take them limit what they return.
+        Raises NotSupported on a store without rows."""
+        return self.shared("facts", lambda: read_facts(self.context), FACTS_SECONDS)
 
     def wait(self, reading: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, such as `operate.overview.overview`. For handlers that
-        are plain functions; the connections that it opens are closed afterwards."""
-        from fairlead.web.waiting import wait_for
-
-        return wait_for(self.parts.app, reading)
+        are plain functions."""
+        return self.parts.read_loop.wait_for(reading)
 
     def arguments(self, name: str, arguments: Any) -> Any:
         """Return the arguments of a task as they may be shown: through `mask`, if there is one."""

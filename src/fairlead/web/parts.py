@@ -16,6 +16,7 @@ from fairlead.web.access import Access
 from fairlead.web.lake import Lake
 from fairlead.web.live import LiveHub
 from fairlead.web.sessions import Signer
+from fairlead.web.waiting import ReadLoop
 
 if TYPE_CHECKING:
     from fairlead.sharded import SyncShardedQueue
@@ -57,23 +58,26 @@ class SharedReads:
 
     def __init__(self, seconds: float = 1.0, most: int = 256) -> None:
         self._seconds = seconds
+        self._clears = 0
         self._most = most
         """Greatest number of results that are kept."""
         self._lock = threading.Lock()
         self._found: dict[Hashable, tuple[float, Any]] = {}
         self._reading: dict[Hashable, threading.Lock] = {}
 
-    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+    def get(self, key: Hashable, read: Callable[[], T], seconds: float | None = None) -> T:
         """Return the result of a read: one that is younger than `seconds`, or a new one. Viewers
         that ask meanwhile wait for it."""
+        seconds = self._seconds if seconds is None else seconds
         with self._lock:
             one_reader = self._reading.setdefault(key, threading.Lock())
         try:
             with one_reader:
                 found = self._found.get(key)
-                if found is None or time.monotonic() - found[0] > self._seconds:
-                    found = (time.monotonic(), read())
-                    self._keep(key, found)
+                if found is None or time.monotonic() - found[0] > seconds:
+                    clears, at = self._clears, time.monotonic()
+                    found = (at, read())
+                    self._keep(key, found, clears)
                 result: T = found[1]
                 return result
         finally:
@@ -84,10 +88,13 @@ class SharedReads:
     def clear(self) -> None:
         """Drop all results, after an action that changes them."""
         with self._lock:
+            self._clears += 1
             self._found.clear()
 
-    def _keep(self, key: Hashable, found: tuple[float, Any]) -> None:
+    def _keep(self, key: Hashable, found: tuple[float, Any], clears: int) -> None:
         with self._lock:
+            if clears != self._clears:
+                return  # an action changed something while this was read
             self._found.pop(key, None)
             while len(self._found) >= self._most:
                 del self._found[next(iter(self._found))]
@@ -108,6 +115,7 @@ class ConsoleParts:
     live: LiveHub
     lake: Lake
     """History of the lake, opened at the first request."""
+    read_loop: ReadLoop
     sharded: Mapping[str, SyncShardedQueue] = field(default_factory=dict)
     """Sharded queues that the console shows, by name."""
     reads: SharedReads = field(default_factory=SharedReads)

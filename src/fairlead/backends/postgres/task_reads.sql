@@ -89,6 +89,11 @@ SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, fini
  ORDER BY a.xid DESC, a.seq DESC
  LIMIT $1::bigint
 
+-- name: mark
+SELECT (SELECT xid::text || '.' || seq FROM fairlead_attempts a ORDER BY a.xid DESC, a.seq DESC LIMIT 1),
+       (SELECT max(id) FROM fairlead_incidents),
+       (SELECT number FROM fairlead_changes WHERE kind = 'queues')
+
 -- name: sampled_part
 -- $1: number of pages to read. The part of the table's pages that the sample reads, from 0 to 1.
 SELECT least(1.0, $1::double precision
@@ -96,9 +101,9 @@ SELECT least(1.0, $1::double precision
 
 -- name: backlog
 -- $1: part of the table's pages to read. The same pages are read again while the table has the same size.
-SELECT queue, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
+SELECT queue, name, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
   FROM fairlead_tasks TABLESAMPLE SYSTEM (100 * $1::double precision) REPEATABLE (0)
- GROUP BY queue, fairness_key, state
+ GROUP BY queue, name, fairness_key, state
 
 -- name: errors
 SELECT i.subject, t.queue, t.name, t.fairness_key, i.since, t.error_type

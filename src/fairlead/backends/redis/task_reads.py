@@ -63,6 +63,10 @@ class RedisTaskReads:
             ErrorFact(t.id, t.queue, t.name, t.fairness_key, t.run_at, t.error_type) for t in found
         ]
 
+    def mark(self) -> RedisSteps[tuple[object, ...]]:
+        raise NotSupported(f"Redis keeps no rows of tasks; {SQL_STORES} do")
+        yield
+
     def key_settings(self, keys: Sequence[tuple[str, str]]) -> RedisSteps[list[KeySetting]]:
         raise NotSupported(f"Redis keeps no settings of single keys; {SQL_STORES} do")
         yield

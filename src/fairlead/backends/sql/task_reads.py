@@ -203,6 +203,9 @@ class SqlTaskReads:
     def errors(self, limit: int) -> Steps[list[ErrorFact]]:
         return [ErrorFact(*row) for row in (yield self._statement("errors", limit))]
 
+    def mark(self) -> Steps[tuple[object, ...]]:
+        return tuple((yield self._statement("mark"))[0])
+
     def key_settings(self, keys: Sequence[tuple[str, str]]) -> Steps[list[KeySetting]]:
         rows = yield self._statement("key_settings", batch(keys))
         return [KeySetting(*row) for row in rows]
@@ -302,7 +305,7 @@ def _sample(first: int, last: int) -> tuple[list[int], float]:
 
 def _backlog(rows: Sequence[Row], factor: float) -> Backlog:
     counts = [
-        KeyCount(queue, key, State(state), tasks, oldest, weight)
-        for queue, key, state, tasks, oldest, weight in rows
+        KeyCount(queue, name, key, State(state), tasks, oldest, weight)
+        for queue, name, key, state, tasks, oldest, weight in rows
     ]
     return Backlog(counts, factor)

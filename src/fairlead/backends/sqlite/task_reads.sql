@@ -87,22 +87,26 @@ SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, fini
  ORDER BY a.seq DESC
  LIMIT ?1
 
+-- name: mark
+SELECT (SELECT max(seq) FROM fairlead_attempts), (SELECT max(id) FROM fairlead_incidents),
+       (SELECT number FROM fairlead_changes WHERE kind = 'queues')
+
 -- name: range
 -- First and last seq, and the number of tasks, counted up to ?1.
 SELECT min(seq), (SELECT max(seq) FROM fairlead_tasks), (SELECT count(*) FROM (SELECT 1 FROM fairlead_tasks LIMIT ?1))
   FROM fairlead_tasks
 
 -- name: backlog
-SELECT queue, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
+SELECT queue, name, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
   FROM fairlead_tasks
- GROUP BY queue, fairness_key, state
+ GROUP BY queue, name, fairness_key, state
 
 -- name: backlog_of
 -- ?1: [seq, ...]
-SELECT queue, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
+SELECT queue, name, fairness_key, state, count(*), min(coalesce(ready_at, run_at)), max(weight)
   FROM json_each(?1) j
  CROSS JOIN fairlead_tasks t ON t.seq = j.value
- GROUP BY queue, fairness_key, state
+ GROUP BY queue, name, fairness_key, state
 
 -- name: errors
 SELECT i.subject, t.queue, t.name, t.fairness_key, i.since, t.error_type

@@ -7,12 +7,14 @@ from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor.checks import CHECKS
 from fairlead.operate.doctor.finding import Finding, problem
 from fairlead.operate.doctor.survey import take_survey
+from fairlead.operate.facts import Facts
 
 
-async def examine(context: OperateContext) -> list[Finding]:
-    """Check the store, the nodes and the queues. Raise StoreUnavailable or SchemaMismatch when the
-    store cannot be read."""
-    survey = await take_survey(context)
+async def examine(context: OperateContext, *, facts: Facts | None = None) -> list[Finding]:
+    """Check the store, the nodes and the queues. Counts all unfinished tasks; with `facts`, takes
+    their numbers from there and counts unread history up to 10,000 attempts. Raise StoreUnavailable
+    or SchemaMismatch when the store cannot be read."""
+    survey = await take_survey(context, facts)
     findings: list[Finding] = []
     for check in CHECKS:
         try:

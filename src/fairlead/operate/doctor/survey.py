@@ -12,6 +12,8 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts
+from fairlead.operate.queues import queue_statuses
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import QueueStatus
@@ -41,6 +43,13 @@ class Survey:
     nodes: Sequence[NodeRecord]
     silent: frozenset[str]
     """Nodes whose heartbeat has stopped."""
+    facts: Facts | None = None
+    """Facts of bounded reads, from which the numbers of tasks are; None if tasks are counted."""
+
+    @property
+    def about(self) -> str:
+        """Word before a number of tasks."""
+        return "about " if self.facts is not None and self.facts.is_sample else ""
 
     @property
     def has_leases(self) -> bool:
@@ -72,14 +81,17 @@ class Survey:
         return [n for n in self.nodes if n.node not in self.silent and queue in n.queues]
 
 
-async def take_survey(context: OperateContext) -> Survey:
-    """Read the state of the cluster. Raise StoreUnavailable, SchemaMismatch when the task store
-    cannot be read."""
+async def take_survey(context: OperateContext, facts: Facts | None = None) -> Survey:
+    """Read the state of the cluster; with `facts`, count no tasks. Raise
+    StoreUnavailable, SchemaMismatch when the task store cannot be read."""
     store = context.store
     database, records = store.database, store.records
     leases = await _leases(context)
-    nodes = database.read_now(records.nodes())
-    queues = database.read_now(records.queue_statuses())
+    if facts is None:
+        nodes = database.read_now(records.nodes())
+        queues = database.read_now(records.queue_statuses())
+    else:
+        nodes, queues = facts.nodes, queue_statuses(facts)
     channel = await _channel(context, queues)
     now = context.clock.now()
     silent = await store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
@@ -92,6 +104,7 @@ async def take_survey(context: OperateContext) -> Survey:
         queues=queues,
         nodes=nodes,
         silent=frozenset(silent),
+        facts=facts,
     )
 
 

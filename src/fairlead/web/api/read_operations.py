@@ -57,6 +57,8 @@ def reads_of(page: Page) -> Reads:
         tenants=page.access.tenants,
         show_arguments=page.arguments,
         trace_url=page.parts.settings.trace_url,
+        read_loop=page.parts.read_loop,
+        facts=lambda: page.facts,
     )
 
 

@@ -13,6 +13,7 @@ from fairlead.errors import InvalidTask, NotAllowed, NotSupported, UnknownTask
 from fairlead.model import TaskRecord, tenant_of
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor import Explanation, examine, explanation
+from fairlead.operate.facts import Facts
 from fairlead.operate.filters import TaskFilters
 from fairlead.operate.incidents import latest_incidents
 from fairlead.operate.nodes import nodes
@@ -29,7 +30,7 @@ from fairlead.web.api.conversion import document, optional_instant
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
 from fairlead.web.traces import trace_address
-from fairlead.web.waiting import wait_for
+from fairlead.web.waiting import ReadLoop
 
 T = TypeVar("T")
 
@@ -60,18 +61,28 @@ class Reads:
         tenants: Collection[str] | None,
         show_arguments: ShowArguments | None,
         trace_url: Callable[[str], str | None] | None = None,
+        read_loop: ReadLoop | None = None,
+        facts: Callable[[], Facts] | None = None,
     ) -> None:
-        """`show_arguments`: None shows no arguments."""
+        """`show_arguments`: None shows no arguments. `read_loop`: that of a console. `facts`
+        returns facts that other viewers use too; None reads them anew, and the doctor counts every
+        task."""
         self._app = app
+        self._read_loop = read_loop or ReadLoop(app)
+        self._read_facts = facts
         self._tenants = tenants
         self._show_arguments = show_arguments
         self._trace_url = trace_url
+
+    def close(self) -> None:
+        """Close the connections of coroutines. Those of a console close with it instead."""
+        self._read_loop.close()
 
     # overview, tenants, queues --------------------------------------------------------------------
 
     def overview(self) -> documents.Overview:
         """Return the state of all queues, and what needs a person."""
-        found = summary(self._context, tenants=self._tenants)
+        found = summary(self._context, tenants=self._tenants, facts=self._facts())
         return document(
             documents.Overview,
             found,
@@ -97,6 +108,7 @@ class Reads:
             skip=_number("after", after, MOST_SKIPPED) or 0,
             limit=rows,
             tenants=self._tenants,
+            facts=self._facts(),
         )
         is_last = found.skip is None or found.skip > MOST_SKIPPED
         return document(documents.TenantList, found, next=None if is_last else str(found.skip))
@@ -107,7 +119,8 @@ class Reads:
         name = tenant_of(key)
         if self._tenants is not None and name not in self._tenants:
             raise UnknownTask(f"no tenant {name!r}")
-        return document(documents.Tenant, tenant(self._context, name, tenants=self._tenants))
+        found = tenant(self._context, name, tenants=self._tenants, facts=self._facts())
+        return document(documents.Tenant, found)
 
     def why_tenant(self, key: str) -> documents.TenantWhy:
         """Return why a tenant waits."""
@@ -121,11 +134,14 @@ class Reads:
 
     def queues(self) -> documents.QueueList:
         """Return the numbers of all queues."""
-        return document(documents.QueueList, summary(self._context, tenants=self._tenants))
+        found = summary(self._context, tenants=self._tenants, facts=self._facts())
+        return document(documents.QueueList, found)
 
     def queue(self, name: str) -> documents.QueueDetail:
         """Return one queue. Raise UnknownQueue."""
-        found: QueueView = self._wait(queue_view(self._context, name, tenants=self._tenants))
+        found: QueueView = self._wait(
+            queue_view(self._context, name, tenants=self._tenants, facts=self._facts())
+        )
         return document(
             documents.QueueDetail,
             found,
@@ -264,11 +280,14 @@ class Reads:
         return document(documents.Policy, PolicyManagement(self._context).policy(version))
 
     def doctor(self) -> documents.FindingList:
-        """Return what the doctor finds. Counts every task. Raise NotAllowed for a viewer who is
-        limited to tenants."""
+        """Return what the doctor finds. Raise NotAllowed for a viewer who is limited to tenants."""
         if self._tenants is not None:
             raise NotAllowed("the doctor shows all tenants, and this access is limited to some")
-        found = self._wait(examine(self._context))
+        try:
+            facts = self._facts()
+        except NotSupported:
+            facts = None
+        found = self._wait(examine(self._context, facts=facts))
         ordered = sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
         return documents.FindingList(
             findings=[document(documents.Finding, finding) for finding in ordered]
@@ -317,7 +336,10 @@ class Reads:
         return Management(self._context)
 
     def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
-        return wait_for(self._app, reading)
+        return self._read_loop.wait_for(reading)
+
+    def _facts(self) -> Facts | None:
+        return None if self._read_facts is None else self._read_facts()
 
     def _explained(self, id: str) -> documents.Why:
         found: Explanation = self._wait(explanation(self._context, id, tenants=self._tenants))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from fairlead.errors import NotSupported
 from fairlead.operate.doctor import Finding, examine
-from fairlead.web.page import Page
+from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Doctor", route="doctor", order=120)
@@ -20,7 +21,15 @@ def routes() -> list[ScreenRoute]:
 
 def show_doctor(page: Page) -> Response:
     """Show what the doctor finds, problems first."""
-    found: list[Finding] = page.shared("doctor", lambda: page.wait(examine(page.context)))
+    found: list[Finding] = page.shared("doctor", lambda: _read(page), FACTS_SECONDS)
     findings = sorted(found, key=lambda finding: _ORDER[finding.severity])
     problems = sum(finding.severity == "problem" for finding in findings)
     return page.render("doctor.html", findings=findings, problems=problems)
+
+
+def _read(page: Page) -> list[Finding]:
+    try:
+        facts = page.facts
+    except NotSupported:
+        facts = None
+    return page.wait(examine(page.context, facts=facts))

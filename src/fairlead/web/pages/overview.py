@@ -26,7 +26,7 @@ def show_overview(page: Page) -> Response:
     tenants = page.access.tenants
     try:
         found: Summary = page.shared(
-            ("overview", tenants), lambda: summary(page.context, tenants=tenants)
+            ("overview", tenants), lambda: summary(page.context, tenants=tenants, facts=page.facts)
         )
     except NotSupported:
         if not page.has("sharded"):

@@ -19,7 +19,8 @@ def show_queue(page: Page) -> Response:
     """Show one queue; to a viewer of some tenants, only their part."""
     name, scope = page.query.required("name"), page.access.tenants
     found: QueueView = page.shared(
-        ("queue", name, scope), lambda: page.wait(queue_view(page.context, name, tenants=scope))
+        ("queue", name, scope),
+        lambda: page.wait(queue_view(page.context, name, tenants=scope, facts=page.facts)),
     )
     return page.render(
         "queue.html",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from fairlead.errors import NotSupported
+from fairlead.operate.queues import QueueList, queue_list
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
@@ -21,8 +23,20 @@ def routes() -> list[ScreenRoute]:
 
 def show_queues(page: Page) -> Response:
     """Show every queue."""
-    queues = page.shared("queues", lambda: page.management.queues())
-    return page.render("queues.html", queues=queues, now=page.context.clock.now())
+    found = page.shared("queues", lambda: _read(page))
+    return page.render(
+        "queues.html",
+        queues=found.queues,
+        is_sample=found.is_sample,
+        now=page.context.clock.now(),
+    )
+
+
+def _read(page: Page) -> QueueList:
+    try:
+        return queue_list(page.context, facts=page.facts)
+    except NotSupported:
+        return queue_list(page.context)
 
 
 def pause_queue(page: Page) -> Response:

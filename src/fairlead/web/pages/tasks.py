@@ -48,7 +48,11 @@ def show_tasks(page: Page) -> Response:
         )
 
     found = page.shared(("tasks", *key), read)
-    number = page.shared(("number of tasks", key[0], scope), lambda: _number(page, filters))
+    number: Counted | None
+    if after is None and len(found.tasks) < rows:  # it has walked as far as a count would
+        number = Counted(len(found.tasks), found.after is not None)
+    else:
+        number = page.shared(("number of tasks", key[0], scope), lambda: _number(page, filters))
     is_final = filters.get("state") in FINAL_STATES
     return page.render(
         "tasks.html",

@@ -51,6 +51,7 @@ def show_tenants(page: Page) -> Response:
             skip=skip,
             limit=rows,
             tenants=scope,
+            facts=page.facts,
         ),
     )
     return page.render(
@@ -74,7 +75,8 @@ def show_tenant(page: Page) -> Response:
         raise UnknownTask(f"no tenant {tenant_of(key)!r}")
     scope = page.access.tenants
     found = page.shared(
-        ("tenant", key, scope), lambda: reads.tenant(page.context, tenant_of(key), tenants=scope)
+        ("tenant", key, scope),
+        lambda: reads.tenant(page.context, tenant_of(key), tenants=scope, facts=page.facts),
     )
     return page.render("tenant.html", found=found, key=key, now=page.context.clock.now())
 

@@ -16,6 +16,9 @@ QUIET_SECONDS = 86_400
 MOST_COUNTED = 1_000_000
 """Maximum number of unread attempts that are counted."""
 
+MOST_COUNTED_SOON = 10_000
+"""Maximum number of unread attempts that are counted for a survey that counts no tasks."""
+
 
 async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     """Report each reader of the history, its position, and whether it is active."""
@@ -24,12 +27,13 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     history = survey.sql.history()
     read = history.database.read_now
     horizon = read(history.horizon())
+    most = MOST_COUNTED if survey.facts is None else MOST_COUNTED_SOON
     for reader in read(history.readers()):
         if reader.kind == "events":
             continue  # reported with its lake
-        until = read(history.position_after(reader.position, horizon, MOST_COUNTED))
+        until = read(history.position_after(reader.position, horizon, most))
         behind = read(history.attempts_between(reader.position, until)).rows
-        more = " or more" if behind == MOST_COUNTED else ""
+        more = " or more" if behind == most else ""
         yield ok(f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
         if survey.now - reader.updated_at > QUIET_SECONDS * MICROS:
             yield _quiet(reader, survey.now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
@@ -38,7 +39,7 @@ async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
 
 async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
     """Report writes that the store refuses alone, or has refused in the last hour."""
-    counts = await survey.context.store.incidents.counts()
+    counts = await _counts(survey)
     for (kind, queue, name), count in sorted(counts.items()):
         if kind == IncidentKind.WRITE_REFUSED:
             yield problem(
@@ -47,6 +48,14 @@ async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
                 "read the error in the incidents write_refused or in the logs of the workers, and"
                 " correct the trigger, constraint or limit that it names",
             )
+
+
+async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
+    """Return the number of open incidents by kind, queue and name; those other than tasks in ERROR
+    for a survey that counts no tasks."""
+    if survey.facts is None:
+        return await survey.context.store.incidents.counts()
+    return Counter((each.kind, each.queue, each.name) for each in survey.facts.incidents)
 
 
 async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from fairlead.clock import MICROS
-from fairlead.model import PartitionKey
+from fairlead.model import PartitionKey, State
 from fairlead.operate.doctor.checks.ordered import check_ordered
 from fairlead.operate.doctor.finding import Finding, note, problem
 from fairlead.operate.doctor.survey import Survey
@@ -27,25 +28,36 @@ async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
 
 async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
     """Report the tasks in the store that wait for a worker that has a handler for their name."""
-    store = survey.context.store
-    for (queue, name), count in (await store.database.read(store.records.names())).items():
+    for (queue, name), count in (await _names(survey)).items():
         serving = survey.serving(queue)
         if serving and not any(name in node.names for node in serving):
             known = name in survey.context.handlers
             yield problem(
-                f"{count} tasks named {name!r} in {queue}: none of its {len(serving)} living"
-                " workers has a handler for this name, so they wait",
+                f"{survey.about}{count} tasks named {name!r} in {queue}: none of its"
+                f" {len(serving)} living workers has a handler for this name, so they wait",
                 "deploy this application to the workers"
                 if known
                 else "start a worker of an application that declares it",
             )
 
 
+async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
+    """Return the number of tasks that may run, by queue and name."""
+    facts, store = survey.facts, survey.context.store
+    if facts is None:
+        return await store.database.read(store.records.names())
+    found: Counter[tuple[str, str]] = Counter()
+    for count in facts.backlog.counts:
+        if count.state is not State.ERROR:
+            found[count.queue, count.name] += count.tasks
+    return {pair: round(tasks * facts.backlog.factor) for pair, tasks in found.items()}
+
+
 async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     waiting = queue.waiting + queue.submitted
     if waiting and not survey.serving(queue.queue):
         yield problem(
-            f"queue {queue.queue}: {waiting} tasks and no living worker",
+            f"queue {queue.queue}: {survey.about}{waiting} tasks and no living worker",
             "start `fairlead worker` for this queue",
         )
 

@@ -1,0 +1,98 @@
+"""Facts about all queues and tenants, from a fixed number of bounded reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from fairlead.model import Incident, IncidentKind, tenant_of
+from fairlead.operate.context import OperateContext
+from fairlead.operate.numbers import (
+    MOST_RUNS,
+    Held,
+    QueueAndTenant,
+    Runs,
+    Window,
+    held_by_tenants,
+    runs_of_queues,
+    runs_of_tenants,
+    window_of,
+)
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.task_reads import Backlog, ErrorFact, RunFact
+
+MOST_ERRORS = 2000
+"""Number of the latest tasks in ERROR that are counted."""
+MOST_INCIDENTS = 1000
+"""Number up to which open incidents are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts of one instant. Several screens may be made of the same facts; nobody changes them."""
+
+    at: int
+    """Microseconds since the epoch, by the clock of the store."""
+    settings: dict[str, QueueSettings]
+    runs: list[RunFact]
+    """Latest attempts, at most MOST_RUNS."""
+    backlog: Backlog
+    errors: list[ErrorFact]
+    """Latest tasks in ERROR, at most MOST_ERRORS."""
+    nodes: list[NodeRecord]
+    incidents: list[Incident]
+    """Open incidents other than tasks in ERROR, at most MOST_INCIDENTS."""
+
+    @property
+    def are_errors_cut(self) -> bool:
+        """Whether there may be more tasks in ERROR."""
+        return len(self.errors) >= MOST_ERRORS
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the backlog is a sample."""
+        return self.backlog.factor != 1
+
+    @cached_property
+    def window(self) -> Window:
+        """Attempts that were read."""
+        return window_of(self.runs)
+
+    @cached_property
+    def runs_of_queues(self) -> dict[str, Runs]:
+        """Sums of the attempts by queue."""
+        return runs_of_queues(self.runs)
+
+    @cached_property
+    def runs_of_tenants(self) -> dict[QueueAndTenant, Runs]:
+        """Sums of the attempts by queue and tenant."""
+        return runs_of_tenants(self.runs)
+
+    @cached_property
+    def held(self) -> dict[QueueAndTenant, Held]:
+        """Unfinished tasks by queue and tenant."""
+        return held_by_tenants(self.backlog)
+
+    @cached_property
+    def errors_of_tenants(self) -> Counter[QueueAndTenant]:
+        """Number of tasks in ERROR by queue and tenant."""
+        return Counter((error.queue, tenant_of(error.fairness_key)) for error in self.errors)
+
+
+def read_facts(context: OperateContext) -> Facts:
+    """Read the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages
+    of the table), the latest 2,000 tasks in ERROR, at most 1,000 incidents, and the settings of
+    queues and nodes. Raise NotSupported on a store without rows."""
+    store = context.store
+    records, read = store.records, store.database.read_now
+    kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
+    return Facts(
+        at=read(store.periodics.clock(context.clock.now())),
+        settings=read(records.queue_settings()),
+        runs=read(records.reads.runs(MOST_RUNS)),
+        backlog=read(records.reads.backlog()),
+        errors=read(records.reads.errors(MOST_ERRORS)),
+        nodes=read(records.nodes()),
+        incidents=read(store.incidents.open(kinds, MOST_INCIDENTS)),
+    )

@@ -1,0 +1,69 @@
+"""All queues with their tasks by state, without counting a big table."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from fairlead.errors import NotSupported
+from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, read_facts
+from fairlead.operate.numbers import Held
+from fairlead.ports.task_records import QueueStatus
+
+
+class QueueList(msgspec.Struct, frozen=True):
+    """All queues by name."""
+
+    queues: list[QueueStatus]
+    is_sample: bool
+    """Whether the numbers of tasks are estimates. Those in ERROR are counted, up to 2,000 of all
+    queues together."""
+
+
+def queue_list(context: OperateContext, *, facts: Facts | None = None) -> QueueList:
+    """Return all queues. Reads what `read_facts` reads, unless `facts` are given; counts on a store
+    without rows. The oldest ready task of a sample is the first of the sample. Raise
+    StoreUnavailable."""
+    if facts is None:
+        try:
+            facts = read_facts(context)
+        except NotSupported:
+            records = context.store.records
+            counted: list[QueueStatus] = context.store.database.read_now(records.queue_statuses())
+            return QueueList(counted, False)
+    return QueueList(queue_statuses(facts), facts.is_sample)
+
+
+def queue_statuses(facts: Facts) -> list[QueueStatus]:
+    """Return all queues with estimates of their numbers."""
+    held = _held(facts)
+    errors = Counter(error.queue for error in facts.errors)
+    found = []
+    for queue in sorted({*facts.settings, *held, *errors}):
+        of_queue, known = held.get(queue, Held()), facts.settings.get(queue)
+        found.append(
+            QueueStatus(
+                queue=queue,
+                partitions=0 if known is None else known.partitions,
+                paused=known is not None and known.paused,
+                waiting=_estimated(facts, of_queue.waiting),
+                submitted=_estimated(facts, of_queue.submitted),
+                processing=_estimated(facts, of_queue.processing),
+                error=errors[queue] if facts.is_sample else of_queue.error,
+                oldest_ready_at=of_queue.oldest_ready_at,
+            )
+        )
+    return found
+
+
+def _held(facts: Facts) -> dict[str, Held]:
+    found: dict[str, Held] = {}
+    for (queue, _), held in facts.held.items():
+        found.setdefault(queue, Held()).include(held)
+    return found
+
+
+def _estimated(facts: Facts, tasks: int) -> int:
+    return round(tasks * facts.backlog.factor)

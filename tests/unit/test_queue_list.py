@@ -1,0 +1,69 @@
+"""Queues from facts: a sample makes estimates, errors are counted, and the doctor says "about"."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fairlead.model import State
+from fairlead.operate.doctor.checks.queues import QUEUE_CHECKS
+from fairlead.operate.doctor.survey import Survey
+from fairlead.operate.facts import MOST_ERRORS, Facts
+from fairlead.operate.queues import queue_statuses
+from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.task_reads import Backlog, ErrorFact, KeyCount
+from fairlead.ports.task_records import QueueStatus
+
+FACTS = Facts(
+    at=1_000_000_000,
+    settings={"idle": QueueSettings(2, True, 1), "mail": QueueSettings(4, False, 1)},
+    runs=[],
+    backlog=Backlog(
+        [
+            KeyCount("mail", "send", "acme/ann", State.SUBMITTED, 3, 900_000_000, 1.0),
+            KeyCount("mail", "charge", "acme/ann", State.SUBMITTED, 1, 800_000_000, 2.0),
+            KeyCount("mail", "send", "umbrella", State.WAITING, 2, 2_000_000_000, 1.0),
+            KeyCount("mail", "send", "umbrella", State.ERROR, 1, 0, 1.0),
+        ],
+        1.0,
+    ),
+    errors=[ErrorFact("1", "mail", "send", "umbrella", 0, "ValueError")],
+    nodes=[],
+    incidents=[],
+)
+
+
+def test_all_tasks_are_counted_in_a_small_table() -> None:
+    assert queue_statuses(FACTS) == [
+        QueueStatus("idle", 2, True, 0, 0, 0, 0, None),
+        QueueStatus("mail", 4, False, 2, 4, 0, 1, 800_000_000),
+    ]
+    assert FACTS.held["mail", "acme"].weights == {"acme/ann": 2.0}
+
+
+def test_a_sample_makes_estimates_but_errors_are_counted() -> None:
+    sample = replace(FACTS, backlog=FACTS.backlog._replace(factor=50.5), errors=FACTS.errors * 7)
+    mail = queue_statuses(sample)[1]
+    assert (mail.submitted, mail.waiting, mail.error) == (202, 101, 7)
+    assert not sample.are_errors_cut
+    assert replace(FACTS, errors=FACTS.errors * MOST_ERRORS).are_errors_cut
+
+
+async def test_the_doctor_says_that_a_number_is_an_estimate() -> None:
+    async def found(facts: Facts) -> str:
+        survey = Survey(
+            context=None,  # type: ignore[arg-type]
+            now=facts.at,
+            sql=None,
+            leases={},
+            channel=None,
+            queues=queue_statuses(facts),
+            nodes=[],
+            silent=frozenset(),
+            facts=facts,
+        )
+        check = QUEUE_CHECKS[0]
+        return " ".join([finding.what async for finding in check(survey, survey.queues[1])])
+
+    assert await found(FACTS) == "queue mail: 6 tasks and no living worker"
+    sample = replace(FACTS, backlog=FACTS.backlog._replace(factor=50.5))
+    assert await found(sample) == "queue mail: about 303 tasks and no living worker"

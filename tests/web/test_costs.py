@@ -1,0 +1,138 @@
+"""Costs of the screens: what many viewers of different screens cost together."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.operate.doctor import examine
+from fairlead.operate.facts import read_facts
+from fairlead.operate.queues import queue_list
+from fairlead.web import Access
+from fairlead.web.waiting import ReadLoop
+from tests.web.browsing import Browser, with_access
+
+SCREENS = [
+    "/",
+    "/tenants",
+    "/tenants/tenant?key=acme",
+    "/queues",
+    "/queues/queue?name=mail",
+    "/doctor",
+    "/api/v1/overview",
+    "/api/v1/queues",
+    "/api/v1/tenants",
+    "/api/v1/doctor",
+]
+
+
+@contextmanager
+def statements(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Count the statements on SQLite by the first table after FROM."""
+    database = app.connector.store.database
+    assert isinstance(database, SqliteDatabase)
+    connect = database.connect
+    found: Counter[str] = Counter()
+
+    def traced() -> Any:
+        connection = connect()
+        connection.set_trace_callback(lambda text: found.update([" ".join(text.split())]))
+        return connection
+
+    database.close()
+    monkeypatch.setattr(database, "connect", traced)
+    yield found
+    database.close()
+
+
+async def test_viewers_of_all_screens_share_the_reads_of_runs_and_backlog(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    with statements(app, monkeypatch) as found:
+        for path in SCREENS:
+            assert (await browser.get(path)).status_code == 200, path
+    runs = [count for text, count in found.items() if "FROM fairlead_attempts a ORDER BY" in text]
+    assert runs == [1]
+    # The shared facts are eight statements; the doctor, the queue and the tenants have their own.
+    assert sum(found.values()) <= 70, found
+
+
+async def test_no_screen_counts_every_task(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    with statements(app, monkeypatch) as found:
+        for path in SCREENS:
+            await browser.get(path)
+    counts = [text for text in found if "count(*)" in text and "GROUP BY queue, state" in text]
+    assert counts == []
+    assert [text for text in found if "state <> 'ERROR' GROUP BY queue, name" in text] == []
+
+
+async def test_an_action_makes_the_next_page_read_again(app: App) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    await browser.post("/queues/pause", queue="mail")
+    assert "paused" in (await browser.get("/queues")).text
+
+
+async def test_queues_of_the_facts_are_those_that_are_counted(app: App) -> None:
+    context = app.operate_context
+    found = queue_list(context)
+    assert found.queues == app.management.queues() and not found.is_sample
+
+
+async def test_the_doctor_finds_the_same_in_the_facts(app: App) -> None:
+    context = app.operate_context
+    assert await examine(context, facts=read_facts(context)) == await examine(context)
+
+
+def test_coroutines_of_all_threads_share_one_loop_until_it_rests(app: App) -> None:
+    import asyncio
+
+    loops = set()
+
+    async def read() -> None:
+        loops.add(asyncio.get_running_loop())
+
+    reads = ReadLoop(app, idle_seconds=3600)
+    threads = [threading.Thread(target=lambda: reads.wait_for(read())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loops) == 1 and reads.is_open
+    reads.close()
+    assert not reads.is_open
+    reads.wait_for(read())
+    assert len(loops) == 2
+    reads.close()
+
+
+def test_a_loop_without_reads_ends(app: App) -> None:
+    async def read() -> int:
+        return 5
+
+    reads = ReadLoop(app, idle_seconds=0)
+    assert reads.wait_for(read()) == 5
+    thread = reads._thread
+    if thread is not None:
+        thread.join()
+    assert not reads.is_open
+
+
+async def test_a_list_shorter_than_its_page_is_not_counted_again(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    with statements(app, monkeypatch) as found:
+        page = (await browser.get("/tasks?tenant=acme")).text
+        assert "1 match" in page
+        assert (await browser.get("/tasks?tenant=nobody")).text.count("0 match") == 1
+    assert max(found.values()) <= 2, found
