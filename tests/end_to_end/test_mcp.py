@@ -195,7 +195,7 @@ def test_odd_lines_get_errors_and_the_server_goes_on(folder: Path) -> None:
     ("words", "cure"),
     [
         (["mcp", "missing_module:app"], "no module named"),
-        (["mcp", "shop_app:app", "--mask", "shop_app:missing"], "MODULE:FUNCTION"),
+        (["mcp", "shop_app:app", "--mask", "shop_app:missing"], "no function named 'missing'"),
         (["mcp", "shop_app:app", "--mask", ""], "MODULE:FUNCTION"),
     ],
 )
