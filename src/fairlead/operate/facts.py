@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+from fairlead.core import values
+from fairlead.errors import InvalidTask
 from fairlead.model import Incident, IncidentKind, tenant_of
 from fairlead.operate.context import OperateContext
 from fairlead.operate.numbers import (
@@ -78,6 +80,16 @@ class Facts:
     def errors_of_tenants(self) -> Counter[QueueAndTenant]:
         """Number of tasks in ERROR by queue and tenant."""
         return Counter((error.queue, tenant_of(error.fairness_key)) for error in self.errors)
+
+
+def facts_of(context: OperateContext, given: object) -> Facts:
+    """Return the given facts, or read them for None. Raise InvalidTask for anything else, and
+    NotSupported on a store without rows."""
+    if given is None:
+        return read_facts(context)
+    if not isinstance(given, Facts):
+        raise InvalidTask(f"facts {values.brief(given)}: use the result of read_facts")
+    return given
 
 
 def read_facts(context: OperateContext) -> Facts:

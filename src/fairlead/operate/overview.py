@@ -12,7 +12,7 @@ from fairlead.engine.lease_names import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts, read_facts
+from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.limits import LimitView, limits_of_queue
 from fairlead.operate.summary import Attention, QueueNumbers, summary
 from fairlead.operate.tasks import Management
@@ -122,7 +122,7 @@ async def queue_view(
     cluster-wide limits. With `tenants`, the numbers are of these tenants only, and partitions and
     limits are left out. Raise UnknownQueue, InvalidTask, NotSupported."""
     values.name("queue", queue, InvalidTask)
-    facts = facts or read_facts(context)
+    facts = facts_of(context, facts)
     found = summary(context, queue=queue, tenants=tenants, facts=facts)
     if not found.queues:
         raise UnknownQueue(f"no queue named {queue!r} is known to any node")

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead.errors import NotSupported
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts, read_facts
+from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.numbers import Held
 from fairlead.ports.task_records import QueueStatus
 
@@ -25,14 +25,13 @@ class QueueList(msgspec.Struct, frozen=True):
 def queue_list(context: OperateContext, *, facts: Facts | None = None) -> QueueList:
     """Return all queues. Reads what `read_facts` reads, unless `facts` are given; counts on a store
     without rows. The oldest ready task of a sample is the first of the sample. Raise
-    StoreUnavailable."""
-    if facts is None:
-        try:
-            facts = read_facts(context)
-        except NotSupported:
-            records = context.store.records
-            counted: list[QueueStatus] = context.store.database.read_now(records.queue_statuses())
-            return QueueList(counted, False)
+    StoreUnavailable, InvalidTask."""
+    try:
+        facts = facts_of(context, facts)
+    except NotSupported:
+        records = context.store.records
+        counted: list[QueueStatus] = context.store.database.read_now(records.queue_statuses())
+        return QueueList(counted, False)
     return QueueList(queue_statuses(facts), facts.is_sample)
 
 

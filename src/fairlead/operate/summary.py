@@ -14,7 +14,7 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, tenant_of
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts, read_facts
+from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import (
     FAILURES,
@@ -116,7 +116,7 @@ def summary(
     scope = scope_of(tenants)
     if queue is not None:
         values.name("queue", queue, InvalidTask)
-    facts = facts or read_facts(context)
+    facts = facts_of(context, facts)
     at, settings, backlog = facts.at, facts.settings, facts.backlog
     runs, errors = facts.runs, facts.errors
     window, is_cut = facts.window, facts.are_errors_cut

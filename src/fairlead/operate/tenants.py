@@ -16,7 +16,7 @@ from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts, read_facts
+from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import (
     Estimate,
@@ -131,7 +131,7 @@ def tenants(
         if text is not None:
             values.text(what, text, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
-    parts = _Parts(context, facts or read_facts(context), queue)
+    parts = _Parts(context, facts_of(context, facts), queue)
     shown = parts.tenants(scope, search)
     ranked = parts.ranked(shown, order)
     page = ranked[skip : skip + limit]
@@ -157,7 +157,7 @@ def tenant(
     scope = scope_of(tenants)
     if scope is not None and name not in scope:
         return _described(name, [], {}, Waits(0))
-    return _Parts(context, facts or read_facts(context), None).described([name])[0]
+    return _Parts(context, facts_of(context, facts), None).described([name])[0]
 
 
 class _Parts:

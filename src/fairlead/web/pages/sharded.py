@@ -70,7 +70,7 @@ def show_queues(page: Page) -> Response:
     queues = page.shared("sharded", lambda: [_view(each) for each in page.parts.sharded.values()])
     tasks = None
     if not has_audit(page):
-        tasks = page.shared("queues", lambda: page.management.queues())
+        tasks = page.shared("tasks on Redis", lambda: page.management.queues())
     return page.render("sharded.html", queues=queues, tasks=tasks, now=page.context.clock.now())
 
 
