@@ -25,6 +25,8 @@ _SETTINGS = {
     # after a kill -9 of the process.
     "commitlog_sync": "batch",
     "auto_snapshot": False,
+    # Slabs would take 1 MB of the heap for each table with a row, and tests make thousands.
+    "memtable_allocation_type": "unslabbed_heap_buffers",
     "auto_bootstrap": False,
     "hinted_handoff_enabled": False,
     "dynamic_snitch": False,
