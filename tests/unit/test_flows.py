@@ -302,9 +302,79 @@ def test_a_new_key_starts_as_much_later_as_its_level_is_ahead_but_at_most_one_st
     lane.open(first).ran(first)
     lane.time.now = 50
     assert lane.open(leveled("b", 1400)).rank == 450
-    assert lane.open(leveled("c", 10)).rank == 50
+    assert lane.open(leveled("same", 1000)).rank == 50
+    assert lane.open(leveled("c", 10)).rank == 49  # ahead of all at the virtual time
     assert lane.open(leveled("d", 9_000_000, weight=10.0)).rank == 50 + STRIDE_SCALE // 10
     assert lane.open(leveled("t/u", 1300)).rank == 350
+
+
+class Queues:
+    """A table with fair queues whose triggers come into memory at given passes."""
+
+    def __init__(self) -> None:
+        self.table = TriggerTable(SlotLedger(1_000_000))
+        self._virtual_times: dict[str, int] = {}
+        self._number = 0
+
+    def push(self, queue: str, key: str, pass_: int | None) -> None:
+        """Add a trigger; one of a fifo queue if `pass_` is None."""
+        self._number += 1
+        n = self._number
+        level = None if pass_ is None else Level(pass_, n)
+        self.table.push(
+            Trigger(f"{n}", 1, queue, 0, "pay", 5, key, 1.0, None, seq=n, level=level, order_at=n)
+        )
+
+    def push_turn(self, queue: str, turn: int, keys: int = 100) -> None:
+        """Add a trigger of each key, whose turns are spread over one stride."""
+        for k in range(keys):
+            self.push(queue, f"k{k}", STRIDE_SCALE * turn + k * STRIDE_SCALE // keys)
+
+    def push_new(self, queue: str, key: str) -> None:
+        """Add the first trigger of a key, at its level ahead of those at the virtual time."""
+        self.push(queue, key, self._virtual_times[queue] - 1)
+
+    def run(self, count: int) -> list[tuple[str, str]]:
+        """Run tasks one by one; return their queues and keys."""
+        ran = []
+        for _ in range(count):
+            [trigger], _ = self.table.take(1, 0.0)
+            ran.append((trigger.queue, trigger.fairness_key))
+            if trigger.level is not None:
+                before = self._virtual_times.get(trigger.queue, 0)
+                self._virtual_times[trigger.queue] = max(before, trigger.level.pass_)
+        return ran
+
+
+def test_a_queue_that_had_no_trigger_in_memory_for_a_while_comes_back_key_by_key() -> None:
+    queues = Queues()
+    for queue in ("a", "b"):
+        queues.push_turn(queue, 1)
+    queues.run(200)
+    queues.push_turn("a", 2)
+    queues.run(60)  # and b has to be read first
+    queues.push_turn("b", 2)
+    ran = Counter(queue for queue, _ in queues.run(40))
+    assert min(ran["a"], ran["b"]) > 10
+    for queue in ("a", "b"):
+        queues.push_new(queue, f"new in {queue}")
+    assert {key for _, key in queues.run(2)} == {"new in a", "new in b"}
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+@pytest.mark.parametrize("name", ["new", "new/a"])
+def test_a_new_key_goes_ahead_of_tied_keys_of_all_queues_whatever_their_passes(
+    name: str, count: int
+) -> None:
+    queues = Queues()
+    queues.push("fifo", "", None)
+    for number in range(count):
+        for key in range(10):
+            queues.push(f"q{number}", f"k{key}", 1 + number * STRIDE_SCALE)
+    ran = queues.run(5 * count)
+    for queue in sorted({queue for queue, _ in ran} - {"fifo"}):
+        queues.push_new(queue, name)
+        assert queues.run(1) == [(queue, name)]
 
 
 @pytest.mark.parametrize("limit", [None, Limit(1000)])

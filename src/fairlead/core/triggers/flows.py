@@ -6,8 +6,11 @@ time if that is later, and moves the rank one stride beyond its start. So waitin
 nothing, and a key that a limit held back does not catch up on what it could not use. The keys of a
 tenant have ranks of the same kind, in a virtual time of the tenant.
 
-A new flow starts at the virtual time, or later by as much as the level of its first trigger is
-ahead, at most one stride.
+A flow that is new, or comes back behind the virtual time, starts at the virtual time, or later by
+as much as the level of its first trigger is ahead, at most one stride. So the keys of a lane that
+had no triggers in memory for a while come back one after the other, as far apart as their levels,
+and not all at once. A key that goes ahead of those of its lane at the virtual time also goes ahead
+of those of other lanes, whose passes say nothing about it.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ class FairLane:
         found = self.flows.get(tenant)
         if isinstance(found, TenantFlow):
             return found
-        rank = self._first_rank(tenant, trigger) if found is None else found.rank
+        rank = self.first_rank(tenant, trigger) if found is None else found.rank
         self.size += found is None
         flow = self.flows[tenant] = self._new_flow(tenant, tenant != key, found, rank)
         return flow
@@ -109,14 +112,16 @@ class FairLane:
         """Return a new flow. `before`: the flow of the tenant until now."""
         return (TenantFlow if is_path else Flow)(tenant, self, rank)
 
-    def _first_rank(self, tenant: str, trigger: Trigger) -> int:
+    def first_rank(self, tenant: str, trigger: Trigger) -> int:
+        """Return the rank of a tenant that begins with this trigger: one below the virtual time if
+        it goes ahead of all others there."""
         assert trigger.level is not None
         pass_ = trigger.level.pass_
         if self.pass_ is None:
             self.pass_ = pass_
         about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
         most = self.step(trigger, tenant_weight(*about))
-        return self.time.now + max(0, min(pass_ - self.pass_, most))
+        return self.time.now + max(-1, min(pass_ - self.pass_, most))
 
     def started(self, trigger: Trigger) -> None:
         """Note the pass of a trigger that has started."""
@@ -202,7 +207,7 @@ class Flow:
         cells = self.cells
         if cells is None:
             if self.rank < self.lane.time.now:
-                self.rank = self.lane.time.now
+                self.rank = self.lane.first_rank(self.key, cell.first[3])
             self.cells = cell
             return
         if not isinstance(cells, dict):
