@@ -37,7 +37,7 @@ class Judged(NamedTuple):
     allowed: list[TaskRecord]
     """Tasks whose state allows the change."""
     fit: list[TaskRecord]
-    """Those of them that would differ afterwards: the tasks to change."""
+    """Tasks to change: those of `allowed` that would differ afterwards."""
     looked: int
     refused: int
     """Tasks whose state does not allow the change."""

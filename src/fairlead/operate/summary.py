@@ -106,7 +106,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     more_queues: int
     """Queues that are left out."""
     totals: Totals
-    """Of all queues, also of those that are left out."""
+    """Sums over all queues, also over those that are left out."""
     window: Window
     is_sample: bool
     """Whether backlogs are estimates."""
