@@ -55,7 +55,7 @@ docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-console-pictures: $(STAMP) chromium  ## take the pictures of the web console for its guide; two minutes
+console-pictures: $(STAMP) chromium redis  ## take the pictures of the web console for its guide; two minutes
 	@$(BIN)/python -m scripts.console_pictures
 
 picture:  ## draw the picture of ARCHITECTURE.md from its text

@@ -7,6 +7,7 @@ over the workload of scripts/console_shop.py.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib
 import os
 import shutil
@@ -22,7 +23,8 @@ from fairlead import App
 from fairlead.model import State
 from fairlead.operate.changes import Cancel, Change, Retry
 from fairlead.operate.filters import TaskFilters, task_filter
-from fairlead.web import console
+from scripts.console_lake import make_lake
+from services.redis import RedisServer
 from tests.browsers import Viewer, started
 from tests.consoles import serving, until, working
 
@@ -36,13 +38,22 @@ COLORS = 128
 
 def main(folder: Path) -> int:
     """Take all pictures. Return 1 if they are too big together."""
-    with tempfile.TemporaryDirectory(prefix="shop-") as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="shop-") as temporary,
+        contextlib.ExitStack() as stack,
+    ):
         work = Path(temporary)
         os.environ["SHOP_URL"] = f"sqlite:///{work}/shop.db"
         # Tracebacks on the pictures name the files of this folder.
         (work / "src").symlink_to(ROOT / "src")
         shutil.copy(ROOT / "scripts" / "console_shop.py", work / "shop.py")
-        environment = {"SHOP_URL": os.environ["SHOP_URL"], "PYTHONPATH": f"{work / 'src'}:{work}"}
+        os.environ["SHOP_LAKE"] = str(work / "lake")
+        make_lake(work / "lake", datetime.datetime.now(datetime.UTC))
+        redis = RedisServer()
+        redis.start()
+        stack.callback(redis.stop, "immediate")
+        os.environ["SHOP_REDIS"] = redis.url
+        environment = {"PYTHONPATH": f"{work / 'src'}:{work}"}
         sys.path.insert(0, str(work))
         shop = importlib.import_module("shop")
         shop.app.migrate()
@@ -60,22 +71,16 @@ def main(folder: Path) -> int:
             until(lambda: len(shop.app.management.periodic.list()) == 3)
             shop.settle()
             shop.fill()
+            shop.fill_thumbnails()
             until(lambda: _ready(shop.app, "exports") <= 5_600)
             _act(shop, Retry(actor=shop.BEN), tenant="initech", name="charge_card")
             _act(shop, Cancel(actor=shop.ADA), tenant="tyrell", queue="webhooks")
             process, base, token = stack.enter_context(
-                serving(
-                    work,
-                    "web",
-                    "shop:app",
-                    "--title",
-                    "Shop",
-                    environment=environment,
-                )
+                serving(work, module="shop", environment=environment)
             )
             assert process.poll() is None
             with started() as browser:
-                paths = _paths(shop.app)
+                paths = _paths(shop)
                 for scheme in ("light", "dark"):
                     viewer = Viewer(browser, base, scheme=scheme, width=WIDTH)
                     viewer.visit(f"/login?token={token}")
@@ -101,10 +106,10 @@ def _ready(app: App, queue: str) -> int:
     return sum(each.submitted for each in app.management.queues() if each.queue == queue)
 
 
-def _paths(app: App) -> dict[str, str]:
+def _paths(shop: ModuleType) -> dict[str, str]:
     """Return the addresses of all screens by the names of their pictures, from the console itself;
     the screens of one thing show one that has something to tell."""
-    management = app.management
+    management = shop.app.management
     error = management.page(state=State.ERROR, name="charge_card", limit=1).tasks[0]
     asked = management.actions.list(limit=1)[0]
     queries = {
@@ -112,15 +117,14 @@ def _paths(app: App) -> dict[str, str]:
         "tenant": "?key=globex",
         "queue": "?name=exports",
         "ordered_queue": "?name=ledger",
+        "sharded_queue": "?name=thumbnails&group=resizers",
         "action": f"?id={asked.id}",
         "policy": "?version=2",
     }
     found = {
         route.name: f"{route.path}{queries.get(route.name, '')}"
-        for route in console(app).screens
-        if route.action is None
-        and route.name not in ("live", "sharded_queue")
-        and not route.path.startswith("/api/")
+        for route in shop.console(shop.app).screens
+        if route.action is None and route.name != "live" and not route.path.startswith("/api/")
     }
     found["tasks_errors"] = f"{found['tasks']}?state=ERROR"
     return found

@@ -8,10 +8,17 @@ import os
 import random
 
 import fairlead
+from fairlead.cli.web import ServeOptions, listening, serve
 from fairlead.operate.policies import PolicyManagement
 from fairlead.ports.policy_store import PolicyDraft, SwitchMode
+from fairlead.sharded import SyncShardedQueue
+from fairlead.web import console
 
-app = fairlead.App(os.environ.get("SHOP_URL", "sqlite:///shop.db"), name="shop")
+app = fairlead.App(
+    os.environ.get("SHOP_URL", "sqlite:///shop.db"),
+    name="shop",
+    lake=os.environ.get("SHOP_LAKE", "lake"),
+)
 app.queue("payments", partitions=4, concurrency=fairlead.Limit(3, per="fairness_key"))
 app.queue("receipts", partitions=2)
 app.queue("exports", partitions=2, concurrency=fairlead.ClusterLimit(6, name="warehouse"))
@@ -93,6 +100,32 @@ async def settle_refunds() -> None:
 @app.periodic("0 8 * * 1", queue="newsletters", timezone="America/New_York", catch_up="none")
 async def weekly_digest() -> None:
     """Send the digest of the week."""
+
+
+def thumbnails() -> SyncShardedQueue:
+    """Return the sharded queue of images, which other services write and read."""
+    url = os.environ["SHOP_REDIS"]
+    return SyncShardedQueue(url, "thumbnails", reads="tenants", max_deliveries=1)
+
+
+def fill_thumbnails() -> None:
+    """Write images of each customer; one consumer has died with broken ones."""
+    with thumbnails() as queue:
+        for number in range(4):
+            queue.write({"file": f"broken-{number}.tif", "bytes": 0}, shard_key=FLOOD)
+        queue.read_many("resizers", "resizer-0", count=4)
+        queue.reclaim("resizers", "resizer-1", min_idle=0)
+        for weight, customer in enumerate(CUSTOMERS, start=2):
+            for number in range(9 * weight):
+                queue.write({"file": f"{customer}-{number}.png"}, shard_key=customer)
+        for reader in ("resizer-1", "resizer-2"):
+            queue.read_many("resizers", reader, count=6)
+
+
+def main() -> None:
+    """Serve the console with the sharded queue, on a free port."""
+    with thumbnails() as queue, listening("127.0.0.1", 0) as port:
+        serve(console(app, sharded=[queue], title="Shop"), ServeOptions(port=0), port)
 
 
 def settle() -> None:
@@ -188,3 +221,7 @@ def fill() -> None:
             post_entry.options(ordering_key=f"account {account}").submit(
                 account=account, cents=cents
             )
+
+
+if __name__ == "__main__":
+    main()

@@ -15,12 +15,12 @@ from pathlib import Path
 
 @contextmanager
 def serving(
-    folder: Path, *words: str, environment: Mapping[str, str] = {}
+    folder: Path, *words: str, module: str = "fairlead", environment: Mapping[str, str] = {}
 ) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """Start a command that serves the console; yield the process, the base and the token, if it has
+    """Start a command of `module` that serves the console; yield the process, the base and the token, if it has
     a login."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", *words, "--port", "0"],
+        [sys.executable, "-m", module, *words, "--port", "0"],
         cwd=folder,
         env=os.environ | {"NO_COLOR": "1"} | environment,
         stdout=subprocess.PIPE,

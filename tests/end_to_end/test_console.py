@@ -513,3 +513,47 @@ def test_every_screen_of_an_empty_store_says_what_to_do(tmp_path: Path, browser:
                 assert page.locator(".empty").count() or name in ("doctor", "ordered"), name
                 assert viewer.axe() == [], path
     module.app.close()
+
+
+def test_a_sharded_queue_and_the_history_are_clean_and_dead_letters_are_requeued(
+    tmp_path: Path, browser: Browser, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scripts.console_lake import make_lake
+    from tests.browsers import Viewer
+
+    environment = {
+        "SHOP_URL": f"sqlite:///{tmp_path}/shop.db",
+        "SHOP_LAKE": str(tmp_path / "lake"),
+        "SHOP_REDIS": redis_url,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parents[1])]),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    from scripts import console_shop as shop
+
+    shop.fill_thumbnails()
+    make_lake(tmp_path / "lake", datetime.now(UTC))
+    with serving(tmp_path, module="scripts.console_shop", environment=environment) as (
+        _,
+        base,
+        token,
+    ):
+        viewer = Viewer(browser, base, width=WIDE)
+        viewer.visit(f"/login?token={token}")
+        for path, text in (
+            ("/sharded", "thumbnails"),
+            ("/sharded/queue?name=thumbnails&group=resizers", "broken-0.tif"),
+            ("/history", "flood"),
+        ):
+            page = viewer.visit(path)
+            assert text in page.content()
+            assert viewer.axe() == [], path
+        page = viewer.visit("/sharded/queue?name=thumbnails&group=resizers")
+        page.locator("input[name=id]").first.check()
+        page.get_by_role("button", name="Requeue…").click()
+        page.get_by_role("button", name="Requeue 1").click()
+        _check_notice(page, "1 of 1: is in the queue again")
+        assert viewer.complaints == []
+        viewer.close()
+    with shop.thumbnails() as queue:
+        assert queue.stats("resizers").dead == 3

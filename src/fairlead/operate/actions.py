@@ -93,9 +93,12 @@ class ActionManagement:
         tenants: Collection[str] | None = None,
         counted: int = MOST_COUNTED,
         first: int = 5,
+        with_any_values: bool = False,
     ) -> Preview:
         """Return how many tasks the action would change now, counted up to `counted`, and the first
-        ones. Look at 10,000 tasks at most. Raise InvalidTask for an action that cannot be made."""
+        ones. Look at 10,000 tasks at most. `with_any_values`: the new values are not chosen yet, so
+        that tasks which have those of `change` count too. Raise InvalidTask for an action that
+        cannot be made."""
         values.whole("counted", counted, 0, MOST_PREVIEWED, InvalidTask)
         values.whole("first", first, 0, MOST_COUNTED, InvalidTask)
         action = batches.unstored(self._draft(change, where, limit, tenants))
@@ -107,6 +110,8 @@ class ActionManagement:
                 self._store.tasks(batches.rest_of(action), batches.page_size(action))
             )
             page = batches.judge(action, change, found)
+            if with_any_values:
+                page = page._replace(fit=page.allowed)
             shown += page.fit[: first - len(shown)]
             read, is_last = read + len(found), page.is_last
             action = batches.advanced(action, page, len(page.fit))

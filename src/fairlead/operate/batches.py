@@ -34,8 +34,10 @@ CLAIM_SECONDS = 30.0
 class Judged(NamedTuple):
     """Tasks of one page that an action changes, and what it counts and notes of the page."""
 
+    allowed: list[TaskRecord]
+    """Tasks whose state allows the change."""
     fit: list[TaskRecord]
-    """Tasks to change."""
+    """Tasks to change: those of `allowed` that would differ afterwards."""
     looked: int
     refused: int
     """Tasks whose state does not allow the change."""
@@ -120,7 +122,7 @@ def judge(action: BulkAction, change: Change, found: Sequence[TaskRecord]) -> Ju
     cursor = found[-1].id if found else action.cursor
     allowed = [task for task in found if task.state in change.states]
     fit = [task for task in allowed if change.concerns(task)]
-    return Judged(fit, len(found), len(found) - len(allowed), cursor, is_last)
+    return Judged(allowed, fit, len(found), len(found) - len(allowed), cursor, is_last)
 
 
 def advanced(action: BulkAction, page: Judged, changed: int) -> BulkAction:

@@ -155,12 +155,15 @@ def waits_of(waits: Sequence[int]) -> Waits:
     return Waits(len(ordered), _percentile(ordered, 50), _percentile(ordered, 99))
 
 
-def window_of(runs: Sequence[RunFact]) -> Window:
-    """Return what was read."""
+def window_of(runs: Sequence[RunFact], is_cut: bool | None = None) -> Window:
+    """Return what was read. `is_cut`: whether the history has earlier attempts; None if `runs` are
+    all that were read, whose number tells it."""
+    if is_cut is None:
+        is_cut = len(runs) >= MOST_RUNS
     if not runs:
-        return Window(0)
+        return Window(0, is_cut=is_cut)
     ends = [run.finished_at for run in runs]
-    return Window(len(runs), min(ends), max(ends), len(runs) >= MOST_RUNS)
+    return Window(len(runs), min(ends), max(ends), is_cut)
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:

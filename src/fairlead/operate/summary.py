@@ -84,6 +84,17 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None = None
 
 
+class Totals(msgspec.Struct, frozen=True):
+    """Sums over queues."""
+
+    backlog: int
+    processing: int
+    ends_per_second: float
+    failures_per_second: float
+    longest_wait: int
+    """Longest p99 of the waits of a queue (microseconds)."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all queues."""
 
@@ -94,6 +105,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """By name, at most MOST_QUEUES."""
     more_queues: int
     """Queues that are left out."""
+    totals: Totals
+    """Sums over all queues, also over those that are left out."""
     window: Window
     is_sample: bool
     """Whether backlogs are estimates."""
@@ -133,9 +146,8 @@ def summary(
         names &= {queue}
     in_error = Counter(error.queue for error in errors)
     recent = _Recent(runs, at, window)
-    shown = sorted(names)[:MOST_QUEUES]
     numbers = []
-    for queue in shown:
+    for queue in sorted(names):
         of_queue, of_runs = held.get(queue, Held()), by_queue.get(queue, Runs())
         known = settings.get(queue)
         numbers.append(
@@ -166,9 +178,10 @@ def summary(
     return Summary(
         at=at,
         attention=attention,
-        queues=numbers,
-        more_queues=len(names) - len(shown),
-        window=window if scope is None else window_of(runs),
+        queues=numbers[:MOST_QUEUES],
+        more_queues=max(len(numbers) - MOST_QUEUES, 0),
+        totals=_totals(numbers),
+        window=window if scope is None else window_of(runs, window.is_cut),
         is_sample=facts.is_sample,
     )
 
@@ -187,6 +200,16 @@ class _Recent:
             if run.finished_at >= begin:
                 self.ends[run.queue] += 1
                 self.failures[run.queue] += run.outcome in FAILURES
+
+
+def _totals(numbers: Collection[QueueNumbers]) -> Totals:
+    return Totals(
+        backlog=sum(each.backlog.number for each in numbers),
+        processing=sum(each.processing.number for each in numbers),
+        ends_per_second=sum(each.ends_per_second for each in numbers),
+        failures_per_second=sum(each.failures_per_second for each in numbers),
+        longest_wait=max((each.waits.p99 or 0 for each in numbers), default=0),
+    )
 
 
 def _held(of: dict[QueueAndTenant, Held], scope: frozenset[str] | None) -> dict[str, Held]:

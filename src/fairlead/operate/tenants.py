@@ -7,7 +7,7 @@ attempts, and the unfinished tasks or a sample of them. Numbers of a sample say 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar, get_args
 
 import msgspec
@@ -151,13 +151,16 @@ def tenant(
     tenants: Collection[str] | None = None,
     facts: Facts | None = None,
 ) -> Tenant:
-    """Return one tenant. A tenant without tasks and runs, or that is not among `tenants`, has zeros
-    and no queues. Costs as much as a page of `tenants`. Raise InvalidTask, NotSupported."""
+    """Return one tenant, also its part of queues in which only a weight or a limit is set for it.
+    A tenant that is not among `tenants` has zeros and no queues. Costs as much as a page of
+    `tenants`. Raise InvalidTask, NotSupported."""
     values.text("name", name, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
     if scope is not None and name not in scope:
         return _described(name, [], {}, Waits(0))
-    return _Parts(context, facts_of(context, facts), None).described([name])[0]
+    parts = _Parts(context, facts_of(context, facts), None)
+    parts.include_settings(name)
+    return parts.described([name])[0]
 
 
 class _Parts:
@@ -190,7 +193,8 @@ class _Parts:
         """Return the attempts of the tenants that may be seen."""
         if scope is None:
             return self.facts.window
-        return window_of([run for run in self.facts.runs if tenant_of(run.fairness_key) in scope])
+        runs = [run for run in self.facts.runs if tenant_of(run.fairness_key) in scope]
+        return window_of(runs, self.facts.window.is_cut)
 
     def ranked(self, names: Iterable[str], order: TenantOrder) -> list[str]:
         """Return the tenants in order."""
@@ -228,11 +232,19 @@ class _Parts:
             found.append(_described(name, parts, self.run_time, waits_of(self._waits(name))))
         return found
 
+    def include_settings(self, name: str) -> None:
+        """Add the queues in which a weight or a limit is set for a tenant."""
+        found = self._read_settings([(queue, name) for queue in sorted(self.facts.settings)])
+        self.queues[name] |= {queue for queue, _ in found}
+
     def _settings(self, queues: Collection[str]) -> dict[QueueAndTenant, KeySetting]:
         """Return what is set for the tenants of these queues that have tasks or runs."""
         wanted = sorted(
             {(queue, name) for name, of in self.queues.items() for queue in of if queue in queues}
         )
+        return self._read_settings(wanted)
+
+    def _read_settings(self, wanted: Sequence[QueueAndTenant]) -> dict[QueueAndTenant, KeySetting]:
         found: dict[QueueAndTenant, KeySetting] = {}
         reads = self._context.store.records.reads
         for start in range(0, len(wanted), 5000):
@@ -281,10 +293,17 @@ class _Parts:
             waits=waits_of(runs.waits),
             share_got=runs.run_time / total if total else None,
             share_due=weights[name] / sum(weights.values()) if name in weights else None,
-            weight=weights.get(name, 1.0),
+            weight=_weight(name, weights, setting),
             is_weight_set=is_set,
             limit=None if setting is None else setting.slots,
         )
+
+
+def _weight(name: str, weights: Mapping[str, float], setting: KeySetting | None) -> float:
+    """Return the weight of a tenant, also of one that has neither a backlog nor runs."""
+    if setting is not None and setting.weight is not None:
+        return setting.weight
+    return weights.get(name, 1.0)
 
 
 def _own_weight(name: str, held: Held | None, runs: Runs | None) -> float:

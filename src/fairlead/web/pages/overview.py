@@ -37,10 +37,4 @@ def show_overview(page: Page) -> Response:
         summary=found,
         attention=found.attention[:_MOST_ATTENTION],
         more=max(len(found.attention) - _MOST_ATTENTION, 0),
-        ends=sum(queue.ends_per_second for queue in found.queues),
-        failures=sum(queue.failures_per_second for queue in found.queues),
-        running=sum(queue.processing.number for queue in found.queues),
-        ready=sum(queue.backlog.number for queue in found.queues),
-        errors=sum(queue.errors.number for queue in found.queues),
-        worst=max((queue.waits.p99 or 0 for queue in found.queues), default=0),
     )

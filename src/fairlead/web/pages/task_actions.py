@@ -83,6 +83,7 @@ def _confirm(verb: str) -> Handler:
                 _where(page),
                 first=_SHOWN,
                 tenants=page.access.tenants,
+                with_any_values=True,
             )
             records, number = found.first, f"{found.changed:,}{'+' if found.is_more else ''}"
         return page.render(

@@ -1,0 +1,119 @@
+"""Screens say what the store has, also where a first look would notice no difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.model import Level
+from fairlead.operate import numbers, tenants
+from fairlead.operate.facts import read_facts
+from fairlead.operate.overview import LaneView, PartitionView, queue_view
+from fairlead.operate.summary import MOST_QUEUES, summary
+from fairlead.testing import drain
+from fairlead.web import Access
+from fairlead.web.pages import queue as queue_page
+from tests.web.browsing import Browser, with_access
+
+pytestmark = pytest.mark.virtual_time
+
+_LEVEL = Level(1, 1)
+Shop = tuple[App, Any]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """An application with an empty SQLite file, and its task `send`."""
+    app = App(f"sqlite:///{tmp_path}/shop.db", name="shop")
+    app.migrate()
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None: ...
+
+    asyncio.run(app.store.register_queues({"mail": 2}))
+
+    yield app, send
+    app.close()
+
+
+async def test_all_tasks_of_the_first_priority_can_be_changed(shop: Shop) -> None:
+    app, send = shop
+    send.options(priority=0, fairness_key="acme").submit_many([{"n": n} for n in range(3)])
+    browser = Browser(with_access(app, Access.full(name="ada")))
+    await browser.get("/tasks")
+    page = (await browser.post("/tasks/confirm/change", scope="matching")).text
+    assert "Change 3 tasks" in page and 'name="new_key"' in page
+
+
+async def test_a_weight_shows_as_it_is_set_for_a_tenant_whose_tasks_wait(shop: Shop) -> None:
+    app, send = shop
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    send.options(fairness_key="acme", run_at=tomorrow).submit(n=1)
+    app.management.set_weight("mail", "acme", 3.0)
+    (part,) = tenants.tenant(app.operate_context, "acme").queues
+    assert (part.weight, part.is_weight_set, part.share_due) == (3.0, True, None)
+
+
+async def test_what_is_set_for_a_tenant_shows_without_a_task_and_a_run(shop: Shop) -> None:
+    app, send = shop
+    send.submit(n=1)  # the queue is known
+    app.management.set_weight("mail", "acme", 3.0)
+    app.management.set_limit("mail", "acme", 2)
+    (part,) = tenants.tenant(app.operate_context, "acme").queues
+    assert (part.queue, part.weight, part.is_weight_set, part.limit) == ("mail", 3.0, True, 2)
+    page = (await Browser(with_access(app, Access.full())).get("/tenants/tenant?key=acme")).text
+    assert "mail" in page and "tenants/limit" in page
+
+
+async def test_the_numbers_at_the_top_are_those_of_all_queues(shop: Shop) -> None:
+    app, _ = shop
+
+    async def work() -> None: ...
+
+    for number in range(MOST_QUEUES + 4):
+        app.task(queue=f"q{number:03}", name=f"w{number}")(work).submit()
+    found = summary(app.operate_context)
+    assert (len(found.queues), found.more_queues) == (MOST_QUEUES, 5)
+    page = (await Browser(with_access(app, Access.read())).get("/")).text
+    assert f"<dt>Ready</dt><dd>{MOST_QUEUES + 4}</dd>" in page
+
+
+async def test_a_viewer_of_some_tenants_hears_that_earlier_runs_were_not_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, send = shop
+    for key in ("acme", "other"):
+        send.options(fairness_key=key).submit_many([{"n": n} for n in range(4)])
+    await drain(app)
+    monkeypatch.setattr("fairlead.operate.facts.MOST_RUNS", 6)
+    monkeypatch.setattr(numbers, "MOST_RUNS", 6)
+    facts = read_facts(app.operate_context)
+    for found in (
+        tenants.tenants(app.operate_context, tenants={"acme"}, facts=facts).window,
+        summary(app.operate_context, tenants={"acme"}, facts=facts).window,
+    ):
+        assert found.is_cut and found.attempts < 6
+
+
+async def test_a_lane_that_was_counted_up_to_a_bound_says_so(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, send = shop
+    send.submit(n=1)
+    found = await queue_view(app.operate_context, "mail")
+    lane = LaneView(5, *[_LEVEL] * 3, buffered=3, stored=10_000, is_stored_cut=True)
+
+    async def view(*_: Any, **__: Any) -> Any:
+        import msgspec
+
+        return msgspec.structs.replace(found, partitions=[PartitionView(0, "n", 1, [lane])])
+
+    monkeypatch.setattr(queue_page, "queue_view", view)
+    page = (await Browser(with_access(app, Access.read())).get("/queues/queue?name=mail")).text
+    assert "10,000+ in the store" in page
