@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("cassandra", reason="needs the extra cassandra")
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 pytest.importorskip("kazoo", reason="needs the extra zookeeper")
 
-from fairlead import App, NoRetry  # noqa: E402
+from fairlead import App, NoRetry, State  # noqa: E402
+from fairlead.cli.main import app as commands  # noqa: E402
 from fairlead.errors import (  # noqa: E402
     ConfigurationError,
     FairleadError,
     InvalidTask,
+    NotAllowed,
     NotSupported,
     SchemaMismatch,
 )
 from fairlead.model import IncidentKind, IncidentReport  # noqa: E402
-from fairlead.operate.doctor import examine  # noqa: E402
+from fairlead.operate.doctor import examine, explain  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions  # noqa: E402
@@ -180,7 +184,8 @@ def test_what_needs_a_sql_database_says_so_in_one_line_with_the_cure(open_app: O
         (lambda: management.attempts(handle.id), "the lake has what has run"),
         (handle.state, "the lake has what has run"),
         (lambda: management.set_weight("reminders", "acme", 2.0), cure),
-        (lambda: management.periodic.find(), cure),
+        (lambda: management.payload(handle.id), "fairlead ordered tasks"),
+        (lambda: management.periodic.list(), cure),
     ]
     for call, said in refused:
         with pytest.raises(NotSupported) as caught:
@@ -190,6 +195,26 @@ def test_what_needs_a_sql_database_says_so_in_one_line_with_the_cure(open_app: O
         assert "\n" not in str(caught.value)
     with pytest.raises(InvalidTask, match="cannot be part of your transaction"):
         kit.remind.options(ordering_key="a", connection=object()).submit(name="joined")
+
+
+async def test_a_waiting_task_is_found_by_its_id_and_says_that_it_can_only_be_dropped(
+    open_app: Open,
+) -> None:
+    kit = open_app()
+    handle = kit.submit("later", at=kit.at(86_400), unique_key="u")
+    management = kit.app.management
+    async with running(kit.app):
+        await until(lambda: _is_read(kit))
+    for found in (handle.record(), kit.app.handle(handle.id).record(), management.show(handle.id)):
+        assert (found.id, found.state, found.unique_key) == (handle.id, State.WAITING, "u")
+    assert management.payload(handle.id) == b'{"name":"later"}'
+    assert management.attempts(handle.id) == []
+    assert [each.severity for each in await explain(kit.app.operate_context, handle.id)] == ["ok"]
+    with pytest.raises(NotAllowed, match="fairlead ordered drop"):
+        management.cancel(handle.id)
+    shown = CliRunner().invoke(commands, ["tasks", "show", handle.id, "--json"])
+    assert json.loads(shown.stdout)["state"] == "WAITING", shown.stderr
+    await kit.app.connections.close_async()
 
 
 def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from fairlead.backends.cassandra import horizon as horizon_module
 from fairlead.backends.cassandra.horizon import Horizon, key_of
 from fairlead.model import RunEnd, ScheduledTask
 from fairlead.ports.schedule_store import HOUR
@@ -77,15 +77,29 @@ def test_the_horizon_stays_below_a_failed_write_until_its_repetition_at_the_same
     assert again.raise_through() == NOW + 50
 
 
-def test_a_failed_write_holds_the_horizon_for_a_limited_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(horizon_module, "CUT_OFF_SECONDS", 0.0)
-    horizon = Horizon(0)
-    with pytest.raises(ZeroDivisionError), horizon.write([run(NOW)]):
+def test_a_failed_write_holds_the_horizon_as_long_as_its_end_may_be_written_again() -> None:
+    horizon, end = Horizon(0), run(NOW)
+    with pytest.raises(ZeroDivisionError), horizon.write([end]):
         raise ZeroDivisionError
     written(horizon, run(NOW + 5))
+    horizon = Horizon(0, horizon)  # the next tenure on the same node
+    assert horizon.raise_through() == NOW - 1
+    del end  # nobody can write it again
     assert horizon.raise_through() == NOW + 5
+
+
+@pytest.mark.parametrize("hours", [0.1, 1, 100])
+def test_an_end_that_is_written_again_late_has_its_first_instant(
+    hours: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    horizon, end, started = Horizon(0), run(NOW), time.monotonic()
+    with pytest.raises(ZeroDivisionError), horizon.write([end]):
+        raise ZeroDivisionError
+    written(horizon, run(NOW + 5))
+    monkeypatch.setattr(time, "monotonic", lambda: started + hours * 3600)
+    horizon.stored = horizon.raise_through() or 0
+    assert written(horizon, end) == [NOW]
+    assert horizon.stored < NOW
 
 
 def test_hours_are_noted_once() -> None:

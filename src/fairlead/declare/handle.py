@@ -12,7 +12,14 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.declare.handler import Handler
-from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import (
+    InvalidTask,
+    NotSupported,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
@@ -51,6 +58,23 @@ class TaskAccess(Protocol):
         """The notifier, which carries notifications to other processes."""
 
 
+def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
+    """Return the record of a task, also of one that waits in the schedule of an ordered queue.
+    Raise NotSupported for a task that does not wait, if the task store has no records."""
+    store, schedule = access.store.records, access.connections.schedule
+    record: TaskRecord | None = None
+    refusal = None
+    try:
+        record = store.database.read_now(store.task(task_id))
+    except NotSupported as error:
+        refusal = error
+    if record is None and schedule is not None and (waiting := schedule.find_now(task_id)):
+        return waiting.record
+    if refusal is not None:
+        raise refusal
+    return record
+
+
 class TaskHandle(msgspec.Struct, gc=False, eq=False):
     """A handle of a submitted task. `is_new` is False if the unique key was taken and `id` is the
     earlier task's."""
@@ -83,15 +107,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         return record
 
     def _found(self) -> TaskRecord | None:
-        """Return the record of the task, also of one that waits in the schedule of an ordered
-        queue."""
-        store = self._access.store.records
-        record: TaskRecord | None = store.database.read_now(store.task(self.id))
-        schedule = self._access.connections.schedule
-        if record is None and schedule is not None:
-            waiting = schedule.find_now(self.id)
-            return None if waiting is None else waiting.record
-        return record
+        return find_record(self._access, self.id)
 
     def state(self) -> State:
         """Return the state of the task now. Raises UnknownTask as `record` does."""

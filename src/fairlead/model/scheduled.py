@@ -79,7 +79,7 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class RunEnd(msgspec.Struct, frozen=True, gc=False):
+class RunEnd(msgspec.Struct, frozen=True, weakref=True):
     """End of a run of a task in an ordered queue, or of the task without a run, with its next
     state."""
 

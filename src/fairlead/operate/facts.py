@@ -98,13 +98,14 @@ def read_facts(context: OperateContext) -> Facts:
     queues and nodes. Raise NotSupported on a store without rows."""
     store = context.store
     records, read = store.records, store.database.read_now
+    reads = records.reads  # first, so that a store without rows says so
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
     return Facts(
         at=read(store.periodics.clock(context.clock.now())),
         settings=read(records.queue_settings()),
-        runs=read(records.reads.runs(MOST_RUNS)),
-        backlog=read(records.reads.backlog()),
-        errors=read(records.reads.errors(MOST_ERRORS)),
+        runs=read(reads.runs(MOST_RUNS)),
+        backlog=read(reads.backlog()),
+        errors=read(reads.errors(MOST_ERRORS)),
         nodes=read(records.nodes()),
         incidents=read(store.incidents.open(kinds, MOST_INCIDENTS)),
     )

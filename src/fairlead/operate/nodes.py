@@ -9,6 +9,7 @@ import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.errors import NotSupported
 from fairlead.model import Incident, IncidentKind
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
@@ -47,7 +48,7 @@ async def nodes(
         return []
     store = context.store
     database = store.database
-    at: int = database.read_now(store.periodics.clock(context.clock.now()))
+    at = _read_clock(context)
     records: list[NodeRecord] = database.read_now(store.records.nodes())
     blocked: list[Incident] = database.read_now(
         store.incidents.open([IncidentKind.BLOCKED_LOOP], MOST_NODES)
@@ -69,3 +70,14 @@ async def nodes(
         )
         for record in records
     ]
+
+
+def _read_clock(context: OperateContext) -> int:
+    """Return the time of the store; that of this process for a store without periodic tasks."""
+    now = context.clock.now()
+    try:
+        clock = context.store.periodics.clock
+    except NotSupported:
+        return now
+    at: int = context.store.database.read_now(clock(now))
+    return at

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.core.payload import unpack
+from fairlead.declare.handle import find_record
 from fairlead.errors import (
     FairleadError,
     InvalidTask,
@@ -105,9 +106,7 @@ class Management:
         task of none of `tenants`, and for one that is in the log of an ordered queue and was not
         read yet."""
         checked_id(task_id)
-        record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
-        if record is None and (waiting := self._waiting(task_id)) is not None:
-            record = waiting.record
+        record = find_record(self._context.connector, task_id)
         if record is None or not is_within(record.fairness_key, tenants):
             raise UnknownTask(
                 f"no task {values.brief(task_id)}: check the id; history is kept for a while only"
@@ -155,12 +154,18 @@ class Management:
     def attempts(
         self, task_id: str, *, tenants: Collection[str] | None = None
     ) -> list[AttemptRecord]:
-        """Return the attempts of a task, first to last. Raise UnknownTask for a task of none of
-        `tenants`."""
+        """Return the attempts of a task, first to last. Without a SQL database, the lake has the
+        attempts, and none is returned for a task that waits. Raise UnknownTask for a task of none
+        of `tenants`."""
         checked_id(task_id)
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
+        attempts: list[AttemptRecord] = []
+        try:
+            attempts = self._database.read_now(self._store.attempts(task_id))
+        except NotSupported:
+            if self._waiting(task_id) is None:
+                raise
         return attempts
 
     def payload(self, task_id: str, *, tenants: Collection[str] | None = None) -> bytes | None:
@@ -168,9 +173,15 @@ class Management:
         bytes, UnknownTask for a task of none of `tenants`."""
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        found = self._database.read_now(self._store.payload(checked_id(task_id)))
+        found, refusal = None, None
+        try:
+            found = self._database.read_now(self._store.payload(checked_id(task_id)))
+        except NotSupported as error:
+            refusal = error
         if found is None and (waiting := self._waiting(task_id)) is not None:
             found = (waiting.task.payload, waiting.task.payload_format)
+        elif refusal is not None:
+            raise refusal
         return None if found is None else unpack(*found)
 
     def find(
@@ -344,18 +355,31 @@ class Management:
                     f"task {task_id} is at version {record.version}, not {version}: read it again"
                 )
             check_state(record, change)
-            if change.concerns(record) and not self._change(change, [record]):
-                if self._waiting(task_id) is not None:
-                    raise NotAllowed(
-                        f"task {record.id} waits in the ordered queue {record.queue!r}: it can only"
-                        " be ended, by `fairlead ordered drop`"
-                    )
+            if change.concerns(record) and not self._is_changed(change, record):
                 raise StaleVersion(
                     f"task {record.id} has changed since version {record.version}: read it again"
                 )
         except (StaleVersion, NotAllowed) as error:
             self._recorder.note(self._entry(change, record, AuditOutcome.REFUSED, str(error)))
             raise
+
+    def _is_changed(self, change: Change, record: TaskRecord) -> bool:
+        """Change a task, and return whether it had the version of its record. Raise NotAllowed for
+        a task of an ordered queue."""
+        refusal = None
+        try:
+            if self._change(change, [record]):
+                return True
+        except NotSupported as error:
+            refusal = error
+        if self._waiting(record.id) is not None:
+            raise NotAllowed(
+                f"task {record.id} waits in the ordered queue {record.queue!r}: it can only be"
+                " ended, by `fairlead ordered drop`"
+            )
+        if refusal is not None:
+            raise refusal
+        return False
 
     def apply_all(
         self, change: Change, task_ids: Sequence[str], *, tenants: Collection[str] | None = None

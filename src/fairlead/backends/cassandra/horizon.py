@@ -1,22 +1,18 @@
 """The horizon of the history of a partition: the instant through which the history is complete.
 
 The owner gives each run an instant of its end above the horizon. It raises the horizon only below
-the runs that are being written, and below those whose write failed, because they may be written
-again.
+the runs that are being written, and below those whose write failed, as long as somebody may write
+them again: while their ends are in memory. So a run that is written twice has one instant.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 from fairlead.model import RunEnd
 from fairlead.ports.schedule_store import HOUR, hour_of
-
-CUT_OFF_SECONDS = 600.0
-"""Longest time, in seconds, for which a failed write keeps the horizon below its runs. The next
-tenure of the partition writes them again within a minute, unless another node has the partition."""
 
 RunKey = tuple[str, int, int]
 """Id, attempt and end of a run, the same when it is written again."""
@@ -35,37 +31,39 @@ class Horizon:
         self.noted: set[tuple[int, int]] = set()
         """Hours of ends and of tasks that are noted in the store."""
         self._newest = through
-        self._writing: dict[RunKey, int] = {}
-        self._cut_off: dict[RunKey, tuple[int, float]] = {}
-        """Runs whose write failed, each with its instant and the monotonic time until which it
-        keeps the horizon low."""
+        self._writing: dict[RunKey, tuple[int, weakref.ref[RunEnd]]] = {}
+        self._failed: dict[RunKey, tuple[int, weakref.ref[RunEnd]]] = {}
+        """Runs whose write failed, each with its instant and its end, which keeps the horizon low
+        while anything but this horizon refers to it."""
         if before is not None:
             self.through = max(through, before.through)
             self._newest = max(self.through, before._newest)
-            self._on_failure(
-                {key: instant for key, (instant, _) in before._cut_off.items()} | before._writing
-            )
+            self._failed = before._failed | before._writing
 
     @contextlib.contextmanager
     def write(self, ends: Sequence[RunEnd]) -> Iterator[dict[RunKey, int]]:
         """Give each run its instant in the history, while the runs are being written."""
-        given = {}
+        given: dict[RunKey, int] = {}
+        known_runs = (*self._writing.values(), *self._failed.values())
+        highest = max([self._newest, self.through, *(at for at, _ in known_runs)])
         for end in ends:
             key = key_of(end)
-            instant, _ = self._cut_off.get(key, (end.finished_at, 0.0))
+            known = self._failed.get(key)
+            instant = end.finished_at if known is None else known[0]
             if instant <= self.through:
                 # Above all runs, so that two ends of one task have two instants.
-                instant = max([self._newest, self.through, *self._writing.values()]) + 1
+                instant = highest + 1
             given[key] = instant
-        self._writing |= given
+        writing = {key_of(end): (given[key_of(end)], weakref.ref(end)) for end in ends}
+        self._writing |= writing
         try:
             yield given
         except BaseException:
-            self._on_failure(given)
+            self._failed |= writing
             raise
         else:
             for key in given:
-                self._cut_off.pop(key, None)
+                self._failed.pop(key, None)
             self._newest = max(self._newest, *given.values())
         finally:
             for key in given:
@@ -79,17 +77,11 @@ class Horizon:
     def raise_through(self) -> int | None:
         """Raise the horizon as far as possible. Return the instant that is to be stored; None if
         the store has it."""
-        now = time.monotonic()
-        unwritten = [*self._writing.values()]
-        unwritten += [instant for instant, until in self._cut_off.values() if now < until]
+        self._failed = {key: each for key, each in self._failed.items() if each[1]() is not None}
+        unwritten = [at for at, _ in (*self._writing.values(), *self._failed.values())]
         highest = min([self._newest, *(instant - 1 for instant in unwritten)])
         self.through = max(self.through, highest)
         return self.through if self.through > self.stored else None
-
-    def _on_failure(self, given: Mapping[RunKey, int]) -> None:
-        until = time.monotonic() + CUT_OFF_SECONDS
-        for key, instant in given.items():
-            self._cut_off[key] = instant, self._cut_off.get(key, (instant, until))[1]
 
 
 def key_of(end: RunEnd) -> RunKey:

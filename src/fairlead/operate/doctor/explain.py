@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core import values
+from fairlead.declare.handle import find_record
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import LaneKey, Level, PartitionKey, State, TaskRecord
@@ -101,8 +102,7 @@ async def explanation(
     """
     if most_ahead is not None:
         values.whole("most_ahead", most_ahead, 1, values.MOST_ROWS, InvalidTask)
-    store = context.store
-    record: TaskRecord | None = store.database.read_now(store.records.task(checked_id(task_id)))
+    record = find_record(context.connector, checked_id(task_id))
     if record is None or not is_within(record.fairness_key, tenants):
         raise UnknownTask(
             f"no task {values.brief(task_id)}: it never committed, or its history was cleaned"
