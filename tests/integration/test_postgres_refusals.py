@@ -268,7 +268,7 @@ def test_an_event_trigger_that_refuses_commands_is_named(postgres_url: str) -> N
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("state", matrix("P0001", "23514", "42501", "42703"))
+@pytest.mark.parametrize("state", matrix("53400", "P0001", "23514", "42501", "42703", "57014"))
 async def test_a_trigger_that_refuses_to_take_a_task_back_stops_no_worker_and_no_other_task(
     postgres_url: str, state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import StoreUnavailable, WriteRefused
 from fairlead.model import IncidentReport
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import TaskVersion
@@ -100,7 +100,17 @@ class Reconciler(SimplePart):
             self._is_due |= not is_done  # also if the node ends: it may still hold these tasks
 
     async def _hand_back(self, tasks: Sequence[TaskVersion]) -> Notification | None:
-        return await self._context.store.hand_back(self._context.name, tasks)
+        """Hand back tasks. An error that sounds like an outage is a refusal of these tasks if the
+        store still responds to a read: a trigger of the user's may raise any error. Raise
+        StoreUnavailable, WriteRefused."""
+        store, name = self._context.store, self._context.name
+        try:
+            return await store.hand_back(name, tasks)
+        except WriteRefused:
+            raise
+        except StoreUnavailable as error:
+            await store.held(name)
+            raise WriteRefused(str(error)) from error
 
     def _announce(self, notification: Notification | None) -> None:
         if notification is not None:
