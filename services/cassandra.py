@@ -101,7 +101,7 @@ class NodeAddress:
     datacentre: str = ""
     seeds: tuple[str, ...] = ()
     """Nodes to contact first, each as its `storage`; empty: the node itself."""
-    heap: str = "1g"
+    heap: str = "2g"
 
     @property
     def storage(self) -> str:
@@ -143,7 +143,8 @@ class CassandraServer(JavaServer):
         name = self.fresh_name()
         self._session.execute(
             f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy',"
-            " 'replication_factor': 1}"
+            " 'replication_factor': 1}",
+            timeout=60.0,  # changes of the schema wait for each other
         )
         return self.url_of(name)
 

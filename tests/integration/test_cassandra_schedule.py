@@ -839,7 +839,9 @@ async def test_tables_of_an_earlier_version_are_refused_with_the_cure(
     def drop() -> None:
         with store.session.make_cluster() as cluster:
             keyspace = store.session.url.keyspace
-            cluster.connect().execute(f"DROP TABLE {keyspace}.fairlead_schedule_keys")
+            session = cluster.connect()
+            # Changes of the schema wait for each other.
+            session.execute(f"DROP TABLE {keyspace}.fairlead_schedule_keys", timeout=60.0)
 
     await asyncio.to_thread(drop)
     with pytest.raises(SchemaMismatch, match="drop its tables"):
