@@ -101,7 +101,7 @@ class NodeAddress:
     datacentre: str = ""
     seeds: tuple[str, ...] = ()
     """Nodes to contact first, each as its `storage`; empty: the node itself."""
-    heap: str = "2g"
+    heap: str = "1g"
 
     @property
     def storage(self) -> str:

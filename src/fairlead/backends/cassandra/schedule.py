@@ -60,17 +60,15 @@ from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Iterable,
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
+from fairlead.backends.cassandra.datacentres import DatacentreReading
 from fairlead.backends.cassandra.history import HistoryInSql
 from fairlead.backends.cassandra.horizon import Horizon, key_of
 from fairlead.backends.cassandra.moves import (
@@ -83,11 +81,16 @@ from fairlead.backends.cassandra.moves import (
 )
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.page_size import PageSize
+from fairlead.backends.cassandra.schedule_scans import (
+    LAST_HOUR,
+    ScheduleScans,
+    scheduled_of,
+    together,
+)
 from fairlead.backends.cassandra.schedule_writes import (
     MOST_LEFT,
     Write,
     batches_of,
-    bucket_of,
     deletions_of,
     end_of_run,
     id_deletion,
@@ -101,9 +104,8 @@ from fairlead.backends.cassandra.session import (
     Scan,
     chunks,
 )
-from fairlead.backends.sql.rows import NIL, canonical
 from fairlead.backends.sql.schedule import AttemptRow, attempt_row
-from fairlead.backends.sql.schedule_rows import Runs, decode_record, decode_task
+from fairlead.backends.sql.schedule_rows import decode_record
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
@@ -117,7 +119,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
+from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, hour_of
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
@@ -131,10 +133,7 @@ CLEANED_AT_ONCE = 100
 MOVED_AT_ONCE = 500
 """Runs that are moved to the history by one statement."""
 
-_AT_ONCE = 32
-"""Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
-_LAST_HOUR = 1 << 62
 _LAST_KEY = TaskKey(NEVER, "", "")
 _FAR_HOSTS = 8
 _SCHEMA = (
@@ -159,12 +158,11 @@ TOGETHER = ("fairlead_schedule", "fairlead_schedule_keys")
 log = logging.getLogger("fairlead.ordered")
 
 T = TypeVar("T")
-_runs = msgspec.json.Decoder(tuple[str, int, int, int | None])
 _attempt = msgspec.json.Decoder(AttemptRow)
 _encode = msgspec.json.encode
 
 
-class CassandraScheduleStore:
+class CassandraScheduleStore(ScheduleScans):
     """A `fairlead.ports.schedule_store.ScheduleStore` on Cassandra, connected at its first use.
 
     Only owners that have taken over through this object can write through it.
@@ -173,10 +171,9 @@ class CassandraScheduleStore:
     def __init__(self, url: str, tasks: SqlTaskStore | None) -> None:
         """Open no connection yet. `tasks` has the history; None keeps the history in Cassandra.
         Raise ConfigurationError."""
-        self.session = CassandraSession(
-            CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS
+        super().__init__(
+            CassandraSession(CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS)
         )
-        self._datacentres = Datacentres(self.session)
         self._history = None if tasks is None else HistoryInSql(tasks)
         self._owners: dict[PartitionKey, ScheduleOwner] = {}
         self._sizes: defaultdict[str, PageSize] = defaultdict(PageSize)
@@ -443,7 +440,7 @@ class CassandraScheduleStore:
         owner = self._owner(source, range_ids[source.partition])
         reading = self._datacentres.reading()
         if after is None:
-            rows = reading.rows("hours", *source, hour_of(BEFORE_ALL), _LAST_HOUR)
+            rows = reading.rows("hours", *source, hour_of(BEFORE_ALL), LAST_HOUR)
             position = Position(tuple(sorted({hour async for (hour,) in rows})))
             self._require_whole(owner, reading)
             return Moved(0, 0, position)
@@ -467,8 +464,8 @@ class CassandraScheduleStore:
         owners = [
             self._owner(PartitionKey(source.queue, number), range_ids[number]) for number in moving
         ]
-        await self._together(self._check_fence(each) for each in (owner, *owners))
-        await self._together(
+        await together(self._check_fence(each) for each in (owner, *owners))
+        await together(
             self._take_rows(target, rows, position)
             for target, rows in zip(owners, moving.values(), strict=True)
         )
@@ -509,7 +506,7 @@ class CassandraScheduleStore:
                 f"{self.location}: {partition} has runs that are not in the history yet: run the"
                 " move again when the database of the tasks responds"
             )
-        rows = await self.session.execute("hours", *partition, hour_of(BEFORE_ALL), _LAST_HOUR)
+        rows = await self.session.execute("hours", *partition, hour_of(BEFORE_ALL), LAST_HOUR)
         stamp = owner.stamp()
         await self._check_fence(owner)
         await self._write(deletions_of(partition, hour, stamp, stamp, []) for (hour,) in rows)
@@ -647,7 +644,7 @@ class CassandraScheduleStore:
         owner.swept = low_water_mark
 
     async def _write(self, batches: Iterable[Sequence[tuple[str, Row]]]) -> None:
-        await self._together(self.session.batch(batch) for batch in batches)
+        await together(self.session.batch(batch) for batch in batches)
 
     async def _completed(self, owner: ScheduleOwner, keys: Iterable[TaskKey]) -> set[TaskKey]:
         """Return those of the keys that are completed. The first entries that an owner takes in may
@@ -657,7 +654,7 @@ class CassandraScheduleStore:
         by_hour: dict[int, list[TaskKey]] = {}
         for key in keys:
             by_hour.setdefault(hour_of(key), []).append(key)
-        found = await self._together(
+        found = await together(
             _all(read("completed", *owner.partition, hour, list(some)))
             for hour, of_hour in by_hour.items()
             for some in chunks(of_hour, _KEYS_AT_ONCE)
@@ -665,12 +662,6 @@ class CassandraScheduleStore:
         if not reading.is_whole:
             owner.is_whole = False
         return {TaskKey(*row) for rows in found for row in rows}
-
-    async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        """Return the results of all calls; at most _AT_ONCE run concurrently."""
-        return [
-            result for some in chunks(calls, _AT_ONCE) for result in await asyncio.gather(*some)
-        ]
 
     # reading --------------------------------------------------------------------------------------
 
@@ -748,7 +739,7 @@ class CassandraScheduleStore:
             )
             async with contextlib.aclosing(rows):
                 async for row in rows:
-                    scheduled = _scheduled(partition, row)
+                    scheduled = scheduled_of(partition, row)
                     if scheduled is None:
                         continue
                     if scheduled.key not in found:
@@ -819,111 +810,14 @@ class CassandraScheduleStore:
                 for row in found:
                     yield row
 
-    async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
-        rows = [
-            row
-            async for row in self._datacentres.reading().rows(
-                "find", *partition, hour_of(key), *key
-            )
-        ]
-        return _scheduled(partition, rows[-1]) if rows else None
-
     async def now(self) -> int | None:
         rows = await self.session.execute("clock")
         return int(rows[0][0]) * 1000
-
-    # for people -----------------------------------------------------------------------------------
-
-    def find_now(self, task_id: str) -> ScheduledTask | None:
-        """Find a task by one read of each partition, in a thread with a loop of its own, because
-        the caller's thread may have a running loop."""
-        if (task_id := canonical(task_id)) == NIL:
-            return None
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, self._find_id(task_id)).result()
-
-    async def _find_id(self, task_id: str) -> ScheduledTask | None:
-        bucket = bucket_of(task_id)
-        partitions = [PartitionKey(*row[:2]) async for row in self.session.rows("owners")]
-        for some in chunks(partitions, _AT_ONCE):
-            found = await asyncio.gather(
-                *(self.session.execute("find_id", *each, bucket, task_id) for each in some)
-            )
-            for partition, keys in zip(some, found, strict=True):
-                for key in keys:
-                    scheduled = await self.find(partition, TaskKey(*key))
-                    if scheduled is not None and scheduled.task.id == task_id:
-                        return scheduled
-        return None
-
-    async def unfinished(self, queue: str, now: int) -> int:
-        """Count the unfinished tasks of a queue that are due or have run, by a scan of due hours.
-
-        A task that has run early, by a clock that was set back, counts when its hour is due.
-        """
-        records = await self._records(queue)
-        left = await self._together(
-            self._all_left(PartitionKey(queue, partition), record.low_water_mark, now // HOUR)
-            for partition, record in records.items()
-        )
-        return sum(key.run_at <= now or has_run for keys in left for key, has_run in keys)
-
-    async def has_due(self, queue: str, now: int) -> bool:
-        """Return whether a task is due, by a scan of due hours that ends at the first one."""
-        for partition, record in (await self._records(queue)).items():
-            key = PartitionKey(queue, partition)
-            async for left, _ in self._left(key, record.low_water_mark, now // HOUR):
-                if left.run_at <= now:
-                    return True
-        return False
-
-    async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
-        """Return the status of each partition, by a scan of its unfinished tasks."""
-        records = await self._records(queue)
-        owned = [row async for row in self.session.rows("owners") if row[0] == queue]
-        found = {}
-        for _, partition, range_id in owned:
-            record = records.get(partition, ScheduleRecord())
-            keys = [
-                key
-                for key, _ in await self._all_left(
-                    PartitionKey(queue, partition), record.low_water_mark, _LAST_HOUR
-                )
-            ]
-            stale = sum(key.run_at < stale_before for key in keys)
-            found[partition] = ScheduleStatus(
-                range_id, record, len(keys), stale, min(keys, default=None)
-            )
-        return found
 
     async def close(self) -> None:
         """Close the connections to Cassandra; a later call opens new ones. The owner of the task
         store closes that."""
         await self.session.close()
-
-    async def _records(self, queue: str) -> dict[int, ScheduleRecord]:
-        return {
-            row[1]: decode_record(PartitionKey(queue, row[1]), row[2])
-            async for row in self.session.rows("records")
-            if row[0] == queue
-        }
-
-    async def _all_left(
-        self, partition: PartitionKey, mark: TaskKey, last: int
-    ) -> list[tuple[TaskKey, bool]]:
-        return [each async for each in self._left(partition, mark, last)]
-
-    async def _left(
-        self, partition: PartitionKey, mark: TaskKey, last: int
-    ) -> AsyncIterator[tuple[TaskKey, bool]]:
-        """Yield the unfinished keys above the low-water mark, through hour `last`, each with
-        whether its task has run."""
-        for (hour,) in await self.session.execute("hours", *partition, hour_of(mark), last):
-            async for *key, task_id, runs, is_done in self.session.rows(
-                "unfinished", *partition, hour, *mark
-            ):
-                if task_id is not None and not is_done:
-                    yield TaskKey(*key), _has_run(task_id, runs)
 
 
 def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
@@ -955,29 +849,3 @@ async def _lists(rows: AsyncIterator[Row], most: int) -> AsyncIterator[list[Task
             keys = []
     if keys:
         yield keys
-
-
-def _runs_of(task_id: str, runs: str | None) -> Runs:
-    """Return the counts of a task's runs. Raise ValueError for a text that is none."""
-    if runs is None:
-        return 0, 0, None
-    of, attempt, tries, retry_at = _runs.decode(runs)
-    return (attempt, tries, retry_at) if of == task_id else (0, 0, None)
-
-
-def _has_run(task_id: str, runs: str | None) -> bool:
-    """Return whether a task has run; also if its counts cannot be read."""
-    try:
-        return _runs_of(task_id, runs)[0] > 0
-    except (ValueError, RecursionError):
-        return True
-
-
-def _scheduled(partition: PartitionKey, row: Row) -> ScheduledTask | None:
-    """Return the task of a row, or None if it is completed, or if only the runs of a deleted task
-    are left of it."""
-    run_at, ordering_key, unique_key, task_id, task, runs, is_done = row
-    if is_done or task_id is None:
-        return None
-    key = TaskKey(run_at, ordering_key, unique_key)
-    return decode_task(partition, key, task_id, task, lambda: _runs_of(task_id, runs))
