@@ -374,6 +374,7 @@ def cassandra_rows() -> Reader:
     schedule = pytest.importorskip(
         "fairlead.backends.cassandra.schedule", reason="needs the extra cassandra"
     )
+    from fairlead.backends.cassandra.schedule_scans import has_run, scheduled_of
     from fairlead.backends.sql.schedule import attempt_row
     from fairlead.model import RunEnd, ScheduledTask
 
@@ -387,8 +388,8 @@ def cassandra_rows() -> Reader:
     def read(record: bytes) -> object:
         text = record.decode(errors="surrogateescape")
         for row in ((5, "k", "u", ID, text, text, False), (5, "k", "u", ID, good[2], text, False)):
-            schedule._scheduled(PartitionKey("mail", 2), row)
-        assert schedule._has_run(ID, text) in (True, False)
+            scheduled_of(PartitionKey("mail", 2), row)
+        assert has_run(ID, text) in (True, False)
         return schedule._attempt.decode(text)
 
     # As its caller expects them.

@@ -126,7 +126,7 @@ class ScheduleScans:
                 "unfinished", *partition, hour, *mark
             ):
                 if task_id is not None and not is_done:
-                    yield TaskKey(*key), _has_run(task_id, runs)
+                    yield TaskKey(*key), has_run(task_id, runs)
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -152,7 +152,7 @@ def _runs_of(task_id: str, runs: str | None) -> Runs:
     return (attempt, tries, retry_at) if of == task_id else (0, 0, None)
 
 
-def _has_run(task_id: str, runs: str | None) -> bool:
+def has_run(task_id: str, runs: str | None) -> bool:
     """Return whether a task has run; also if its counts cannot be read."""
     try:
         return _runs_of(task_id, runs)[0] > 0
