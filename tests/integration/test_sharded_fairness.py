@@ -195,7 +195,7 @@ def test_by_tenants_places_of_messages_that_are_gone_are_skipped(opened, redis_u
                 queue.delete(doomed)
             else:  # a consumer that does not know the index claims it
                 stream, _, entry = doomed.partition("/")
-                client.xclaim(f"{{q}}:s{stream}", "g", "other", 0, [entry])
+                assert client.xclaim(f"{{q}}:s{stream}", "g", "other", 0, [entry])
             read.append(queue.read("g", "c"))
     assert queue.stats("g").waiting == len(written) - len(read)
     read += drain(queue)
