@@ -147,6 +147,22 @@ def test_a_process_that_starts_later_reads_the_dead_rows_of_idle_lanes_once(
         assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
 
 
+def test_a_search_for_stuck_tasks_reads_as_many_pages_however_deep_the_lanes_are(
+    store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_store, "_STUCK_ROWS", 400)
+    with psycopg.connect(store.database.url, autocommit=True) as connection:
+        explain, pages = Explainer(connection), []
+        for count in (50, 2_000):
+            for partition in range(8):
+                store.database.run(store.submission(make(count, partition=partition)))
+            connection.execute("ANALYZE fairlead_tasks")
+            explain.findings = []
+            do(store._stuck(NOW, 10), explain)
+            pages.append(sum(finding.buffers for finding in explain.findings))
+    assert pages[1] <= pages[0] + 200, pages
+
+
 def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
     store: PostgresTaskStore,
 ) -> None:

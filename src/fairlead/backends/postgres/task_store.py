@@ -80,7 +80,10 @@ _LEFT_KEYS = 1000
 """Remembered keys that one cleaning looks at."""
 
 _STUCK_ROWS = 50_000
-"""Rows of a lane in which one call looks for stuck tasks."""
+"""Rows of all lanes together in which one call looks for stuck tasks."""
+
+_STUCK_PAGES = 3
+"""Statements in which a call divides these rows: what short lanes leave goes to the long ones."""
 
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
@@ -356,13 +359,20 @@ class PostgresTaskStore(SqlTaskStore):
 
     def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
         """Return the stuck tasks among the next rows of each lane, which begins again behind its
-        last one, so that the cost of a call does not grow with the backlog."""
-        begun = batch([(*lane, position) for lane, position in self._stuck_from.items()])
-        rows = yield self.statement("stuck", self._floor_rows(), now, begun, _STUCK_ROWS)
-        self._stuck_from = {LaneKey(*row[:3]): row[3] for row in rows if row[3] is not None}
-        found = [
-            each for row in rows if row[4] for each in zip(row[6], row[4], row[5], strict=True)
-        ]
+        last one. The lanes share the rows of a call, so that its cost does not grow with the
+        backlog."""
+        room, begun, found = _STUCK_ROWS, self._stuck_from, list[Any]()
+        for number in range(_STUCK_PAGES):
+            positions = batch([(*lane, position) for lane, position in begun.items()])
+            page = ("stuck", self._floor_rows(), now, positions, room, number > 0)
+            rows = yield self.statement(*page)
+            begun = {LaneKey(*row[:3]): row[3] for row in rows if row[3] is not None}
+            for row in rows:
+                found += zip(row[6], row[4], row[5], strict=True) if row[4] else ()
+                room -= row[7]
+            if not begun or room < len(begun):
+                break
+        self._stuck_from = begun
         return [each[1:] for each in sorted(found)[:limit]]
 
     def _floor_rows(self) -> str:

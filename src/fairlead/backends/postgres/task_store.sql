@@ -419,23 +419,31 @@ SELECT id::text, version, node,
 
 -- name: stuck
 -- Appended to live_lanes. $2: now; $3: [[queue, partition, priority, position], ...]: lanes that are read from a later position
--- on; $4: maximum number of rows to read of each lane. Returns for each lane the last position read if there are more rows,
--- and its stuck tasks.
+-- on; $4: maximum number of rows to read of all lanes, shared evenly; $5: true to read only the lanes of $3. Returns for each
+-- lane the number of rows read, the last position read if there may be more rows, and its stuck tasks.
+, begun AS MATERIALIZED (
+    SELECT j ->> 0 AS queue, (j ->> 1)::integer AS partition, (j ->> 2)::integer AS priority, (j ->> 3)::bigint AS position
+      FROM unnest(ARRAY(SELECT json_array_elements($3::json))) AS j
+), read AS MATERIALIZED (
+    SELECT l.queue, l.partition, l.priority, l.ready_seq, coalesce(b.position, -1) AS position
+      FROM lanes l
+      LEFT JOIN begun b ON b.queue = l.queue AND b.partition = l.partition AND b.priority = l.priority
+     WHERE l.ready_seq IS NOT NULL AND (b.position IS NOT NULL OR NOT $5)
+), share AS MATERIALIZED (
+    SELECT greatest(1, $4::bigint / greatest(1, count(*))) AS most FROM read
+)
 SELECT l.queue, l.partition, l.priority, found.*
-  FROM lanes l
+  FROM read l
  CROSS JOIN LATERAL (
-       SELECT CASE WHEN count(*) = $4 THEN max(ready_seq) END AS position,
+       SELECT CASE WHEN count(*) = (SELECT most FROM share) THEN max(ready_seq) END AS position,
               array_agg(id::text) FILTER (WHERE is_stuck) AS ids, array_agg(policy) FILTER (WHERE is_stuck) AS policies,
-              array_agg(stuck_at) FILTER (WHERE is_stuck) AS stuck_ats
+              array_agg(stuck_at) FILTER (WHERE is_stuck) AS stuck_ats, count(*) AS count
          FROM (SELECT ready_seq, id, policy, stuck_at,
                       state = 'PROCESSING' AND stuck_at < $2 AND policy & 4 = 0 AS is_stuck  -- IGNORE_STUCK
                  FROM fairlead_tasks
                 WHERE queue = l.queue AND partition = l.partition AND priority = l.priority AND ready_seq >= l.ready_seq
-                  AND ready_seq > coalesce((SELECT (j ->> 3)::bigint FROM json_array_elements($3::json) AS j
-                                             WHERE j ->> 0 = l.queue AND (j ->> 1)::integer = l.partition
-                                               AND (j ->> 2)::integer = l.priority), -1)
-                ORDER BY ready_seq LIMIT $4) AS page) AS found
- WHERE l.ready_seq IS NOT NULL AND (found.position IS NOT NULL OR found.ids IS NOT NULL)
+                  AND ready_seq > l.position
+                ORDER BY ready_seq LIMIT (SELECT most FROM share)) AS page) AS found
 
 -- name: note_events
 -- $1: [[id, version], ...]; $2: kind, $3: at, $4: the new run_at or NULL, $5: actor. The tasks are locked here, so that
