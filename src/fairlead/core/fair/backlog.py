@@ -539,8 +539,10 @@ class Backlog:
             if self._acked:
                 self._acked = {level: None for level in self._acked if level > bound}
         if not unacked and self.is_at_end and self._writing is None and self._reading is None:
-            # Everything has been dispatched, so nothing stored is needed.
-            self.ack_level = self.read_level = max(self.read_level, self.max_level)
+            # Everything has been dispatched, so nothing stored is needed. A stays below the virtual
+            # time if nothing is stored there: keys that come while the lane reads start before it.
+            self.read_level = max(self.read_level, self.max_level)
+            self.ack_level = max(self.ack_level, self.max_level)
             self._acked.clear()
 
     # deletes and records --------------------------------------------------------------------------

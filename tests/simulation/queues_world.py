@@ -1,0 +1,126 @@
+"""A random world of many fair lanes that are read by fairness key, with very little memory each,
+over one trigger table. Each lane has more tasks than can run. Now and then a task of a new key
+comes, alone: the next one comes after it has started."""
+
+from __future__ import annotations
+
+import random
+
+from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import LaneKey, LaneRecord, Level, Trigger, tenant_of
+
+PRIORITY = 5
+
+
+class ReadLane:
+    """One lane: its backlog, the rows that its channel keeps, and the read that is under way."""
+
+    def __init__(
+        self, queue: str, keys: list[str], capacity: int, start: int, table: TriggerTable
+    ) -> None:
+        """`start`: virtual time from an earlier owner."""
+        self.queue = queue
+        self.name = LaneKey(queue, 0, PRIORITY)
+        self.ready_at = 0
+        """Number of starts, in all lanes, after which the read under way ends."""
+        self._keys = keys
+        self._table = table
+        self.backlog = Backlog(
+            1, LaneRecord(virtual_time=start), Passes(Counters()), capacity, Timing(), is_new=True
+        )
+        self.backlog.is_read_by_key = True
+        self.backlog.remember((), keys)
+        table.spread(self.name, self.backlog.turns_taken)
+        self._rows: dict[Level, Trigger] = {}
+        self._reading: list[tuple[str, int]] = []
+        self._number = 0
+
+    def come(self, key: str) -> None:
+        """Let a task of a new key come."""
+        self.backlog.remember([key], ())
+
+    def work(self, now: int, latency: int) -> None:
+        """Begin a read, or end the one under way, if it is time. `now`: number of starts."""
+        self._tidy()
+        if not self._reading and self.backlog.is_asking:
+            unread = len({*map(tenant_of, self._keys)})
+            self._reading = self.backlog.choose_keys(unread, 0)
+            self.ready_at = now + latency
+        if self._reading and now >= self.ready_at:
+            read, self._reading = self._reading, []
+            made = [
+                self._make(key)
+                for key, most in read
+                for _ in range(1 if key.startswith("new") else most)
+            ]
+            self._apply(self.backlog.add(made))
+            self.backlog.remember((), [key for key, _ in read if not key.startswith("new")])
+
+    def _make(self, key: str) -> Trigger:
+        self._number = number = self._number + 1
+        id = f"{self.queue} {number}"
+        return Trigger(id, 1, self.queue, 0, "pay", PRIORITY, key, 1.0, None, seq=number)
+
+    def _tidy(self) -> None:
+        self._apply(self.backlog.shrink())
+        while (read := self.backlog.next_read()) is not None:
+            above = [row for level, row in sorted(self._rows.items()) if level > read.above]
+            self._apply(self.backlog.read(above[: read.limit]))
+
+    def _apply(self, changes: BacklogWrite | Changes) -> None:
+        if isinstance(changes, BacklogWrite):
+            self._rows |= {row.level: row for row in changes.entries if row.level is not None}
+            changes = self.backlog.written(changes)
+        self._table.remove(changes.dropped)
+        for trigger in changes.added:
+            self._table.push(trigger)
+
+
+class QueuesWorld:
+    """One world; `run` returns the longest wait of a new key."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = chance = random.Random(f"queues world {seed}")
+        self.latency = chance.choice([0, 1, 3, 10])
+        self._table = TriggerTable(SlotLedger(1_000_000))
+        capacity, most_keys = chance.choice([2, 4, 8, 20]), chance.choice([3, 10, 30])
+        self.lanes: dict[str, ReadLane] = {}
+        for number in range(chance.choice([2, 5, 20])):
+            queue = f"q{number}"
+            keys = [f"k{n}" for n in range(chance.randint(1, most_keys))]
+            start = chance.choice([0, 0, chance.randrange(10**9)])
+            self.lanes[queue] = ReadLane(queue, keys, capacity, start, self._table)
+        self._newcomers = 0
+        self._has_paths = chance.random() < 0.3
+
+    def run(self, count: int) -> int:
+        """Start tasks one by one; return the most starts for which a new key waited beyond the end
+        of the read under way and of its own."""
+        worst, now = 0, 0
+        waiting: tuple[str, int] | None = None
+        while now < count:
+            if waiting is None and now > 50 and self._chance.random() < 0.2:
+                queue = self._chance.choice([*self.lanes])
+                self._newcomers += 1
+                key = f"new {self._newcomers}" + ("/a" if self._has_paths else "")
+                self.lanes[queue].come(key)
+                waiting = (key, now)
+            for lane in self.lanes.values():
+                lane.work(now, self.latency)
+            taken, _ = self._table.take(1, 0.0)
+            now += 1
+            for trigger in taken:
+                lane = self.lanes[trigger.queue]
+                lane.backlog.take(taken)
+                lane.backlog.ack(taken)
+                if waiting is not None and trigger.fairness_key == waiting[0]:
+                    worst = max(worst, now - 1 - waiting[1] - 2 * self.latency)
+                    waiting = None
+        if waiting is not None:
+            worst = max(worst, now - waiting[1] - 2 * self.latency)
+        return worst
