@@ -28,7 +28,13 @@ from fairlead.backends.cassandra.task_store import CassandraTaskStore  # noqa: E
 from fairlead.backends.sql.sql_file import load  # noqa: E402
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
-from fairlead.model import PartitionKey, RunEnd, ScheduledTask, ScheduleRecord  # noqa: E402
+from fairlead.model import (  # noqa: E402
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    TaskKey,
+)
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.errors import BrokenLake  # noqa: E402
 from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
@@ -174,6 +180,23 @@ async def test_runs_that_are_above_the_horizon_wait(kit: Kit) -> None:
     await kit.schedule.move_attempts(FIRST, kit.range_ids[FIRST])
     assert await exports(kit) == 10
     assert kit.exported() == sorted(before + later)
+
+
+async def test_a_task_that_runs_for_hours_holds_back_no_run_and_is_reported_as_late(
+    kit: Kit,
+) -> None:
+    long = task(NOW, unique_key="long", partition=FIRST.partition)
+    record = ScheduleRecord(low_water_mark=TaskKey(NOW - 1, "", ""))
+    await kit.schedule.persist(FIRST, kit.range_ids[FIRST], [long], record)
+    runs = await kit.run(FIRST, ends(30))
+    await exports(kit, 100)
+    assert kit.exported() == sorted(runs)
+    # The doctor names such queues as a problem.
+    status = (await kit.schedule.statuses("reminders", NOW + HOUR))[FIRST.partition]
+    assert (status.unfinished, status.stale) == (1, 1)
+    runs += await kit.run(FIRST, [ended(ScheduledTask.of(long), finished_at=NOW + 9 * HOUR)])
+    await exports(kit, 100)
+    assert kit.exported() == sorted(runs)
 
 
 async def test_a_run_that_is_written_after_a_later_one_was_exported_is_exported_too(
