@@ -823,6 +823,7 @@ async def test_the_error_about_missing_tables_names_the_command(
     sqlite_url: str, cassandra_url: str
 ) -> None:
     tasks = task_store(sqlite_url)
+    migrate(tasks.database)
     store = CassandraScheduleStore(cassandra_url, tasks)
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         await store.take_over(PARTITION)

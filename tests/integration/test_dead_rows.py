@@ -618,3 +618,22 @@ def test_floors_are_forgotten_when_the_server_restarts() -> None:
     assert floors.of(LANE) == 10
     floors.marked(Mark(20, 2, frozenset()))
     assert floors.of(LANE) == 0
+
+
+def test_the_list_of_undelivered_incidents_reads_no_delivered_ones_and_no_more_than_it_shows(
+    store: PostgresTaskStore,
+) -> None:
+    incidents = store.incidents
+    with store.database.connection() as connection:
+        connection.execute(
+            """INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at,
+                      details, deliver_at, delivered_at)
+               SELECT 'lane_unreadable', n::text, 1, 'mail', '', n, n, '', n,
+                      CASE WHEN n <= 20000 THEN n END
+                 FROM generate_series(1, 40000) AS n"""
+        )
+        connection.execute("ANALYZE fairlead_incidents")
+        explain = Explainer(connection)
+        assert len(do(incidents.undelivered(1000), explain)) == 1000
+        (found,) = explain.findings
+        assert found.buffers < 100

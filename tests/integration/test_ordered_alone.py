@@ -295,6 +295,73 @@ async def test_another_application_on_its_kafka_prefix_or_zookeeper_folder_is_re
         await again.runs.until("second")
 
 
+@pytest.mark.parametrize("alone_first", [True, False])
+async def test_an_application_with_a_sql_database_and_one_without_share_no_keyspace_and_no_prefix(
+    alone_first: bool,
+    open_app: Open,
+    kafka_server: Any,
+    urls: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def open_beside(**others: str) -> Kit:
+        for name, url in (urls | others).items():
+            monkeypatch.setenv(f"FAIRLEAD_{name.upper()}", url)
+        return open_kit(f"sqlite:///{tmp_path / 'shop.db'}")
+
+    beside = {"coordinator": "database"}
+    alone = open_app()
+    # One keyspace, two logs.
+    sql = open_beside(log=kafka_server.create_prefix(), **beside)
+    first, second = (alone, sql) if alone_first else (sql, alone)
+    async with running(first.app):
+        first.submit("mine")
+        second.submit("other")
+        await first.runs.until("mine")
+        with pytest.raises((FairleadError, ExceptionGroup)) as caught:
+            await asyncio.wait_for(second.app.node().run(), SOON)
+        assert "belongs to the application whose tasks are in" in _text(caught.value)
+        assert "fairlead_keyspace" in _text(caught.value)
+    assert first.runs.names == ["mine"] and not second.runs.names
+    sql.app.close()
+    # One log, two keyspaces.
+    if alone_first:
+        sql = open_beside(schedule="database", **beside)
+        with pytest.raises((FairleadError, ExceptionGroup)) as caught:
+            await asyncio.wait_for(sql.app.node().run(), SOON)
+        assert "task.owner" in _text(caught.value)
+        sql.app.close()
+
+
+@pytest.mark.parametrize("shared", ["log", "coordinator"])
+async def test_two_applications_without_a_sql_database_share_no_keyspace(
+    shared: str,
+    open_app: Open,
+    kafka_server: Any,
+    zookeeper_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = open_app()
+    other = "coordinator" if shared == "log" else "log"
+    url = zookeeper_server.create_root() if other == "coordinator" else kafka_server.create_prefix()
+    monkeypatch.setenv(f"FAIRLEAD_{other.upper()}", url)
+    second = open_app()
+    async with running(first.app):
+        first.submit("mine")
+        await first.runs.until("mine")
+        with pytest.raises((FairleadError, ExceptionGroup)) as caught:
+            await asyncio.wait_for(second.app.node().run(), SOON)
+        kind = "prefix" if other == "log" else "folder"
+        assert f"an application with another {kind}" in _text(caught.value)
+        if other == "log":
+            with pytest.raises(ConfigurationError, match="another prefix"):
+                second.submit("other")
+    async with running(first.app):
+        first.submit("again")
+        await first.runs.until("again")
+    assert first.runs.names == ["mine", "again"] and not second.runs.names
+
+
 def open_app_at(urls: dict[str, str], open_app: Open, monkeypatch: pytest.MonkeyPatch) -> Kit:
     monkeypatch.setenv("FAIRLEAD_SCHEDULE", urls["schedule"].replace("127.0.0.1", "localhost"))
     return open_app()

@@ -138,6 +138,69 @@ async def test_an_unreadable_owner_record_is_skipped(open_app: Open, kafka_url: 
         refused.result(SOON)
 
 
+async def test_two_applications_on_one_keyspace_of_a_schedule_are_an_error_that_names_both(
+    open_app: Open, cassandra_url: str
+) -> None:
+    pytest.importorskip("cassandra", reason="needs the extra cassandra")
+    (first, remind), (second, other) = (
+        open_app(name, schedule=cassandra_url) for name in ("shop", "blog")
+    )
+    async with running(first):
+        for number in range(8):
+            await remind.options(ordering_key=f"k{number}").submit_async(number=number)
+            await other.options(ordering_key=f"k{number}").submit_async(number=number)
+        await ran(first, 8)
+        with pytest.raises(BaseException) as caught:
+            await asyncio.wait_for(second.node().run(), SOON)
+        names = ("shop.db", "blog.db", "keyspace", "fairlead_keyspace")
+        assert is_refused(caught.value, *names), caught.value
+        assert "belongs to the application" in await problems(second)
+    assert await ran(first, 8) == 8
+    assert not second.sql_store.database.read_now(_attempts(second))
+    assert "belongs to the application" not in await problems(first)
+
+
+async def test_two_applications_on_one_keyspace_of_backlogs_are_an_error_that_names_both(
+    open_app: Open, cassandra_url: str
+) -> None:
+    pytest.importorskip("cassandra", reason="needs the extra cassandra")
+    (first, remind), (second, other) = (
+        open_app(name, kind=None, backlog=cassandra_url) for name in ("shop", "blog")
+    )
+    async with running(first):
+        remind.submit(number=1)
+        other.submit(number=2)
+        await ran(first, 1)
+        with pytest.raises(BaseException) as caught:
+            await asyncio.wait_for(second.node().run(), SOON)
+        assert is_refused(caught.value, "shop.db", "blog.db", "fairlead_keyspace"), caught.value
+        assert "belongs to the application" in await problems(second)
+    assert "belongs to the application" not in await problems(first)
+
+
+async def test_applications_that_start_at_once_on_one_new_keyspace_have_one_owner(
+    open_app: Open, cassandra_url: str
+) -> None:
+    pytest.importorskip("cassandra", reason="needs the extra cassandra")
+    apps = [open_app(f"store{n}", schedule=cassandra_url)[0] for n in range(4)]
+    nodes = [asyncio.create_task(app.node().run()) for app in apps]
+    async with asyncio.timeout(SOON):
+        while sum(node.done() for node in nodes) < len(nodes) - 1:
+            await asyncio.wait(nodes, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
+    (winner,) = [node for node in nodes if not node.done()]
+    winner.cancel()
+    errors = await asyncio.gather(*nodes, return_exceptions=True)
+    assert all(is_refused(e, "belongs to") for e in errors if isinstance(e, Exception)), errors
+
+
+async def ran(app: App, count: int) -> int:
+    """Wait until this many runs are in the history; return their number."""
+    async with asyncio.timeout(SOON):
+        while (found := len(app.sql_store.database.read_now(_attempts(app)))) < count:
+            await asyncio.sleep(0.02)
+    return found
+
+
 def _attempts(app: App) -> Any:
     from fairlead.ports.statements import Statement
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +28,13 @@ from fairlead.backends.cassandra.task_store import CassandraTaskStore  # noqa: E
 from fairlead.backends.sql.sql_file import load  # noqa: E402
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
-from fairlead.model import PartitionKey, RunEnd, ScheduledTask, ScheduleRecord  # noqa: E402
+from fairlead.model import (  # noqa: E402
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    TaskKey,
+)
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.errors import BrokenLake  # noqa: E402
 from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
@@ -173,6 +182,23 @@ async def test_runs_that_are_above_the_horizon_wait(kit: Kit) -> None:
     assert kit.exported() == sorted(before + later)
 
 
+async def test_a_task_that_runs_for_hours_holds_back_no_run_and_is_reported_as_late(
+    kit: Kit,
+) -> None:
+    long = task(NOW, unique_key="long", partition=FIRST.partition)
+    record = ScheduleRecord(low_water_mark=TaskKey(NOW - 1, "", ""))
+    await kit.schedule.persist(FIRST, kit.range_ids[FIRST], [long], record)
+    runs = await kit.run(FIRST, ends(30))
+    await exports(kit, 100)
+    assert kit.exported() == sorted(runs)
+    # The doctor names such queues as a problem.
+    status = (await kit.schedule.statuses("reminders", NOW + HOUR))[FIRST.partition]
+    assert (status.unfinished, status.stale) == (1, 1)
+    runs += await kit.run(FIRST, [ended(ScheduledTask.of(long), finished_at=NOW + 9 * HOUR)])
+    await exports(kit, 100)
+    assert kit.exported() == sorted(runs)
+
+
 async def test_a_run_that_is_written_after_a_later_one_was_exported_is_exported_too(
     kit: Kit,
 ) -> None:
@@ -295,6 +321,69 @@ async def test_several_exporters_at_once_export_each_run_once(kit: Kit) -> None:
     with ThreadPoolExecutor(4) as pool:
         counts = [each.result() for each in [pool.submit(work) for _ in range(4)]]
     assert sum(counts) == 120
+    assert kit.exported() == sorted(runs)
+
+
+EXPORTER = """
+import sys, time
+from pathlib import Path
+from fairlead.backends.cassandra.task_store import CassandraTaskStore
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.export_runs import RunExporter
+from fairlead.pipeline.lake.lake import Lake
+
+exporter = RunExporter(
+    CassandraTaskStore(sys.argv[1]).run_history(), Lake(Path(sys.argv[2])), SYSTEM_CLOCK, 7
+)
+while True:
+    exporter.round(on_rows=lambda rows: rows and print(rows, flush=True), batches=1)
+    time.sleep(0.01)
+"""
+
+
+async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_exported_once(
+    kit: Kit,
+) -> None:
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", EXPORTER, kit.url, str(kit.lake.root)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def follow(exporter: subprocess.Popen[str], rows: int) -> int:
+        """Read what the exporter prints until it has exported some rows or has ended."""
+        assert exporter.stdout is not None
+        found = 0
+        while found < rows and (line := exporter.stdout.readline()):
+            found += int(line)
+        return found
+
+    random_ = random.Random(23)
+    runs: list[tuple[str, int]] = []
+    runs += await kit.run(FIRST, ends(60, first=1000))
+    exporters = [paused := start()]
+    try:
+        await asyncio.to_thread(follow, paused, 1)
+        paused.send_signal(signal.SIGSTOP)  # wherever it is
+        for number in range(6):
+            runs += await kit.run(FIRST, ends(20, first=20 * number))
+            runs += await kit.run(SECOND, ends(20, SECOND, 20 * number))
+            exporters.append(other := start())
+            await asyncio.to_thread(follow, other, random_.randrange(1, 20))
+            if number < 5:
+                other.kill()  # wherever it is
+        while len(await asyncio.to_thread(kit.exported)) < len(runs):
+            await asyncio.to_thread(follow, other, 1)
+        # The paused one goes on with a batch that others have exported since.
+        other.kill()
+        paused.send_signal(signal.SIGCONT)
+        runs += await kit.run(FIRST, ends(40, first=200))
+        await asyncio.to_thread(follow, paused, 1)
+    finally:
+        for process in exporters:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    await exports(kit)
     assert kit.exported() == sorted(runs)
 
 

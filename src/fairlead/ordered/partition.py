@@ -25,6 +25,7 @@ from fairlead.ordered.in_flight import InFlight
 from fairlead.ordered.layout import OtherLayout, require_layout
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import OrderedGauges
+from fairlead.ports.owner_record import OtherOwner
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch
 
@@ -83,12 +84,13 @@ class OrderedPartition:
 
     async def run(self) -> None:
         """Hold one tenure after the other, until cancelled. Raise OtherLayout if the tasks of the
-        queue are in another number of partitions."""
+        queue are in another number of partitions, OtherOwner if they are in the schedule of another
+        application."""
         while True:
             self._began = self._context.clock.monotonic()
             try:
                 await self._hold()
-            except OtherLayout:
+            except (OtherLayout, OtherOwner):
                 raise
             except Exception as error:
                 pause = self._on_failure(error, self._context.clock.monotonic() - self._began)

@@ -68,9 +68,14 @@ class OrderedQueues:
     # partitions come and go -----------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Prepare the log of each queue. Raise ConfigurationError for a log that belongs to another
-        application or would lose entries. While the log is unavailable, the first read checks
-        it."""
+        """Prepare the schedule and the log of each queue. Raise ConfigurationError for one that
+        belongs to another application, and for a log that would lose entries; SchemaMismatch for a
+        schedule without its tables. While one is unavailable, its first use checks it."""
+        if self._queues:
+            try:
+                await self._context.store.prepare()
+            except StoreUnavailable as error:
+                log.warning("the schedule cannot be checked yet", extra={"error": str(error)})
         for queue in self._queues:
             try:
                 for warning in await self._context.log.prepare(queue):

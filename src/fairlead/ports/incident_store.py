@@ -48,7 +48,8 @@ class IncidentStore(Protocol):
         people: at most `limit` whose ids are below `below`; None is no bound."""
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
-        """Return undelivered incidents without their tasks, ascending by id, for people."""
+        """Return undelivered incidents without their tasks, ascending by id, for people. If there
+        are more than `limit`, return any of them."""
 
     def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
         """Return open incidents of these kinds without their tasks, delivered or not, the latest

@@ -7,6 +7,7 @@ task store are refused, because they would take each other's tasks.
 
 from __future__ import annotations
 
+import uuid
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +23,12 @@ class OwnerRecord(msgspec.Struct, frozen=True):
     store_id: str
     location: str
     """Name of the store for messages, without secrets."""
+    id: str = ""
+    """Random id of the record; empty in a record of an earlier version."""
+
+
+class OtherOwner(ConfigurationError):
+    """A name on a shared server belongs to another application."""
 
 
 class OwnedName(NamedTuple):
@@ -33,17 +40,33 @@ class OwnedName(NamedTuple):
     """Place of the record, which a person deletes if the owner is gone, for messages."""
     option: str
     """Part of the URL that has the name, for messages."""
+    kind: str = ""
+    """Kind of the name for `TaskStore.register_part`."""
 
     def require(self, owner: OwnerRecord, mine: OwnerRecord) -> None:
-        """Raise ConfigurationError if the name belongs to another task store than `mine`."""
+        """Raise OtherOwner if the name belongs to another task store than `mine`."""
         if owner.store_id == mine.store_id:
             return
-        raise ConfigurationError(
+        raise OtherOwner(
             f"{self.name} belongs to the application whose tasks are in {owner.location} (store"
             f" {owner.store_id}), and this application's tasks are in {mine.location} (store"
             f" {mine.store_id}): give one of the two another {self.option}; if the first one is"
             f" gone for good, delete {self.record}"
         )
+
+    def require_part(self, owner: OwnerRecord, store: TaskStore) -> None:
+        """Raise OtherOwner if the task store belongs to an application with another name of this
+        kind. A store without a SQL database has its tasks under one prefix and its leases in one
+        folder. Blocks; raises StoreUnavailable."""
+        part = owner.id or self.kind
+        found = store.database.read_now(store.register_part(self.kind, part))
+        if found != part:
+            raise OtherOwner(
+                f"{store.database.location} belongs to an application with another {self.kind} than"
+                f" {self.name}: give one of the two another keyspace, or both the same"
+                f" {self.option}; if the other {self.kind} is gone for good, delete the row"
+                f" {self.kind!r} of fairlead_store in the keyspace"
+            )
 
     def require_location(
         self, owner: OwnerRecord | None, store: TaskStore, away: StoreUnavailable
@@ -67,7 +90,9 @@ def decode(data: bytes | None) -> OwnerRecord | None:
 
 
 def record_of(store: TaskStore) -> OwnerRecord | None:
-    """Return the record of a task store; None if the store has no id, because it keeps none.
+    """Return a new record of a task store; None if the store has no id, because it keeps none.
     Blocks; raises StoreUnavailable."""
     found = store.database.read_now(store.store_id())
-    return None if found is None else OwnerRecord(found, store.database.location)
+    if found is None:
+        return None
+    return OwnerRecord(found, store.database.location, uuid.uuid4().hex)

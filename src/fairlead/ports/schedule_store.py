@@ -75,6 +75,10 @@ class ScheduleStore(Protocol):
     async def migrate(self) -> None:
         """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 
+    async def prepare(self) -> None:
+        """Check that the tables are there, in this version, and belong to this application; take
+        tables without an owner. Raises SchemaMismatch, ConfigurationError, StoreUnavailable."""
+
     async def take_over(self, partition: PartitionKey) -> Owned:
         """Become the owner of the partition: raise its range id and read its record, in one step.
         Return a new record, which begins before all tasks, if the stored one cannot be read.

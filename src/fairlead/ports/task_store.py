@@ -116,6 +116,11 @@ class TaskStore(ClusterState, Protocol):
         """Return the id of this store, which its migration made once; None if the store keeps
         none."""
 
+    def register_part(self, kind: str, part: str) -> Steps[str]:
+        """Record the id of a part of the application on another server (`kind`: its prefix of Kafka
+        or its folder of ZooKeeper), unless there is one of this kind; return the recorded one. A
+        store that records none returns `part`."""
+
     @property
     def records(self) -> TaskRecords:
         """Records for people, who look at tasks and change them. Raises NotSupported if the store

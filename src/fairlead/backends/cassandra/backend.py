@@ -67,7 +67,7 @@ class CassandraBackend(Backend):
             return NoBacklog()
         from fairlead.backends.cassandra.backlog import CassandraBacklogStore
 
-        return CassandraBacklogStore(url)
+        return CassandraBacklogStore(url, context.store)
 
     def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:
         from fairlead.backends.cassandra.schedule import CassandraScheduleStore
@@ -81,6 +81,6 @@ class CassandraBackend(Backend):
                     f"schedule={shown_url(url)!r} is not the store of the tasks,"
                     f" {store.database.location}: leave one of the two out"
                 )
-            return CassandraScheduleStore(store.url, None)
+            return CassandraScheduleStore(store.url, None, store)
         assert url is not None
         return CassandraScheduleStore(url, tables(store))

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from cassandra.query import UNSET_VALUE
 
+from fairlead.backends.cassandra.keyspace_owner import KeyspaceOwner
 from fairlead.backends.cassandra.session import (
     MOST_BYTES,
     CassandraSession,
@@ -34,6 +35,7 @@ from fairlead.model import (
 )
 from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row
+from fairlead.ports.task_store import TaskStore
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
@@ -68,9 +70,11 @@ class CassandraBacklogStore:
     persist_seconds = 60.0
     delete_acks = 1000
 
-    def __init__(self, url: str) -> None:
-        """Open no connection yet. Raise ConfigurationError for a wrong URL."""
+    def __init__(self, url: str, store: TaskStore | None = None) -> None:
+        """Open no connection yet. `store`: task store that the keyspace must belong to; None checks
+        nothing. Raise ConfigurationError for a wrong URL."""
         self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
+        self._keyspace = KeyspaceOwner(self.session, store)
 
     async def migrate(self) -> None:
         """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
@@ -79,6 +83,7 @@ class CassandraBacklogStore:
     async def take_over(
         self, partitions: Sequence[PartitionKey]
     ) -> dict[PartitionKey, OwnedBacklog]:
+        await self._keyspace.require()
         return {partition: await self._take_over(partition) for partition in partitions}
 
     async def _take_over(self, partition: PartitionKey) -> OwnedBacklog:
@@ -177,7 +182,9 @@ class CassandraBacklogStore:
         return KeyEntries([row for row in rows if tenant_of(row.fairness_key) in wanted], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
-        """Return the ownership of every partition, by a scan over all partitions."""
+        """Return the ownership of every partition, by a scan over all partitions.
+        Raise ConfigurationError if the keyspace belongs to another application."""
+        await self._keyspace.check()
         return {
             (key := PartitionKey(queue, partition)): _owned(key, range_id, records)
             async for queue, partition, range_id, records in self.session.rows("owners")

@@ -33,6 +33,16 @@ def store_id() -> Steps[str | None]:
     return rows[0][0] if rows else None
 
 
+def register_part(kind: str, part: str) -> Steps[str]:
+    """Record the id of the application's prefix or folder, unless there is one; return the recorded
+    one."""
+    while True:
+        rows = yield Statement("part", (APP, kind))
+        if rows:
+            return str(rows[0][0])
+        yield Statement("add_part", (APP, kind, part))
+
+
 # queues -------------------------------------------------------------------------------------------
 
 

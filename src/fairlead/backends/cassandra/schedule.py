@@ -71,6 +71,7 @@ import msgspec
 from fairlead.backends.cassandra.datacentres import DatacentreReading
 from fairlead.backends.cassandra.history import HistoryInSql
 from fairlead.backends.cassandra.horizon import Horizon, key_of
+from fairlead.backends.cassandra.keyspace_owner import KeyspaceOwner
 from fairlead.backends.cassandra.moves import (
     ROWS_AT_ONCE,
     Position,
@@ -119,8 +120,9 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, hour_of
+from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
 from fairlead.ports.statements import Row
+from fairlead.ports.task_store import TaskStore
 
 OVERLAP = 600 * MICROS
 """Microseconds below the saved low-water mark at which an owner begins to read, if its reads or the
@@ -168,13 +170,17 @@ class CassandraScheduleStore(ScheduleScans):
     Only owners that have taken over through this object can write through it.
     """
 
-    def __init__(self, url: str, tasks: SqlTaskStore | None) -> None:
+    def __init__(
+        self, url: str, tasks: SqlTaskStore | None, store: TaskStore | None = None
+    ) -> None:
         """Open no connection yet. `tasks` has the history; None keeps the history in Cassandra.
-        Raise ConfigurationError."""
+        `store`: task store that the keyspace must belong to; by default `tasks`. Raise
+        ConfigurationError."""
         super().__init__(
             CassandraSession(CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS)
         )
         self._history = None if tasks is None else HistoryInSql(tasks)
+        self._keyspace = KeyspaceOwner(self.session, store or tasks)
         self._owners: dict[PartitionKey, ScheduleOwner] = {}
         self._sizes: defaultdict[str, PageSize] = defaultdict(PageSize)
         """Sizes of the pages of tasks, by queue."""
@@ -186,9 +192,13 @@ class CassandraScheduleStore(ScheduleScans):
     async def migrate(self) -> None:
         await self.session.migrate(TOGETHER)
 
+    async def prepare(self) -> None:
+        await self._keyspace.require()
+
     # the owner's side -----------------------------------------------------------------------------
 
     async def take_over(self, partition: PartitionKey) -> Owned:
+        await self._keyspace.require()
         before = self._owners.get(partition)
         range_id, is_again = await self._raise(partition)
         horizon = 0
@@ -213,6 +223,10 @@ class CassandraScheduleStore(ScheduleScans):
             Horizon(horizon, before.horizon if before is not None and is_again else None),
         )
         return Owned(range_id, msgspec.structs.replace(record, low_water_mark=begins))
+
+    async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
+        await self._keyspace.check()
+        return await super().statuses(queue, stale_before)
 
     async def _raise(self, partition: PartitionKey) -> tuple[int, bool]:
         """Return the new range id, and whether this store had the partition last."""

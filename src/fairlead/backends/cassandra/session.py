@@ -197,18 +197,20 @@ class CassandraSession:
     ) -> None:
         """Open no connection yet.
 
-        `statements` is the name of a CQL file, `schema` the names of its statements that create the
-        tables, in order. While no node of our own datacentre is up, `far_hosts` nodes of each other
-        datacentre are used; LOCAL_QUORUM then means a quorum of theirs.
+        `statements` is the name of a CQL file, beside `keyspace.cql`; `schema` has the names of its
+        statements that create the tables, in order. While no node of our own datacentre is up,
+        `far_hosts` nodes of each other datacentre are used; LOCAL_QUORUM then means a quorum of
+        theirs.
         """
         self.url = url
         # Each statement names its keyspace, which cannot be a parameter. The server warns about
         # statements that are prepared after a USE.
         self._cql = {
             name: _OUR_TABLES.sub(f"{url.keyspace}.", cql)
-            for name, cql in load(statements, __package__).items()
+            for file in ("keyspace.cql", statements)
+            for name, cql in load(file, __package__).items()
         }
-        self._schema = schema
+        self._schema = ("create_keyspace_owner", *schema)
         self._far_hosts = far_hosts
         self._opening = threading.Lock()
         self._cluster: Any = None

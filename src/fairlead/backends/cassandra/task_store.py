@@ -67,6 +67,9 @@ class CassandraTaskStore:
     def store_id(self) -> Steps[str | None]:
         return (yield from registry.store_id())
 
+    def register_part(self, kind: str, part: str) -> Steps[str]:
+        return (yield from registry.register_part(kind, part))
+
     @property
     def records(self) -> TaskRecords:
         return self

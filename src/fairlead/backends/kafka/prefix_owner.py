@@ -38,6 +38,7 @@ class PrefixOwner:
             f"prefix {endpoint.prefix!r} of {endpoint.location}",
             f"the topic {endpoint.owner}",
             "prefix= in the URL",
+            "prefix",
         )
 
     def require(self) -> None:
@@ -55,14 +56,19 @@ class PrefixOwner:
                 self._name.require_location(self._read(), self._store, away)
                 return
             if mine is not None:
-                self._name.require(self._read() or self._write(mine), mine)
+                owner = self._read() or self._write(mine)
+                self._name.require(owner, mine)
+                self._name.require_part(owner, self._store)
             self._is_ours = True
 
     def check(self) -> None:
         """Check as `require` does, but take no prefix, and read the owner anew."""
-        mine = None if self._store is None else record_of(self._store)
+        if self._store is None:
+            return
+        mine = record_of(self._store)
         if mine is not None and (owner := self._read()) is not None:
             self._name.require(owner, mine)
+            self._name.require_part(owner, self._store)
 
     def _read(self) -> OwnerRecord | None:
         """Return the owner; None if there is none yet."""

@@ -44,6 +44,9 @@ class MemoryScheduleStore:
     async def migrate(self) -> None:
         """Do nothing: there are no tables."""
 
+    async def prepare(self) -> None:
+        """Do nothing: there are no tables."""
+
     async def take_over(self, partition: PartitionKey) -> Owned:
         rows = self.partitions.setdefault(partition, Rows())
         rows.range_id += 1

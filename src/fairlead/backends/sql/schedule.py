@@ -107,6 +107,9 @@ class SqlScheduleStore:
     async def migrate(self) -> None:
         await asyncio.to_thread(migrate, self._database)
 
+    async def prepare(self) -> None:
+        """Do nothing: the task store, whose tables these are, was checked."""
+
     # the owner's side -----------------------------------------------------------------------------
 
     async def take_over(self, partition: PartitionKey) -> Owned:

@@ -65,8 +65,10 @@ DELETE FROM fairlead_incidents
 SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue, name
 
 -- name: undelivered
+-- In the order of their index, so that those that were delivered, and those beyond the limit, are not read.
 SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
-  FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY id LIMIT ?1
+  FROM (SELECT * FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY deliver_at, id LIMIT ?1) AS first
+ ORDER BY id
 
 -- name: open
 -- ?1: [kind, ...]; ?2: maximum number, of each kind and of all

@@ -33,6 +33,7 @@ class FolderOwner:
             f"folder {endpoint.folder} of {endpoint}",
             f"the znode {self._path}",
             "folder in the URL of the coordinator",
+            "folder",
         )
 
     def require(self, session: Session) -> None:
@@ -57,6 +58,7 @@ class FolderOwner:
                 owner, found = self._read(session)
                 if owner is not None:
                     self._name.require(owner, mine)
+                    self._name.require_part(owner, self._store)
                     self._is_ours = True
                     return
                 write: Any = partial(client.create_async, self._path, data)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
 from fairlead.clock import MICROS
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import IncidentKind
 from fairlead.operate.doctor.finding import Finding, problem
 from fairlead.operate.doctor.survey import Survey
@@ -64,6 +64,9 @@ async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:
         records = await survey.context.backlog.records()
     except StoreUnavailable as error:
         yield problem(f"the store of backlogs does not respond: {error}", "start its server")
+        return
+    except (ConfigurationError, SchemaMismatch) as error:
+        yield problem(str(error))
         return
     for key, owned in sorted(records.items()):
         for priority, broken in sorted(owned.unreadable.items()):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable, UnknownQueue
+from fairlead.errors import (
+    ConfigurationError,
+    NotSupported,
+    SchemaMismatch,
+    StoreUnavailable,
+    UnknownQueue,
+)
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
@@ -30,7 +36,7 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         views = await management.status(name)
     except UnknownQueue:  # tasks were submitted before any worker started
         return
-    except ConfigurationError as error:
+    except (ConfigurationError, SchemaMismatch) as error:
         yield problem(str(error))
         return
     except StoreUnavailable as error:
