@@ -2,11 +2,12 @@
 viewers look, and the workers' drain rate beside them; prints a line of JSON for each result.
 
 python bench/console.py [--store postgres|sqlite] [--tasks 5000000] [--attempts 50000000]
-                        [--viewers 20] [--drain 100000] [--pairs 5] [--folder FOLDER]
+                        [--viewers 20] [--drain 100000] [--pairs 5] [--folder FOLDER] [--url URL]
 
 The tables are copies of real rows (see bench/console_fill.py). Each screen is opened 40 times by
 one viewer, each time with another parameter where it has one; `first` is the first visit, for which
-nothing that screens share is younger than the limit; `processor` is the console's processor time of
+nothing that screens share is younger than the limit, and `first_visit_of_all` that of a console
+which has read nothing yet; `processor` is the console's processor time of
 a visit, all times are in milliseconds. Then viewers keep all live screens open while nothing
 changes, and again while a worker drains tasks, in turns with the worker alone. Aims: p95 to the
 first byte 150 ms, 2 statements a second at rest, 2 % slower drain.
@@ -99,11 +100,14 @@ def main() -> int:
         help="Seconds to watch at rest; pages reload each minute.",
     )
     parser.add_argument("--folder", help="Keep the SQLite file here.")
+    parser.add_argument("--url", help="Measure this database, which was filled before.")
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = given.folder or stack.enter_context(tempfile.TemporaryDirectory())
         url = f"sqlite:///{folder}/tasks.db"
-        if given.store == "postgres":
+        if given.url:
+            url = given.url
+        elif given.store == "postgres":
             server = stack.enter_context(PostgresServer())
             url = server.create_database()
         asyncio.run(measure(url, given))
@@ -116,6 +120,19 @@ def say(**found: object) -> None:
 
 async def measure(url: str, given: argparse.Namespace) -> None:
     os.environ["CONSOLE_URL"] = url
+    import console_app
+
+    if not given.url:
+        await prepare(url, given)
+    ids = [task.id for task in console_app.app.management.page(limit=VISITS).tasks]
+    async with console_process(url) as served:
+        await open_screens(served, ids)
+        await watch(served, ids, given)
+    console_app.app.close()
+
+
+async def prepare(url: str, given: argparse.Namespace) -> None:
+    """Make tasks and attempts by a worker, then copy them until there are enough."""
     import console_app
 
     from fairlead.testing import running
@@ -131,11 +148,6 @@ async def measure(url: str, given: argparse.Namespace) -> None:
     began = time.perf_counter()
     fill(url, given.tasks, given.attempts)
     say(filled=[given.tasks, given.attempts], seconds=round(time.perf_counter() - began, 1))
-    ids = [task.id for task in console_app.app.management.page(limit=VISITS).tasks]
-    async with console_process(url) as served:
-        await open_screens(served, ids)
-        await watch(served, ids, given)
-    console_app.app.close()
 
 
 @contextmanager
@@ -216,6 +228,9 @@ def paths(visit: int, ids: list[str]) -> dict[str, str]:
 async def open_screens(served: Served, ids: list[str]) -> None:
     """Print the times to the first byte of each screen."""
     async with logged_in(served.address) as client:
+        began = time.perf_counter()
+        await client.get("/")
+        say(first_visit_of_all=round((time.perf_counter() - began) * 1000, 1))
         for name in SCREENS:
             times, statuses = [], set()
             await asyncio.sleep(REST_SECONDS)

@@ -136,3 +136,25 @@ async def test_a_list_shorter_than_its_page_is_not_counted_again(
         assert "1 match" in page
         assert (await browser.get("/tasks?tenant=nobody")).text.count("0 match") == 1
     assert max(found.values()) <= 2, found
+
+
+async def test_pages_of_tenants_share_the_settings_of_their_keys(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    with statements(app, monkeypatch) as found:
+        for rows in range(50, 55):
+            await browser.get(f"/tenants?rows={rows}")
+    settings = [text for text in found if "fairlead_weights" in text]
+    assert sum(found[text] for text in settings) == 1, settings
+
+
+async def test_a_list_without_a_filter_walks_over_its_own_rows_only(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    with statements(app, monkeypatch) as found:
+        await browser.get("/tasks?rows=1")
+    assert [text for text in found if "OFFSET" in text] == []
+    whole = [text for text in found if "error_text, context, length(payload)" in text]
+    assert sum(found[text] for text in whole) == 1, whole

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from fairlead import App
+from fairlead.errors import StoreUnavailable
 from fairlead.web import Access
 from fairlead.web.live import Changes, LiveHub
 from fairlead.web.parts import SharedReads
@@ -131,3 +133,46 @@ def test_shared_reads_are_bounded_and_an_error_is_not_kept() -> None:
             continue
         raise AssertionError
     assert reads.get("fails", lambda: 5) == 5
+
+
+def test_a_viewer_gets_the_last_result_while_one_thread_reads_a_new_one() -> None:
+    reads, ends = SharedReads(), threading.Event()
+    number = 0
+
+    def read() -> int:
+        nonlocal number
+        number += 1
+        if number > 1:
+            ends.wait()
+        return number
+
+    assert reads.last("facts", read, -1.0, 3600.0) == (1, False)
+    for _ in range(5):
+        assert reads.last("facts", read, -1.0, 3600.0) == (1, True)
+    ends.set()
+    reads.close()
+    assert number == 2
+    assert reads.last("facts", read, 60.0, 3600.0) == (2, False)
+
+
+def test_a_last_result_that_is_too_old_or_dropped_is_read_again() -> None:
+    reads = SharedReads()
+    reads.last("facts", lambda: 1, 60.0, 3600.0)
+    assert reads.last("facts", lambda: 2, -1.0, -1.0) == (2, False)
+    reads.close()
+    reads.clear()
+    assert reads.last("facts", lambda: 3, 60.0, 3600.0) == (3, False)
+
+
+def test_a_store_that_fails_keeps_the_last_result(caplog: pytest.LogCaptureFixture) -> None:
+    reads = SharedReads()
+
+    def fail() -> int:
+        raise StoreUnavailable("the store is away")
+
+    reads.last("facts", lambda: 1, 60.0, 3600.0)
+    assert reads.last("facts", fail, -1.0, 3600.0) == (1, True)
+    reads.close()
+    assert "the store is away" in caplog.text
+    with pytest.raises(StoreUnavailable):
+        reads.last("facts", fail, -1.0, -1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -117,3 +118,56 @@ async def test_a_lane_that_was_counted_up_to_a_bound_says_so(
     monkeypatch.setattr(queue_page, "queue_view", view)
     page = (await Browser(with_access(app, Access.read())).get("/queues/queue?name=mail")).text
     assert "10,000+ in the store" in page
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/tenants", "/tenants/tenant?key=acme", "/queues", "/queues/queue?name=mail"]
+)
+async def test_a_page_that_opens_says_that_its_numbers_are_old_and_loads_new_ones(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    app, send = shop
+    made = with_access(app, Access.full())
+    browser = Browser(made)
+    send.options(fairness_key="acme").submit(n=1)
+    first = (await browser.get(path)).text
+    assert "Numbers of " in first and "newer ones" not in first and 'hx-trigger="load' not in first
+    send.options(fairness_key="other").submit(n=2)
+    monkeypatch.setattr("fairlead.web.page.FACTS_SECONDS", -1.0)  # all facts are old
+    opened = (await browser.get(path)).text
+    made.parts.reads.close()
+    assert "newer ones are being read" in opened and 'hx-trigger="load, htmx:sse' in opened
+    assert _read_at(opened) == _read_at(first)
+    loaded = (await browser.get(path, headers={"hx-request": "true"})).text
+    assert "newer ones" not in loaded and 'hx-trigger="load' not in loaded
+    assert _read_at(loaded) > _read_at(first)
+
+
+def _read_at(page: str) -> str:
+    """Return when the numbers of a page were read."""
+    (found,) = re.findall(r'Numbers of <time datetime="([^"]*)', page)
+    return str(found)
+
+
+async def test_the_doctor_loads_new_numbers_once_and_then_keeps_still(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = shop
+    made = with_access(app, Access.full())
+    browser = Browser(made)
+    first = (await browser.get("/doctor")).text
+    assert "Numbers of " in first and "hx-trigger" not in first
+    monkeypatch.setattr("fairlead.web.page.FACTS_SECONDS", -1.0)
+    opened = (await browser.get("/doctor")).text
+    made.parts.reads.close()
+    assert 'hx-trigger="load"' in opened and "data-live-source" not in opened
+
+
+async def test_the_api_never_gives_old_numbers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, send = shop
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    monkeypatch.setattr("fairlead.web.page.FACTS_SECONDS", -1.0)
+    send.options(fairness_key="acme").submit(n=1)
+    (queue,) = (await browser.get("/api/v1/queues")).json()["queues"]
+    assert queue["backlog"]["number"] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from fairlead.core import values
@@ -22,7 +22,7 @@ from fairlead.operate.numbers import (
     window_of,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.task_reads import Backlog, ErrorFact, RunFact
+from fairlead.ports.task_reads import Backlog, ErrorFact, KeySetting, RunFact
 
 MOST_ERRORS = 2000
 """Number of the latest tasks in ERROR that are counted."""
@@ -45,6 +45,15 @@ class Facts:
     nodes: list[NodeRecord]
     incidents: list[Incident]
     """Open incidents other than tasks in ERROR, at most MOST_INCIDENTS."""
+    key_settings: dict[QueueAndTenant, KeySetting | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Settings of keys named as tenants, as far as a screen has read them for these facts; None
+    for a key without a setting."""
+
+    def sum_up(self) -> None:
+        """Make all sums now, so that no screen has to wait for them."""
+        _ = (self.window, self.runs_of_queues, self.run_time_of_queues, self.queues_of_tenants)
 
     @property
     def are_errors_cut(self) -> bool:
@@ -75,6 +84,22 @@ class Facts:
     def held(self) -> dict[QueueAndTenant, Held]:
         """Unfinished tasks by queue and tenant."""
         return held_by_tenants(self.backlog)
+
+    @cached_property
+    def run_time_of_queues(self) -> Counter[str]:
+        """Sum of the run times of the attempts by queue (microseconds)."""
+        found: Counter[str] = Counter()
+        for (queue, _), runs in self.runs_of_tenants.items():
+            found[queue] += runs.run_time
+        return found
+
+    @cached_property
+    def queues_of_tenants(self) -> dict[str, set[str]]:
+        """Queues in which a tenant has unfinished tasks or attempts, by tenant."""
+        found: dict[str, set[str]] = {}
+        for queue, tenant in (*self.runs_of_tenants, *self.held, *self.errors_of_tenants):
+            found.setdefault(tenant, set()).add(queue)
+        return found
 
     @cached_property
     def errors_of_tenants(self) -> Counter[QueueAndTenant]:

@@ -6,7 +6,7 @@ attempts, and the unfinished tasks or a sample of them. Numbers of a sample say 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar, get_args
 
@@ -173,13 +173,12 @@ class _Parts:
         self.held = _of_queue(facts.held, queue)
         self.errors = _of_queue(facts.errors_of_tenants, queue)
         self.paused = {name for name, each in facts.settings.items() if each.paused}
-        self.run_time: Counter[str] = Counter()
-        self.queues: defaultdict[str, set[str]] = defaultdict(set)
+        self.run_time = facts.run_time_of_queues
+        self.queues: Mapping[str, set[str]] = facts.queues_of_tenants
         """Queues of each tenant."""
-        for (of_queue, _), of_tenant in self.runs.items():
-            self.run_time[of_queue] += of_tenant.run_time
-        for of_queue, name in (*self.runs, *self.held, *self.errors):
-            self.queues[name].add(of_queue)
+        if queue is not None:
+            self.run_time = Counter({queue: self.run_time[queue]} if self.runs else {})
+            self.queues = {name: {queue} for name, of in self.queues.items() if queue in of}
 
     def tenants(self, scope: frozenset[str] | None, search: str | None) -> list[str]:
         """Return the tenants that may be seen and are searched."""
@@ -223,10 +222,11 @@ class _Parts:
         queues = {queue for name in names for queue in self.queues.get(name, ())}
         settings = self._settings(queues)
         weights = self._weights(queues, settings)
+        totals = {queue: sum(weights[queue].values()) for queue in queues}
         found = []
         for name in names:
             parts = [
-                self._part(queue, name, weights[queue], settings.get((queue, name)))
+                self._part(queue, name, weights[queue], totals[queue], settings.get((queue, name)))
                 for queue in sorted(self.queues.get(name, ()))
             ]
             found.append(_described(name, parts, self.run_time, waits_of(self._waits(name))))
@@ -235,14 +235,19 @@ class _Parts:
     def include_settings(self, name: str) -> None:
         """Add the queues in which a weight or a limit is set for a tenant."""
         found = self._read_settings([(queue, name) for queue in sorted(self.facts.settings)])
-        self.queues[name] |= {queue for queue, _ in found}
+        queues = self.queues.get(name, set()) | {queue for queue, _ in found}
+        self.queues = {**self.queues, name: queues}
 
     def _settings(self, queues: Collection[str]) -> dict[QueueAndTenant, KeySetting]:
         """Return what is set for the tenants of these queues that have tasks or runs."""
-        wanted = sorted(
-            {(queue, name) for name, of in self.queues.items() for queue in of if queue in queues}
-        )
-        return self._read_settings(wanted)
+        known = self.facts.key_settings
+        wanted = [
+            (queue, name) for name, of in self.queues.items() for queue in of if queue in queues
+        ]
+        missing = sorted(key for key in wanted if key not in known)
+        read = self._read_settings(missing)
+        known.update({key: read.get(key) for key in missing})
+        return {key: found for key in wanted if (found := known[key]) is not None}
 
     def _read_settings(self, wanted: Sequence[QueueAndTenant]) -> dict[QueueAndTenant, KeySetting]:
         found: dict[QueueAndTenant, KeySetting] = {}
@@ -273,7 +278,12 @@ class _Parts:
         return found
 
     def _part(
-        self, queue: str, name: str, weights: Mapping[str, float], setting: KeySetting | None
+        self,
+        queue: str,
+        name: str,
+        weights: Mapping[str, float],
+        weight_of_all: float,
+        setting: KeySetting | None,
     ) -> TenantQueue:
         held = self.held.get((queue, name), Held())
         runs = self.runs.get((queue, name), Runs())
@@ -292,7 +302,7 @@ class _Parts:
             run_time=runs.run_time,
             waits=waits_of(runs.waits),
             share_got=runs.run_time / total if total else None,
-            share_due=weights[name] / sum(weights.values()) if name in weights else None,
+            share_due=weights[name] / weight_of_all if name in weights else None,
             weight=_weight(name, weights, setting),
             is_weight_set=is_set,
             limit=None if setting is None else setting.slots,
@@ -353,5 +363,7 @@ def _due(parts: Collection[TenantQueue], of_queues: Mapping[str, int]) -> float 
     return sum(share * time for share, time in due if share is not None) / total
 
 
-def _of_queue(found: Mapping[QueueAndTenant, T], queue: str | None) -> dict[QueueAndTenant, T]:
-    return {key: value for key, value in found.items() if queue is None or key[0] == queue}
+def _of_queue(found: Mapping[QueueAndTenant, T], queue: str | None) -> Mapping[QueueAndTenant, T]:
+    if queue is None:
+        return found
+    return {key: value for key, value in found.items() if key[0] == queue}

@@ -113,6 +113,10 @@ class TaskReads(Protocol):
         end. Walks over at most `most_walked` rows after `where.after`. Raises InvalidTask for an
         `after` that is no cursor."""
 
+    def count(self, where: TaskFilter, most: int) -> Steps[tuple[int, bool]]:
+        """Return the number of tasks that match, counted up to `most` and as far as one page walks,
+        and whether there may be more. Reads no task whole."""
+
     def runs(self, limit: int) -> Steps[list[RunFact]]:
         """Return the latest attempts, latest first."""
 

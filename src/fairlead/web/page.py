@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 FACTS_SECONDS = 5.0
 """Seconds for which screens share what they read about all queues and tenants."""
+LAST_FACTS_SECONDS = 3600.0
+"""Age up to which a page that opens shows the last facts while newer ones are read."""
 NOTICE_COOKIE = "fairlead_notice"
 NOTICE_SECONDS = 30
 _LONGEST_NOTICE = 500
@@ -37,6 +39,13 @@ class Page:
         self.parts = parts
         self.access: Access = request.scope["fairlead.access"]
         """Rights of the viewer."""
+        self.facts_at: int | None = None
+        """When the facts of this page were read (microseconds since the epoch, by the clock of the
+        store); None if it shows none."""
+        self._paths: dict[str, str] = {}
+        """Paths of routes without parameters in the path, by name."""
+        self.is_old = False
+        """Whether newer facts are being read, so that the page has to be loaded again."""
 
     # reading --------------------------------------------------------------------------------------
 
@@ -71,7 +80,26 @@ class Page:
         """Facts about all queues and tenants, which all screens share for FACTS_SECONDS. They hold
         every tenant's: the functions of `fairlead.operate` that take them limit what they return.
         Raises NotSupported on a store without rows."""
-        return self.shared("facts", lambda: read_facts(self.context), FACTS_SECONDS)
+        return self.shared("facts", self._read_facts, FACTS_SECONDS)
+
+    def of_facts(self, key: Hashable, read: Callable[[Facts], T], seconds: float = 1.0) -> T:
+        """Return the result of `read`, which gets the facts; viewers with an equal key share it
+        as in `shared`. A page that opens gets the last facts at once, whatever their age up to
+        LAST_FACTS_SECONDS, and loads its live part again when newer ones are there; that request
+        waits for them. Raises NotSupported on a store without rows."""
+        if "hx-request" in self.request.headers:
+            facts = self.facts
+        else:
+            facts, self.is_old = self.parts.reads.last(
+                "facts", self._read_facts, FACTS_SECONDS, LAST_FACTS_SECONDS
+            )
+        self.facts_at = facts.at
+        return self.shared((key, facts.at), lambda: read(facts), seconds)
+
+    def _read_facts(self) -> Facts:
+        found = read_facts(self.context)
+        found.sum_up()
+        return found
 
     def wait(self, reading: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, such as `operate.overview.overview`. For handlers that
@@ -96,6 +124,11 @@ class Page:
             return action is None or self.access.may(action)
         return any(map(self.access.may, action))
 
+    @property
+    def now(self) -> int:
+        """Microseconds since the epoch, not before the facts of this page."""
+        return max(self.context.clock.now(), self.facts_at or 0)
+
     # addresses ------------------------------------------------------------------------------------
 
     def link(self, route: str, /, **parameters: Any) -> str:
@@ -103,8 +136,12 @@ class Page:
         into the query; None and empty lists are left out. Names and keys always go into the query,
         because a path cannot hold every text."""
         found = self.parts.routes[route]
-        in_path = {name: parameters.pop(name) for name in found.param_convertors}
-        path = self.base + quote(str(found.url_path_for(route, **in_path)), safe="/%")
+        path = self._paths.get(route)
+        if path is None:
+            in_path = {name: parameters.pop(name) for name in found.param_convertors}
+            path = self.base + quote(str(found.url_path_for(route, **in_path)), safe="/%")
+            if not in_path:
+                self._paths[route] = path
         query = urlencode(
             [
                 (name, each)

@@ -3,7 +3,7 @@
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
 -- name: matching_tasks
--- Appended to `tasks` and `tasks_of`.
+-- Appended to `in_range` and `of`.
    AND ($1::text IS NULL OR state = $1::text)
    AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
    AND ($4::text IS NULL OR fairness_key = $4::text)
@@ -13,7 +13,7 @@
    AND ($10::text IS NULL OR left(fairness_key, strpos(substr(fairness_key || '/', 2), '/')) IN (SELECT json_array_elements_text($10::json)))
 
 -- name: matching_attempts
--- Appended to `finished`.
+-- Appended to `in_history`.
    AND ($1::text IS NULL OR next_state = $1::text)
    AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
    AND ($4::text IS NULL OR fairness_key = $4::text)
@@ -23,16 +23,23 @@
    AND ($10::text IS NULL OR left(fairness_key, strpos(substr(fairness_key || '/', 2), '/')) IN (SELECT json_array_elements_text($10::json)))
 
 -- name: tasks
--- $11, $12: first and last id; $13: maximum number of tasks
+-- Columns of a task; `sizes` and `ids` have fewer.
 SELECT t.id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
        submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+
+-- name: sizes
+SELECT t.id::text, length(payload)
+
+-- name: ids
+SELECT t.id::text
+
+-- name: in_range
+-- $11, $12: first and last id; $13: maximum number of tasks
   FROM fairlead_tasks t
  WHERE t.id BETWEEN $11::text::uuid AND $12::text::uuid
 
--- name: tasks_of
--- As `tasks`; $14: [id, ...]
-SELECT t.id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+-- name: of
+-- As `in_range`; $14: [id, ...]
   FROM fairlead_tasks t
  WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($14::json) AS j)::uuid[])
    AND t.id BETWEEN $11::text::uuid AND $12::text::uuid
@@ -52,9 +59,15 @@ SELECT t.id::text FROM fairlead_tasks t WHERE t.id BETWEEN $1::text::uuid AND $2
 SELECT t.id::text FROM fairlead_tasks t WHERE t.id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY t.id DESC LIMIT 1 OFFSET $3::bigint
 
 -- name: finished
--- $11, $12 and $13, $14: first and last position; $15, $16: first and last id; $17: maximum number of tasks
+-- Columns of a finished task, and its position; `ends` has the position alone.
 SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text, payload_bytes, a.xid::text::bigint, a.seq
+
+-- name: ends
+SELECT a.xid::text::bigint, a.seq
+
+-- name: in_history
+-- $11, $12 and $13, $14: first and last position; $15, $16: first and last id; $17: maximum number of tasks
   FROM fairlead_attempts a
  WHERE (a.xid, a.seq) BETWEEN (($11::bigint)::text::xid8, $12::bigint) AND (($13::bigint)::text::xid8, $14::bigint)
    AND task_id BETWEEN $15::text::uuid AND $16::text::uuid

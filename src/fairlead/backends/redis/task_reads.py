@@ -49,6 +49,10 @@ class RedisTaskReads:
             raise NotSupported(f"Redis cannot search arguments; {SQL_STORES} can")
         return (yield from self._dead_letters.search(where, limit, most_walked))
 
+    def count(self, where: TaskFilter, most: int) -> RedisSteps[tuple[int, bool]]:
+        page = yield from self.page(where, most + 1, True)
+        return min(len(page.tasks), most), page.after is not None
+
     def runs(self, limit: int) -> RedisSteps[list[RunFact]]:
         raise NotSupported(f"Redis keeps no history of runs; {SQL_STORES} do")
         yield

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from fairlead.backends.sql.rows import batch, canonical, task_record
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.core.arguments import matches
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask
-from fairlead.model import FINAL_STATES, ArgumentFilter, State, TaskRecord
+from fairlead.model import FINAL_STATES, ArgumentFilter, State
 from fairlead.ports.history import Position
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_reads import (
@@ -36,6 +38,8 @@ _PAGES = 1000
 """Pages of the table that a sample reads on PostgreSQL."""
 _FEW = 500
 """Greatest number of ids in one statement."""
+_FIRST_WINDOW = 4000
+"""Rows that a walk reads before it goes on to its bound."""
 _COLUMNS = 22
 """Columns of a row of which `task_record` makes a record."""
 
@@ -47,6 +51,24 @@ class _Walk(NamedTuple):
     """The rows that come first."""
     most: int
     """Greatest number of rows."""
+    columns: Literal["tasks", "sizes", "ids"] = "tasks"
+    """Columns of each row: those of a task, its id and the size of its payload, or its id alone."""
+
+    @property
+    def windows(self) -> list[int]:
+        """Numbers of rows that are walked over one after the other. The first is small, because
+        the tasks of a page are often near."""
+        first = min(_FIRST_WINDOW, self.most)
+        return [first, self.most - first] if first < self.most else [first]
+
+
+class _Found(NamedTuple):
+    """Rows that a walk has found."""
+
+    rows: Sequence[Row]
+    after: str | None
+    """Cursor from which the walk can go on; None at the end."""
+    is_cut: bool = False
 
 
 class SqlTaskReads:
@@ -56,11 +78,13 @@ class SqlTaskReads:
         self._database = database
         sql = load("task_reads.sql", package_of(database))
         for order in ("oldest", "newest"):
-            for name in ("tasks", "tasks_of"):
-                parts = (name, "matching_tasks", f"{order}_task_first")
-                sql[f"{name}_{order}"] = "\n".join(sql[part] for part in parts)
-            parts = ("finished", "matching_attempts", f"{order}_end_first")
-            sql[f"finished_{order}"] = "\n".join(sql[part] for part in parts)
+            for columns in ("tasks", "sizes", "ids"):
+                for rows in ("in_range", "of"):
+                    parts = (columns, rows, "matching_tasks", f"{order}_task_first")
+                    sql[f"{columns}_{rows}_{order}"] = "\n".join(sql[part] for part in parts)
+            for columns in ("finished", "ends"):
+                parts = (columns, "in_history", "matching_attempts", f"{order}_end_first")
+                sql[f"{columns}_{order}"] = "\n".join(sql[part] for part in parts)
         self.sql = sql
 
     def page(
@@ -77,26 +101,49 @@ class SqlTaskReads:
             return (yield from self._finished(where, limit, walk))
         if where.argument is not None:
             return (yield from self._with_argument(where, where.argument, limit, walk))
-        return (yield from self._tasks(where, limit, walk))
+        found = yield from self._tasks(where, limit, walk)
+        return TaskPage([task_record(row) for row in found.rows], found.after, found.is_cut)
 
-    def _tasks(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[TaskPage]:
+    def count(self, where: TaskFilter, most: int) -> Steps[tuple[int, bool]]:
+        if where.tenants == ():
+            return 0, False
+        if where.argument is not None:
+            page = yield from self.page(where, most + 1, True)
+            return min(len(page.tasks), most), page.after is not None
+        read = self._ends if where.state in FINAL_STATES else self._tasks
+        found = yield from read(where, most + 1, _Walk("newest", MOST_WALKED, "ids"))
+        return min(len(found.rows), most), found.after is not None
+
+    def _tasks(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[_Found]:
         if where.state is State.ERROR:
             return (yield from self._in_error(where, limit, walk))
         ids = yield from self._indexed(where)
         low, high = _ids(where, walk.order)
         if ids is not None:
-            found = yield from self._among(where, ids, (low, high), limit, walk)
-            return TaskPage(found, found[-1].id if len(found) == limit else None)
-        end: str | None = None
-        rows = yield self._statement(f"end_of_{walk.order}", low, high, walk.most - 1)
-        if rows:
-            end = rows[0][0]
-            low, high = (low, end) if walk.order == "oldest" else (end, high)
-        rows = yield self._statement(f"tasks_{walk.order}", *_matching(where), low, high, limit)
-        found = [task_record(row) for row in rows]
-        if len(found) == limit:
-            return TaskPage(found, found[-1].id)
-        return TaskPage(found, end, is_cut=end is not None)
+            rows = yield from self._among(where, ids, (low, high), limit, walk)
+            return _Found(rows, rows[-1][0] if len(rows) == limit else None)
+        if _selects_all(where) and limit <= walk.most:
+            rows = yield self._statement(
+                f"{walk.columns}_in_range_{walk.order}", *_matching(where), low, high, limit
+            )
+            return _Found(rows, rows[-1][0] if len(rows) == limit else None)
+        found: list[Row] = []
+        for window in walk.windows:
+            end = yield self._statement(f"end_of_{walk.order}", low, high, window - 1)
+            last = end[0][0] if end else low if walk.order == "newest" else high
+            within = (low, last) if walk.order == "oldest" else (last, high)
+            found += yield self._statement(
+                f"{walk.columns}_in_range_{walk.order}",
+                *_matching(where),
+                *within,
+                limit - len(found),
+            )
+            if len(found) == limit:
+                return _Found(found, found[-1][0])
+            if not end:
+                return _Found(found, None)
+            low, high = _ids(msgspec.structs.replace(where, after=last), walk.order)
+        return _Found(found, last, is_cut=True)
 
     def _indexed(self, where: TaskFilter) -> Steps[list[str] | None]:
         """Return the ids of all tasks that may match, if an index finds few; else None."""
@@ -110,24 +157,24 @@ class SqlTaskReads:
             return [row[0] for row in rows] if len(rows) <= _FEW else None
         return None
 
-    def _in_error(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[TaskPage]:
+    def _in_error(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[_Found]:
         """Walk over the tasks in ERROR only, by their incidents."""
         low, high = _ids(where, walk.order)
-        found: list[TaskRecord] = []
+        found: list[Row] = []
         for walked in range(0, walk.most, _FEW):
             most = min(_FEW, walk.most - walked)
             rows = yield self._statement(f"{walk.order}_error_ids", low, high, most)
             ids = [row[0] for row in rows]
             found += yield from self._among(where, ids, (low, high), limit - len(found), walk)
             if len(found) == limit:
-                return TaskPage(found, found[-1].id)
+                return _Found(found, found[-1][0])
             if len(ids) < most:
-                return TaskPage(found, None)
+                return _Found(found, None)
             after = UUID(ids[-1]).int
             low, high = (
                 (_text(after + 1), high) if walk.order == "oldest" else (low, _text(after - 1))
             )
-        return TaskPage(found, ids[-1], is_cut=True)
+        return _Found(found, ids[-1], is_cut=True)
 
     def _among(
         self,
@@ -136,27 +183,39 @@ class SqlTaskReads:
         within: tuple[str, str],
         limit: int,
         walk: _Walk,
-    ) -> Steps[list[TaskRecord]]:
+    ) -> Steps[Sequence[Row]]:
         """Return those of the tasks that match, whose ids are within the range."""
-        rows = yield self._statement(
-            f"tasks_of_{walk.order}", *_matching(where), *within, limit, batch(ids)
+        return (
+            yield self._statement(
+                f"{walk.columns}_of_{walk.order}", *_matching(where), *within, limit, batch(ids)
+            )
         )
-        return [task_record(row) for row in rows]
 
     def _with_argument(
         self, where: TaskFilter, argument: ArgumentFilter, limit: int, walk: _Walk
     ) -> Steps[TaskPage]:
         """Search the payloads of the tasks that the other conditions of the filter select."""
+        found, not_searched = yield from self._searched(where, argument, limit, walk)
+        ids = [row[0] for row in found.rows]
+        rows = yield from self._among(where, ids, _ids(where, walk.order), limit, walk)
+        tasks = [task_record(row) for row in rows]
+        return TaskPage(tasks, found.after, found.is_cut, not_searched)
+
+    def _searched(
+        self, where: TaskFilter, argument: ArgumentFilter, limit: int, walk: _Walk
+    ) -> Steps[tuple[_Found, int]]:
+        """Return the ids of the tasks whose payloads match, and the number of tasks whose payloads
+        were not searched."""
         searched = min(walk.most, max(MOST_SEARCHED_ARGUMENTS, 4 * limit))
-        page = yield from self._tasks(where, searched, walk)
-        found: list[TaskRecord] = []
+        page = yield from self._tasks(where, searched, walk._replace(columns="sizes"))
+        found: list[Row] = []
         not_searched = size = 0
-        for tasks in _pieces(page.tasks):
-            short = [task.id for task in tasks if task.payload_bytes <= MOST_PAYLOAD]
+        for tasks in _pieces(page.rows):
+            short = [task_id for task_id, length in tasks if length <= MOST_PAYLOAD]
             rows = yield self._statement("payloads", batch(short))
             payloads = {task_id: _unpacked(bytes(data), form) for task_id, data, form in rows}
             for task in tasks:
-                payload = payloads.get(task.id)
+                payload = payloads.get(task[0])
                 if payload is None:
                     not_searched += 1
                     continue
@@ -164,27 +223,37 @@ class SqlTaskReads:
                 if matches(argument, payload):
                     found.append(task)
                 if len(found) == limit:
-                    return TaskPage(found, task.id, not_searched=not_searched)
+                    return _Found(found, task[0]), not_searched
             if size > MOST_PAYLOADS:
-                return TaskPage(found, tasks[-1].id, True, not_searched)
-        return TaskPage(found, page.after, page.after is not None, not_searched)
+                return _Found(found, tasks[-1][0], True), not_searched
+        return _Found(found, page.after, page.after is not None), not_searched
 
     def _finished(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[TaskPage]:
+        found = yield from self._ends(where, limit, walk)
+        tasks = [task_record(row[:_COLUMNS]) for row in found.rows]
+        return TaskPage(tasks, found.after, found.is_cut)
+
+    def _ends(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[_Found]:
+        """Walk over the history; the last two columns of a row are its position."""
         order = walk.order
         low, high = _positions(where, order)
-        end: Position | None = None
-        rows = yield self._statement(f"end_of_{order}_ends", *low, *high, walk.most - 1)
-        if rows:
-            end = Position(*rows[0])
-            low, high = (low, end) if order == "oldest" else (end, high)
-        ids = _range(where.id_prefix)
-        rows = yield self._statement(
-            f"finished_{order}", *_matching(where), *low, *high, *map(_text, ids), limit
-        )
-        found = [task_record(row[:_COLUMNS]) for row in rows]
-        if len(found) == limit:
-            return TaskPage(found, str(Position(*rows[-1][_COLUMNS:])))
-        return TaskPage(found, None if end is None else str(end), is_cut=end is not None)
+        ids = map(_text, _range(where.id_prefix))
+        conditions, span = _matching(where), list(ids)
+        columns = "finished" if walk.columns == "tasks" else "ends"
+        found: list[Row] = []
+        for window in walk.windows:
+            end = yield self._statement(f"end_of_{order}_ends", *low, *high, window - 1)
+            last = Position(*end[0]) if end else low if order == "newest" else high
+            within = (low, last) if order == "oldest" else (last, high)
+            found += yield self._statement(
+                f"{columns}_{order}", *conditions, *within[0], *within[1], *span, limit - len(found)
+            )
+            if len(found) == limit:
+                return _Found(found, str(Position(*found[-1][-2:])))
+            if not end:
+                return _Found(found, None)
+            low, high = _positions(msgspec.structs.replace(where, after=str(last)), order)
+        return _Found(found, str(last), is_cut=True)
 
     def runs(self, limit: int) -> Steps[list[RunFact]]:
         return [RunFact(*row) for row in (yield self._statement("runs", limit))]
@@ -227,6 +296,11 @@ def _matching(where: TaskFilter) -> Row:
         where.unique_key,
         None if where.tenants is None else batch(where.tenants),
     )
+
+
+def _selects_all(where: TaskFilter) -> bool:
+    """Return whether the filter has no condition but the range of ids."""
+    return all(value is None for value in _matching(where))
 
 
 def _range(prefix: str | None) -> tuple[int, int]:
@@ -272,13 +346,14 @@ def _is_number(digits: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) < 19
 
 
-def _pieces(tasks: Sequence[TaskRecord]) -> Iterator[Sequence[TaskRecord]]:
-    """Yield the tasks in pieces whose payloads are read together."""
-    piece: list[TaskRecord] = []
+def _pieces(tasks: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Yield tasks, each an id and the size of its payload, in pieces whose payloads are read
+    together."""
+    piece: list[Row] = []
     size = 0
     for task in tasks:
         piece.append(task)
-        size += min(task.payload_bytes, MOST_PAYLOAD)
+        size += min(task[1], MOST_PAYLOAD)
         if size >= MOST_PAYLOAD or len(piece) == 500:
             yield piece
             piece, size = [], 0

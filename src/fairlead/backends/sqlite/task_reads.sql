@@ -3,7 +3,7 @@
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
 -- name: matching_tasks
--- Appended to `tasks` and `tasks_of`.
+-- Appended to `in_range` and `of`.
    AND (?1 IS NULL OR state = ?1)
    AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4)
@@ -13,7 +13,7 @@
    AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
 
 -- name: matching_attempts
--- Appended to `finished`.
+-- Appended to `in_history`.
    AND (?1 IS NULL OR next_state = ?1)
    AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4)
@@ -23,16 +23,23 @@
    AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
 
 -- name: tasks
--- ?11, ?12: first and last id; ?13: maximum number of tasks
+-- Columns of a task; `sizes` and `ids` have fewer.
 SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
        submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+
+-- name: sizes
+SELECT t.id, length(payload)
+
+-- name: ids
+SELECT t.id
+
+-- name: in_range
+-- ?11, ?12: first and last id; ?13: maximum number of tasks
   FROM fairlead_tasks t
  WHERE t.id BETWEEN ?11 AND ?12
 
--- name: tasks_of
--- As `tasks`; ?14: [id, ...]
-SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+-- name: of
+-- As `in_range`; ?14: [id, ...]
   FROM json_each(?14) j
  CROSS JOIN fairlead_tasks t ON t.id = j.value
  WHERE t.id BETWEEN ?11 AND ?12
@@ -52,9 +59,15 @@ SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id LIM
 SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id DESC LIMIT 1 OFFSET ?3
 
 -- name: finished
--- ?11, ?12 and ?13, ?14: first and last position; ?15, ?16: first and last id; ?17: maximum number of tasks
+-- Columns of a finished task, and its position; `ends` has the position alone.
 SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes, 0, a.seq
+
+-- name: ends
+SELECT 0, a.seq
+
+-- name: in_history
+-- ?11, ?12 and ?13, ?14: first and last position; ?15, ?16: first and last id; ?17: maximum number of tasks
   FROM fairlead_attempts a
  WHERE a.seq BETWEEN ?12 AND ?14
    AND task_id BETWEEN ?15 AND ?16

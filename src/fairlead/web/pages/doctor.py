@@ -21,7 +21,7 @@ def routes() -> list[ScreenRoute]:
 
 def show_doctor(page: Page) -> Response:
     """Show what the doctor finds, problems first."""
-    found: list[Finding] = page.shared("doctor", lambda: _read(page), FACTS_SECONDS)
+    found = _read(page)
     findings = sorted(found, key=lambda finding: _ORDER[finding.severity])
     problems = sum(finding.severity == "problem" for finding in findings)
     return page.render("doctor.html", findings=findings, problems=problems)
@@ -29,7 +29,8 @@ def show_doctor(page: Page) -> Response:
 
 def _read(page: Page) -> list[Finding]:
     try:
-        facts = page.facts
+        return page.of_facts(
+            "doctor", lambda facts: page.wait(examine(page.context, facts=facts)), FACTS_SECONDS
+        )
     except NotSupported:
-        facts = None
-    return page.wait(examine(page.context, facts=facts))
+        return page.shared("doctor", lambda: page.wait(examine(page.context)), FACTS_SECONDS)

@@ -25,8 +25,9 @@ def show_overview(page: Page) -> Response:
     says what it has."""
     tenants = page.access.tenants
     try:
-        found: Summary = page.shared(
-            ("overview", tenants), lambda: summary(page.context, tenants=tenants, facts=page.facts)
+        found: Summary = page.of_facts(
+            ("overview", tenants),
+            lambda facts: summary(page.context, tenants=tenants, facts=facts),
         )
     except NotSupported:
         if not page.has("sharded"):

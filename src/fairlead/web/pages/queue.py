@@ -18,9 +18,9 @@ def routes() -> list[ScreenRoute]:
 def show_queue(page: Page) -> Response:
     """Show one queue; to a viewer of some tenants, only their part."""
     name, scope = page.query.required("name"), page.access.tenants
-    found: QueueView = page.shared(
+    found: QueueView = page.of_facts(
         ("queue", name, scope),
-        lambda: page.wait(queue_view(page.context, name, tenants=scope, facts=page.facts)),
+        lambda facts: page.wait(queue_view(page.context, name, tenants=scope, facts=facts)),
     )
     return page.render(
         "queue.html",

@@ -23,7 +23,7 @@ def routes() -> list[ScreenRoute]:
 
 def show_queues(page: Page) -> Response:
     """Show every queue."""
-    found = page.shared("queues", lambda: _read(page))
+    found = _read(page)
     return page.render(
         "queues.html",
         queues=found.queues,
@@ -34,9 +34,9 @@ def show_queues(page: Page) -> Response:
 
 def _read(page: Page) -> QueueList:
     try:
-        return queue_list(page.context, facts=page.facts)
+        return page.of_facts("queues", lambda facts: queue_list(page.context, facts=facts))
     except NotSupported:
-        return queue_list(page.context)
+        return page.shared("queues", lambda: queue_list(page.context))
 
 
 def pause_queue(page: Page) -> Response:

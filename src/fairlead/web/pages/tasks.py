@@ -9,7 +9,7 @@ from fairlead.model import FINAL_STATES, State
 from fairlead.operate.filters import Counted, TaskFilters
 from fairlead.ports.task_reads import TaskPage
 from fairlead.web.masking import check_search
-from fairlead.web.page import Page
+from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 from fairlead.web.task_filters import filters_of, pairs_of
 
@@ -52,7 +52,9 @@ def show_tasks(page: Page) -> Response:
     if after is None and len(found.tasks) < rows:  # it has walked as far as a count would
         number = Counted(len(found.tasks), found.after is not None)
     else:
-        number = page.shared(("number of tasks", key[0], scope), lambda: _number(page, filters))
+        number = page.shared(
+            ("number of tasks", key[0], scope), lambda: _number(page, filters), FACTS_SECONDS
+        )
     is_final = filters.get("state") in FINAL_STATES
     return page.render(
         "tasks.html",

@@ -41,9 +41,9 @@ def show_tenants(page: Page) -> Response:
     queue, search = page.query.text("queue"), page.query.text("search")
     skip, rows = page.query.whole("skip", 0, _MOST_SKIPPED, 0), page.query.rows()
     scope = page.access.tenants
-    found = page.shared(
+    found = page.of_facts(
         ("tenants", order, queue, search, skip, rows, scope),
-        lambda: reads.tenants(
+        lambda facts: reads.tenants(
             page.context,
             order=order,  # type: ignore[arg-type]
             queue=queue,
@@ -51,7 +51,7 @@ def show_tenants(page: Page) -> Response:
             skip=skip,
             limit=rows,
             tenants=scope,
-            facts=page.facts,
+            facts=facts,
         ),
     )
     return page.render(
@@ -74,9 +74,9 @@ def show_tenant(page: Page) -> Response:
     if not page.access.sees(key):
         raise UnknownTask(f"no tenant {tenant_of(key)!r}")
     scope = page.access.tenants
-    found = page.shared(
+    found = page.of_facts(
         ("tenant", key, scope),
-        lambda: reads.tenant(page.context, tenant_of(key), tenants=scope, facts=page.facts),
+        lambda facts: reads.tenant(page.context, tenant_of(key), tenants=scope, facts=facts),
     )
     return page.render("tenant.html", found=found, key=key, now=page.context.clock.now())
 
