@@ -20,6 +20,8 @@ from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
+from fairlead.core.schedule.schedule import Schedule
+from fairlead.core.schedule.throughput import Window
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import (
     BEFORE_ALL,
@@ -270,6 +272,42 @@ async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapt
     assert await page(10_000_000, 9, "k1") == (keys[::2], False)
     assert await page(1, 9, "k1") == (keys[:1], True)
     assert await page(1, 1, "k1") == (keys[:1], False)
+
+
+async def test_payloads_of_tasks_that_wait_for_retries_are_dropped_and_read_again_when_due(
+    store: Adapter,
+) -> None:
+    fence = (await store.take_over(PARTITION)).range_id
+    new = [task(n % 5, f"k{n % 80}", f"u{n}", payload=b'"%s"' % (b"x" * 30_000)) for n in range(90)]
+    await store.persist(PARTITION, fence, new, ScheduleRecord())
+    schedule = Schedule(BEFORE_ALL, Window(most_bytes=400_000))
+    now, most, ran = NOW, 0, list[TaskKey]()
+    failed = set[TaskKey]()
+    while len(ran) < len(new):
+        while (read := schedule.next_read(now)) is not None:
+            bounds = read.after, read.through, read.limit, read.most_bytes, read.ordering_key
+            page = await store.read_page(PARTITION, *bounds)
+            schedule.read_done(*page)
+            most = max(most, schedule.size)
+        due = schedule.due(now)
+        ends = [
+            ended(each) if each.key in failed else again(each, now + 100_000_000) for each in due
+        ]
+        for each in due:
+            assert len(each.task.payload) == 30_002
+            assert each.tries == (each.key in failed)
+        ran += [each.key for each in due if each.key in failed]
+        failed.update(each.key for each in due)
+        if ends:
+            await store.finish(PARTITION, fence, ends)
+        for end in ends:
+            schedule.ended(end.scheduled.key, None if end.completes else end.again)
+        if not due:
+            times = (schedule.next_due(), schedule.next_read_at())
+            now = max(now, min(at for at in times if at is not None))
+    assert sorted(ran) == sorted(ScheduledTask.of(each).key for each in new)
+    assert most <= 400_000 + 32_000 + 80 * 1_100
+    assert not schedule.size and not await everything(store)
 
 
 async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(

@@ -224,7 +224,9 @@ class Persistence:
 
     async def _drop(self, drops: Sequence[Drop]) -> None:
         (drop,) = drops
-        scheduled = self._schedule.get(drop.key) or await self._store.find(drop.key)
+        scheduled = self._schedule.get(drop.key)
+        if scheduled is None or scheduled.dropped:
+            scheduled = await self._store.find(drop.key)
         if scheduled is None:
             log.info(
                 "nothing to drop: the task has ended or never existed",
