@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +25,7 @@ from fairlead.core.ids import IdSource, id_text
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.core.schedule.throughput import Window
 from fairlead.core.sharding.partitions import partition_of
+from fairlead.errors import StoreUnavailable
 from fairlead.model import (
     BEFORE_ALL,
     AttemptRecord,
@@ -455,6 +458,75 @@ async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store
     assert (found.key, found.task.partition) == (ScheduledTask.of(moved).key, BESIDE.partition)
     await store.finish(BESIDE, fences[4], [ended(store.find_now(ran.id))])
     assert store.find_now(ran.id) is None
+
+
+@pytest.mark.parametrize("kind", ["cassandra alone"], indirect=True)
+async def test_a_task_that_has_ended_is_found_by_its_id_also_after_a_crash_before_its_index_row(
+    store: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairlead.backends.cassandra.task_store import CassandraTaskStore
+
+    tasks = CassandraTaskStore(cassandra_url_of(store))
+    tasks.migrate()
+    find = partial(read_task, tasks)
+    done, killed, waiting, replaced = (task(HOUR, name) for name in "abcd")
+    fence = (await store.take_over(PARTITION)).range_id
+    new = [done, killed, waiting, replaced]
+    await store.persist(PARTITION, fence, new, ScheduleRecord())
+    await store.persist(PARTITION, fence, [task(HOUR, "d")], ScheduleRecord())
+    (other,) = await store.read(PARTITION, BEFORE_ALL, END, 9, "d")
+    assert [find(each.id) for each in new] == [None] * 4
+    counted = Counter[str]()
+    batch = store.session.batch
+
+    async def counting(statements: Any) -> None:
+        counted.update(name for name, _ in statements)
+        await batch(statements)
+
+    has_ended = asyncio.Event()
+
+    async def killing(statements: Any) -> None:
+        if statements[0][0] == "end_id":
+            await has_ended.wait()
+            raise StoreUnavailable("killed")
+        await batch(statements)
+        if any(name == "complete" for name, _ in statements):
+            has_ended.set()
+
+    monkeypatch.setattr(store.session, "batch", counting)
+    failed = again(ScheduledTask.of(waiting), NOW)
+    ends = [ended(ScheduledTask.of(done)), ended(other), failed]
+    await store.finish(PARTITION, fence, ends)
+    assert counted["end_id"] == 2 and not counted["drop_id"]
+    assert counted["append_run"] == 3 and counted["complete"] == counted["mark_done"] == 2
+    monkeypatch.setattr(store.session, "batch", killing)
+    with pytest.raises(StoreUnavailable):
+        end = ended(ScheduledTask.of(killed), next_state=State.FAILED, error_text=AWKWARD)
+        await store.finish(PARTITION, fence, [end])
+    monkeypatch.undo()
+    record = find(done.id)
+    assert (record.state, record.ordering_key, record.claimed_at) == (State.DONE, "a", NOW + 1)
+    record = find(killed.id)
+    assert (record.state, record.error_text) == (State.FAILED, AWKWARD)
+    assert find(waiting.id) is None and store.find_now(waiting.id) == failed.again
+    assert find(replaced.id) is None and find(other.task.id).state == State.DONE
+    with store.session.make_cluster() as cluster:
+        rows = cluster.connect(store.session.url.keyspace).execute(
+            "SELECT id, ended_at, TTL(run_at) FROM fairlead_schedule_ids"
+        )
+        lives = {row[0]: (row[1] is not None, row[2] <= 14 * 86_400) for row in rows}
+    assert lives[done.id] == (True, True) and lives[killed.id] == (False, False)
+    tasks.database.close()  # type: ignore[attr-defined]
+
+
+def cassandra_url_of(store: Adapter) -> str:
+    url = store.session.url
+    hosts = ",".join(f"{host}:{port}" for host, port in url.hosts)
+    return f"cassandra://{hosts}/{url.keyspace}"
+
+
+def read_task(tasks: Any, task_id: str) -> Any:
+    return tasks.database.read_now(tasks.task(task_id))
 
 
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(

@@ -13,7 +13,6 @@ from fairlead.model import NewTask, PartitionKey, TaskKey
 from fairlead.model.reading import Reader
 from fairlead.ports.statements import Steps
 
-
 MOST_BYTES = 16 << 20
 """Bytes of the messages of one batch, unless a reader asks for another number."""
 

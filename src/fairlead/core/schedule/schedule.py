@@ -515,8 +515,8 @@ class Schedule:
         )
 
     def _drop_payloads(self, *ordering_keys: str) -> None:
-        """Of each of these ordering keys that waits for a retry, or for a repair, keep only the
-        first task without its payload, if tasks that wait have too many bytes."""
+        """Keep only the first task, without its payload, of each of these ordering keys that waits
+        for a retry or a repair, if tasks that wait have too many bytes."""
         for ordering_key in ordering_keys:
             if self._held_bytes <= self._window.most_held_bytes:
                 return
@@ -566,7 +566,8 @@ class Schedule:
         self._empty.discard(ordering_key)
         if line.skipped_after is not None:
             # A task that fails again and again has those behind it read once, after its end.
-            if not line.has_trouble and len(line.tasks) <= self._window.line(len(self), self.size) // 2:
+            most = self._window.line(len(self), self.size) // 2
+            if not line.has_trouble and len(line.tasks) <= most:
                 self._short[ordering_key] = None
         elif not line.tasks:
             del self._lines[ordering_key]
