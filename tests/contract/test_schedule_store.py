@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +22,10 @@ from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
+from fairlead.core.schedule.schedule import Schedule
+from fairlead.core.schedule.throughput import Window
 from fairlead.core.sharding.partitions import partition_of
+from fairlead.errors import StoreUnavailable
 from fairlead.model import (
     BEFORE_ALL,
     AttemptRecord,
@@ -272,6 +277,42 @@ async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapt
     assert await page(1, 1, "k1") == (keys[:1], False)
 
 
+async def test_payloads_of_tasks_that_wait_for_retries_are_dropped_and_read_again_when_due(
+    store: Adapter,
+) -> None:
+    fence = (await store.take_over(PARTITION)).range_id
+    new = [task(n % 5, f"k{n % 80}", f"u{n}", payload=b'"%s"' % (b"x" * 30_000)) for n in range(90)]
+    await store.persist(PARTITION, fence, new, ScheduleRecord())
+    schedule = Schedule(BEFORE_ALL, Window(most_bytes=400_000))
+    now, most, ran = NOW, 0, list[TaskKey]()
+    failed = set[TaskKey]()
+    while len(ran) < len(new):
+        while (read := schedule.next_read(now)) is not None:
+            bounds = read.after, read.through, read.limit, read.most_bytes, read.ordering_key
+            page = await store.read_page(PARTITION, *bounds)
+            schedule.read_done(*page)
+            most = max(most, schedule.size)
+        due = schedule.due(now)
+        ends = [
+            ended(each) if each.key in failed else again(each, now + 100_000_000) for each in due
+        ]
+        for each in due:
+            assert len(each.task.payload) == 30_002
+            assert each.tries == (each.key in failed)
+        ran += [each.key for each in due if each.key in failed]
+        failed.update(each.key for each in due)
+        if ends:
+            await store.finish(PARTITION, fence, ends)
+        for end in ends:
+            schedule.ended(end.scheduled.key, None if end.completes else end.again)
+        if not due:
+            times = (schedule.next_due(), schedule.next_read_at())
+            now = max(now, min(at for at in times if at is not None))
+    assert sorted(ran) == sorted(ScheduledTask.of(each).key for each in new)
+    assert most <= 400_000 + 32_000 + 80 * 1_100
+    assert not schedule.size and not await everything(store)
+
+
 async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(
     store: Adapter,
 ) -> None:
@@ -417,6 +458,75 @@ async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store
     assert (found.key, found.task.partition) == (ScheduledTask.of(moved).key, BESIDE.partition)
     await store.finish(BESIDE, fences[4], [ended(store.find_now(ran.id))])
     assert store.find_now(ran.id) is None
+
+
+@pytest.mark.parametrize("kind", ["cassandra alone"], indirect=True)
+async def test_a_task_that_has_ended_is_found_by_its_id_also_after_a_crash_before_its_index_row(
+    store: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairlead.backends.cassandra.task_store import CassandraTaskStore
+
+    tasks = CassandraTaskStore(cassandra_url_of(store))
+    tasks.migrate()
+    find = partial(read_task, tasks)
+    done, killed, waiting, replaced = (task(HOUR, name) for name in "abcd")
+    fence = (await store.take_over(PARTITION)).range_id
+    new = [done, killed, waiting, replaced]
+    await store.persist(PARTITION, fence, new, ScheduleRecord())
+    await store.persist(PARTITION, fence, [task(HOUR, "d")], ScheduleRecord())
+    (other,) = await store.read(PARTITION, BEFORE_ALL, END, 9, "d")
+    assert [find(each.id) for each in new] == [None] * 4
+    counted = Counter[str]()
+    batch = store.session.batch
+
+    async def counting(statements: Any) -> None:
+        counted.update(name for name, _ in statements)
+        await batch(statements)
+
+    has_ended = asyncio.Event()
+
+    async def killing(statements: Any) -> None:
+        if statements[0][0] == "end_id":
+            await has_ended.wait()
+            raise StoreUnavailable("killed")
+        await batch(statements)
+        if any(name == "complete" for name, _ in statements):
+            has_ended.set()
+
+    monkeypatch.setattr(store.session, "batch", counting)
+    failed = again(ScheduledTask.of(waiting), NOW)
+    ends = [ended(ScheduledTask.of(done)), ended(other), failed]
+    await store.finish(PARTITION, fence, ends)
+    assert counted["end_id"] == 2 and not counted["drop_id"]
+    assert counted["append_run"] == 3 and counted["complete"] == counted["mark_done"] == 2
+    monkeypatch.setattr(store.session, "batch", killing)
+    with pytest.raises(StoreUnavailable):
+        end = ended(ScheduledTask.of(killed), next_state=State.FAILED, error_text=AWKWARD)
+        await store.finish(PARTITION, fence, [end])
+    monkeypatch.undo()
+    record = find(done.id)
+    assert (record.state, record.ordering_key, record.claimed_at) == (State.DONE, "a", NOW + 1)
+    record = find(killed.id)
+    assert (record.state, record.error_text) == (State.FAILED, AWKWARD)
+    assert find(waiting.id) is None and store.find_now(waiting.id) == failed.again
+    assert find(replaced.id) is None and find(other.task.id).state == State.DONE
+    with store.session.make_cluster() as cluster:
+        rows = cluster.connect(store.session.url.keyspace).execute(
+            "SELECT id, ended_at, TTL(run_at) FROM fairlead_schedule_ids"
+        )
+        lives = {row[0]: (row[1] is not None, row[2] <= 14 * 86_400) for row in rows}
+    assert lives[done.id] == (True, True) and lives[killed.id] == (False, False)
+    tasks.database.close()  # type: ignore[attr-defined]
+
+
+def cassandra_url_of(store: Adapter) -> str:
+    url = store.session.url
+    hosts = ",".join(f"{host}:{port}" for host, port in url.hosts)
+    return f"cassandra://{hosts}/{url.keyspace}"
+
+
+def read_task(tasks: Any, task_id: str) -> Any:
+    return tasks.database.read_now(tasks.task(task_id))
 
 
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(

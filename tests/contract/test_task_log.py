@@ -15,7 +15,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask, PartitionKey, TaskKey
-from fairlead.ports.task_log import Batch, Drop, Entry, Submit
+from fairlead.ports.task_log import Batch, Drop, Entry, Submit, encode
 from tests.adapters import log_of
 
 P0, P1, OTHER = (
@@ -165,6 +165,28 @@ async def test_entries_come_by_partition_in_the_order_in_which_they_were_appende
     await append(other, strange)
     assert await received(log, [P0, P1], 130 + len(theirs)) == {P0: mine, P1: theirs}
     assert await received(log, [OTHER], 5) == {OTHER: strange}
+
+
+async def test_a_batch_ends_before_its_messages_have_too_many_bytes_and_has_one_at_least(
+    log: Log, other: Log
+) -> None:
+    sizes = [60_000, 60_000, 10, 10, 300_000, 10, *[60_000] * 40, *[10] * 500]
+    new = [entry for size in sizes for entry in entries(1, payload=b'"%s"' % (b"x" * size))]
+    small = entries(30, P1)
+    for start in range(0, len(new), 50):
+        await append(other, new[start : start + 50])
+    await append(other, small)
+    most_bytes, found, beside, batches = 200_000, list[Entry](), list[Entry](), 0
+    async with asyncio.timeout(60):
+        while len(found) < len(new) or len(beside) < len(small):
+            for batch in await log.receive([P0, P1], 5000, most_bytes):
+                size = sum(len(encode(entry)) for entry in batch.entries)
+                assert len(batch.entries) == 1 or size <= most_bytes
+                (found if batch.partition == P0 else beside).extend(batch.entries)
+                batches += 1
+                await log.commit(batch)
+    assert (found, beside) == (new, small)
+    assert batches < 400
 
 
 async def test_a_drop_arrives_unchanged(log: Log) -> None:

@@ -25,8 +25,9 @@ from fairlead.errors import (  # noqa: E402
     NotAllowed,
     NotSupported,
     SchemaMismatch,
+    UnknownTask,
 )
-from fairlead.model import IncidentKind, IncidentReport  # noqa: E402
+from fairlead.model import FINAL_STATES, IncidentKind, IncidentReport  # noqa: E402
 from fairlead.operate.doctor import examine, explain  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
@@ -175,16 +176,11 @@ async def test_a_queue_is_moved_to_another_number_of_partitions(open_app: Open) 
 
 def test_what_needs_a_sql_database_says_so_in_one_line_with_the_cure(open_app: Open) -> None:
     kit = open_app()
-    handle = kit.submit("one")
     management, cure = kit.app.management, "FAIRLEAD_URL"
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: kit.app.sql_store, cure),
         (lambda: management.find(), "fairlead ordered tasks"),
-        (lambda: management.show(handle.id), "fairlead ordered tasks"),
-        (lambda: management.attempts(handle.id), "the lake has what has run"),
-        (handle.state, "the lake has what has run"),
         (lambda: management.set_weight("reminders", "acme", 2.0), cure),
-        (lambda: management.payload(handle.id), "fairlead ordered tasks"),
         (lambda: management.periodic.list(), cure),
     ]
     for call, said in refused:
@@ -215,6 +211,56 @@ async def test_a_waiting_task_is_found_by_its_id_and_says_that_it_can_only_be_dr
     shown = CliRunner().invoke(commands, ["tasks", "show", handle.id, "--json"])
     assert json.loads(shown.stdout)["state"] == "WAITING", shown.stderr
     await kit.app.connections.close_async()
+
+
+async def test_a_task_that_has_ended_is_found_by_its_id_with_its_state_and_times(
+    open_app: Open,
+) -> None:
+    kit = open_app()
+
+    @kit.app.task(queue="reminders", retry=NoRetry())
+    def fail() -> None:
+        raise ValueError("no such address")
+
+    management = kit.app.management
+    done = kit.submit("done", unique_key="u")
+    failed = fail.options(ordering_key="b").submit()
+    dropped = kit.submit("dropped", "c", at=kit.at(86_400))
+    with pytest.raises(UnknownTask, match="not read from the log yet"):
+        done.state()
+    async with running(kit.app):
+        await kit.runs.until("done")
+        await until(lambda: _has_ended(kit, failed.id))
+        await until(lambda: _is_waiting(kit, 0))
+        management.ordered.drop("reminders", dropped.key)
+        await until(lambda: _has_ended(kit, dropped.id))
+        await until(lambda: _has_ended(kit, done.id))
+    expected = [(done, State.DONE), (failed, State.FAILED), (dropped, State.CANCELLED)]
+    for handle, state in expected:
+        record = management.show(handle.id)
+        assert record == kit.app.handle(handle.id).record()
+        assert (record.id, record.state, record.queue) == (handle.id, state, "reminders")
+        assert management.payload(handle.id) is None
+        (attempt,) = management.attempts(handle.id)
+        assert attempt.finished_at >= record.submitted_at and attempt.next_state == state
+        assert [each.what for each in await explain(kit.app.operate_context, handle.id)]
+        with pytest.raises(NotAllowed):
+            management.cancel(handle.id)
+        shown = CliRunner().invoke(commands, ["tasks", "show", handle.id, "--json"])
+        found = json.loads(shown.stdout)
+        assert found["state"] == state and found["attempts"][0]["finished_at"], shown.stderr
+    assert management.show(done.id).unique_key == "u"
+    assert (management.show(failed.id).error_text or "").startswith("no such address")
+    with pytest.raises(UnknownTask):
+        management.show("0197f9a2-0000-7000-8000-000000000000")
+    await kit.app.connections.close_async()
+
+
+async def _has_ended(kit: Kit, task_id: str) -> bool:
+    try:
+        return kit.app.handle(task_id).state() in FINAL_STATES
+    except UnknownTask:
+        return False
 
 
 def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:

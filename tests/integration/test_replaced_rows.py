@@ -34,7 +34,7 @@ from fairlead.model import (
 from fairlead.ports.history import START, Position
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
 from fairlead.ports.statements import Statement, Steps
-from fairlead.ports.task_log import Submit
+from fairlead.ports.task_log import MOST_BYTES, Submit
 from fairlead.testing.contract.tasks import NOW, SECOND, make
 from tests.integration.plans import Explainer, beside_a_backup, do
 
@@ -274,7 +274,7 @@ def test_entries_of_the_task_log_are_read_without_a_read_of_those_before(
         assert len(batch.entries) == 300
         asyncio.run(log.commit(batch))
         settle(store, log)
-        assert not do(log._receive([PARTITION, FREE], 20), explain)
+        assert not do(log._receive([PARTITION, FREE], 20, MOST_BYTES), explain)
         assert not do(log._has_entries("letters"), explain)
 
 
@@ -311,7 +311,7 @@ def settle(store: PostgresTaskStore, log: PostgresTaskLog) -> None:
     """Read until all positions are settled and the floors are raised."""
     for _ in range(3):
         log._marks.late_at = 0.0
-        store.database.run(log._receive([PARTITION, FREE], 20))
+        store.database.run(log._receive([PARTITION, FREE], 20, MOST_BYTES))
 
 
 async def keep_often(schedule: PostgresScheduleStore, range_id: int, mark: ScheduleRecord) -> None:

@@ -35,7 +35,7 @@ from fairlead.ordered.partition import OrderedPartition, pause_after
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import HOUR, Fenced
-from fairlead.ports.task_log import Drop, Submit
+from fairlead.ports.task_log import Batch, Drop, Submit, encode
 from tests.ids import id_named, name_of
 from tests.simulation.virtual_clock import VirtualClock
 
@@ -586,6 +586,29 @@ async def test_a_batch_refused_by_a_leaving_partition_is_received_again_if_the_p
     bench.partition.stay()
     await bench.wait(5)
     assert bench.start() == ["t"]
+
+
+async def test_batches_of_the_log_are_bounded_by_bytes_also_while_a_thousand_large_ones_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, sizes = bench.partition.accept, list[int]()
+
+    def noting(batch: Batch) -> None:
+        sizes.append(sum(len(encode(entry)) for entry in batch.entries))
+        accept(batch)
+
+    monkeypatch.setattr(bench.partition, "accept", noting)
+    task = bench.submit(ordering_key="k").task
+    payload = b'"%s"' % (b"x" * 1_000_000)
+    new = [
+        msgspec.structs.replace(task, id=id_named(f"n{n}"), unique_key=f"n{n}", payload=payload)
+        for n in range(1000)
+    ]
+    bench.log.append([Submit(each) for each in new])
+    bench.begin()
+    await bench.wait(30)
+    assert not await bench.log.is_behind(KEY)
+    assert max(sizes) <= 16_000_000 and len(sizes) < 120
 
 
 async def test_a_partition_loaded_during_continuous_submits_starts_tasks_after_a_bounded_time(

@@ -436,8 +436,67 @@ def test_a_task_larger_than_all_bytes_of_its_partition_runs_among_small_ones() -
 
 
 def test_large_tasks_that_wait_for_retries_stop_no_other_ordering_key() -> None:
-    most, _ = run_all_large([b"x" * 1_000_000] * 200, 200, Window(most_bytes=5_000_000), failing=50)
-    assert most <= 52 * 1_002_000
+    for failing in (1, 50, 200):
+        payloads = [b"x" * 1_000_000] * 200
+        most, reads = run_all_large(payloads, 200, Window(most_bytes=5_000_000), failing)
+        assert most <= 6_500_000
+        assert reads <= 600
+
+
+def test_a_thousand_keys_that_wait_for_retries_keep_no_more_payloads_than_the_bytes_allow() -> None:
+    store, window = Stored(), Window(most_bytes=20_000_000, in_flight=5000)
+    payload = b"x" * 1_000_000
+    store.write(None, [task(n % 7, f"k{n}", payload=payload) for n in range(1000)])
+    schedule, now = Schedule(BEFORE_ALL, window), SECOND
+    runs = Counter[TaskKey]()
+    most = 0
+    while store.rows:
+        times = (schedule.next_due(), schedule.next_read_at())
+        now = max(now, min(at for at in times if at is not None))
+        while (read := schedule.next_read(now)) is not None:
+            schedule.read_done(*store.page(read))
+            most = max(most, schedule.size)
+        for scheduled in schedule.due(now):
+            assert scheduled == store.rows[scheduled.key]
+            runs[scheduled.key] += 1
+            fails = runs[scheduled.key] < 4
+            store.end(schedule, scheduled, now + 100 * SECOND if fails else None)
+            assert len(schedule) <= 1000
+    assert set(runs.values()) == {4}
+    assert most <= 20_000_000 + 1000 * 1_100
+
+
+@pytest.mark.parametrize("change", ["dropped", "replaced", "deleted", "an earlier task"])
+def test_a_task_without_its_payload_may_be_dropped_replaced_deleted_or_overtaken(
+    change: str,
+) -> None:
+    store, window = Stored(), Window(most_bytes=1_000_000)
+    new = [task(n, unique_key=f"u{n}", payload=b"x" * 300_000) for n in (5, 6, 7)]
+    store.write(None, new)
+    schedule = started(store, 10, window)
+    (first,) = schedule.due(10)
+    store.end(schedule, first, 100)
+    waiting = schedule.get(first.key)
+    assert waiting is not None and waiting.dropped == 300_000 and schedule.size < 2_000
+    assert schedule.due(99) == [] and schedule.next_read(99) is None
+    if change == "dropped":
+        store.end(schedule, first)
+    elif change == "replaced":
+        store.write(schedule, [task(5, unique_key="u5", id="other")])
+    elif change == "deleted":
+        del store.rows[first.key]
+    else:
+        store.write(schedule, [task(4, unique_key="early")])
+    for now in (20, 100):
+        while True:
+            store.catch_up(schedule, now)
+            if not (due := schedule.due(now)):
+                break
+            (ran,) = due
+            assert ran == store.rows[ran.key]
+            assert ran.key == min(store.rows)
+            store.end(schedule, ran)
+    assert not store.rows and not schedule.size
 
 
 @given(st.integers(1, 80), st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
@@ -567,6 +626,7 @@ class Run:
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
         held = [self.schedule.get(row_key) for row_key in self.schedule._keys]
         assert self.schedule.size == sum(row.size for row in held if row is not None)
+        assert self.schedule._held_bytes == sum(self.schedule._held.values())
         if self.chance.random() < 0.2:
             for above, below in self.schedule.completed_ranges(self.chance.choice([1, 100])):
                 assert self.schedule.low_water_mark <= above < below

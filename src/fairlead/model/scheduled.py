@@ -29,6 +29,8 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     unreadable: str | None = None
     """Why the stored row cannot be read; None for a task that can run. Such a task never runs and
     blocks its ordering key. Its `task` has only the id and the key."""
+    dropped: int = 0
+    """Bytes of the task that are only in the store; 0 for a task that is whole in memory."""
 
     @classmethod
     def of(cls, task: NewTask) -> ScheduledTask:
@@ -48,6 +50,13 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
         task, key = self.task, self.key
         texts = len(key.ordering_key) + len(key.unique_key) + len(task.context or "")
         return TASK_BYTES + len(task.payload) + texts
+
+    @property
+    def without_payload(self) -> ScheduledTask:
+        """The task without its payload and context, which can be read from the store again."""
+        task = msgspec.structs.replace(self.task, payload=b"", context=None)
+        small = msgspec.structs.replace(self, task=task)
+        return msgspec.structs.replace(small, dropped=self.dropped + self.size - small.size)
 
     @property
     def record(self) -> TaskRecord:

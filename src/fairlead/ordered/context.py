@@ -13,6 +13,9 @@ from fairlead.ports.observer import Observer
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 
+_LEAST_BYTES = 1 << 20
+"""Least bytes of tasks in memory for each partition."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedContext:
@@ -43,3 +46,7 @@ class OrderedContext:
     most_bytes: int = 64_000_000
     """Bytes of the tasks in memory of all partitions."""
     outages: OutageLog = field(default_factory=OutageLog)
+
+    def bytes_of_each(self, partitions: int) -> int:
+        """Return the bytes of the tasks in memory of each of this number of partitions."""
+        return max(_LEAST_BYTES, self.most_bytes // partitions)

@@ -20,6 +20,10 @@ log = logging.getLogger("fairlead.ordered")
 PAGE = 5000
 """Entries of the log in one read, of all partitions together."""
 
+_PART = 4
+"""Part of the bytes of a partition's tasks in memory that a batch of the log may have in addition:
+one fourth."""
+
 
 class OrderedIntake:
     """Reader of the task log. The intake takes one batch of a partition at a time; entries without
@@ -60,7 +64,8 @@ class OrderedIntake:
             await self._context.log.rewind(key)
             self._without_room.discard(key)
         wanted = [key for key, partition in self._partitions.items() if partition.has_room]
-        for batch in await self._context.log.receive(wanted, PAGE):
+        most_bytes = self._context.bytes_of_each(max(1, len(self._partitions))) // _PART
+        for batch in await self._context.log.receive(wanted, PAGE, most_bytes):
             partition = self._partitions.get(batch.partition)
             if partition is None:
                 continue  # the next owner rewinds the log

@@ -103,6 +103,18 @@ class Persistence:
         self._drops = BatchWriter[Drop, None](
             1, clock, lambda drops, _: None, self._on_drop_refused, (Fenced,)
         )
+        self._refused_commits = RefusedWrites(
+            "deletion of stored entries of the log",
+            log,
+            clock,
+            events.on_incidents,
+            "entries of the log of its partition",
+        )
+        self._commits = BatchWriter[Batch, None](
+            1, clock, lambda batches, _: None, self._on_commit_refused, (Fenced,)
+        )
+        self._is_committing = False
+        """Whether all entries of the batch are stored."""
         self._behind: dict[str, list[NewTask]] = {}
         """Tasks that wait for a refused one, by their ordering key."""
         self._is_writing = False
@@ -145,7 +157,8 @@ class Persistence:
         """Return when to read or to try a refused entry again (microseconds since the epoch). Two
         tries are RETRY_GAP apart, so that many refused entries leave time for reads."""
         times = [self._schedule.next_read_at()]
-        for left in (self._tasks.next_retry(), self._drops.next_retry()):
+        for writer in (self._tasks, self._drops, self._commits):
+            left = writer.next_retry()
             if left is not None:
                 times.append(self._clock.now() + max(left, round(RETRY_GAP * MICROS)))
         return min((at for at in times if at is not None), default=None)
@@ -166,11 +179,13 @@ class Persistence:
 
     @property
     def _is_refused(self) -> bool:
-        """Whether the store refuses an entry of the batch."""
-        return bool(self._tasks.refused or self._drops.refused)
+        """Whether the store refuses an entry of the batch, or the log its commit."""
+        return bool(self._tasks.refused or self._drops.refused or self._commits.refused)
 
     async def _take_in(self, batch: Batch) -> bool:
-        """Persist the batch and commit it; return False while the store refuses an entry."""
+        """Persist the batch and commit it; return False while the store refuses an entry, or the
+        log its commit."""
+        await self._commits.retry(self._commit)
         await self._tasks.retry(self._persist)
         await self._drops.retry(self._drop)
         while True:
@@ -186,12 +201,22 @@ class Persistence:
                 self._tasks.add(task)
             if drop is not None:
                 self._drops.add(drop)
-        await self._log.commit(batch)
+        if not self._is_committing:
+            self._is_committing = True
+            self._commits.add(batch)
+        await self._commits.flush(self._commit)
+        if self._commits.refused:
+            return False
+        self._is_committing = False
         # A log with constant submits never becomes empty. An entry submitted after the start shows
         # that all entries from before the start have been read.
         if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
         return True
+
+    async def _commit(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            await self._log.commit(batch)
 
     async def _persist(self, tasks: Sequence[NewTask]) -> set[TaskKey]:
         low_water_mark = self._schedule.low_water_mark_with(tasks)
@@ -222,9 +247,16 @@ class Persistence:
         queue, key = self._store.partition.queue, refusal.entry.key
         self._refused.on_refused(refusal, is_alone, 1, "/".join(map(str, key)), queue, "")
 
+    def _on_commit_refused(self, refusal: Refusal[Batch], is_alone: bool) -> None:
+        # The store has accepted the entries, so this is a refusal and no outage.
+        queue, number = self._store.partition
+        self._refused_commits.on_refused(refusal, True, 1, f"log of {queue}/{number}", queue, "")
+
     async def _drop(self, drops: Sequence[Drop]) -> None:
         (drop,) = drops
-        scheduled = self._schedule.get(drop.key) or await self._store.find(drop.key)
+        scheduled = self._schedule.get(drop.key)
+        if scheduled is None or scheduled.dropped:
+            scheduled = await self._store.find(drop.key)
         if scheduled is None:
             log.info(
                 "nothing to drop: the task has ended or never existed",

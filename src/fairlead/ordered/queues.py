@@ -24,9 +24,6 @@ MOST_IN_MEMORY = 20_000
 _LEAST = 50
 """Least number of ordering keys in memory for each partition."""
 
-_LEAST_BYTES = 1 << 20
-"""Least bytes of tasks in memory for each partition."""
-
 _PATIENCE = 2.0
 """Seconds that cancelled runs get to end before their partition is closed without them."""
 
@@ -126,7 +123,7 @@ class OrderedQueues:
         most = Window().in_flight
         return Window(
             in_flight=max(_LEAST, min(most, MOST_IN_MEMORY // partitions)),
-            most_bytes=max(_LEAST_BYTES, self._context.most_bytes // partitions),
+            most_bytes=self._context.bytes_of_each(partitions),
             look_ahead=round(settings.look_ahead * MICROS),
             prefetch=round(min(Window().prefetch, settings.look_ahead * MICROS / 3)),
         )

@@ -10,6 +10,7 @@ from fairlead.clock import MICROS, Clock
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
+from fairlead.ports.schedule_store import KEEP_COMPLETIONS
 
 SAVE_SECONDS = 5.0
 """Seconds between two saves of a changing record. After a crash, the next owner repeats the reads
@@ -19,10 +20,6 @@ MOST_DONE = 200
 """Maximum number of key ranges, with completed tasks only, that are saved with the record."""
 
 CLEAN_SECONDS = 60.0
-KEEP_COMPLETIONS = 14 * 86_400.0
-"""Seconds for which the store keeps a completed key, so that a second entry with this key does not
-run. Later, a submit of this key is refused, because its `run_at` is too old (the queue's grace);
-only an entry that waited in the log for longer than this could run twice."""
 
 
 class Record:

@@ -19,6 +19,11 @@ __all__ = ["Fenced", "HOUR", "Owned", "Moved", "Page", "ScheduleStatus", "Schedu
 HOUR = 3600 * MICROS
 """Length of one bucket in microseconds."""
 
+KEEP_COMPLETIONS = 14 * 86_400
+"""Seconds for which the store keeps a completed key, so that a second entry with this key does not
+run. Later, a submit of this key is refused, because its `run_at` is too old (the queue's grace);
+only an entry that waited in the log for longer than this could run twice."""
+
 
 def hour_of(key: TaskKey) -> int:
     """Return the bucket of a task and of its completion: whole hours since 1970."""

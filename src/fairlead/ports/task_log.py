@@ -13,6 +13,9 @@ from fairlead.model import NewTask, PartitionKey, TaskKey
 from fairlead.model.reading import Reader
 from fairlead.ports.statements import Steps
 
+MOST_BYTES = 16 << 20
+"""Bytes of the messages of one batch, unless a reader asks for another number."""
+
 
 class Submit(msgspec.Struct, frozen=True, gc=False, tag="submit"):
     """A task to schedule, which replaces an earlier task with the same key."""
@@ -109,8 +112,11 @@ class TaskLog(Protocol):
         """Wait until each append to the queue that any process has begun is stored or has failed,
         also if its transaction is still open."""
 
-    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
-        """Return the next entries of the partitions, about `limit` entries in all. Each partition
+    async def receive(
+        self, wanted: Collection[PartitionKey], limit: int, most_bytes: int = MOST_BYTES
+    ) -> Sequence[Batch]:
+        """Return the next entries of the partitions, about `limit` entries in all. The messages of
+        a batch have at most `most_bytes` bytes, unless the first one has more. Each partition
         has at most one batch in use: the next one comes after `commit` of this one, or after
         `rewind`. Waits while there are no entries. Returns an empty result after `poke`, and from
         time to time."""

@@ -89,15 +89,25 @@ class CassandraRunHistory:
 
 def _attempt(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> Row | None:
     """Return the row of ATTEMPT_FIELDS in the text; None if the text cannot be read."""
-    try:
-        row = _read(text or "")
-    except msgspec.DecodeError as error:
-        fields = {"partition": partition, "run": at, "error": str(error)}
-        log.error("a run cannot be read, and is left out of the lake", extra=fields)
-        return None
-    if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
-        log.error("a run has a number out of range", extra={"partition": partition, "run": at})
+    if (row := read_run(partition, at, text)) is None:
         return None
     *first, version = row[:12]
     *times, path, size = row[12:]
     return (0, at[0], *first, *times, version, size, path)
+
+
+def read_run(
+    partition: PartitionKey, at: tuple[int, str, int], text: str | None
+) -> AttemptRow | None:
+    """Return the run in the text; None if the text cannot be read. `at`: ended_at, id and attempt
+    of its row."""
+    try:
+        row = _read(text or "")
+    except msgspec.DecodeError as error:
+        fields = {"partition": partition, "run": at, "error": str(error)}
+        log.error("a run cannot be read, and is left out", extra=fields)
+        return None
+    if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
+        log.error("a run has a number out of range", extra={"partition": partition, "run": at})
+        return None
+    return row

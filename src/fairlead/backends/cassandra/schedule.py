@@ -33,8 +33,10 @@ without its key does not exist. A key without an unfinished row is possible and 
 reads above the last task of the ordering key that it knows, and so above the completed ones.
 
 **A task is found by its id** by `fairlead_schedule_ids`, for people only. An index row is written
-beside the batch of its task, so a task whose write is confirmed has one, and deleted beside the
-completion. An index row may exist without its task, and is checked against the row.
+beside the batch of its task, so a task whose write is confirmed has one. Beside the completion, the
+index row is deleted, or refers to the last run in a history that stays in Cassandra. The index row
+is in another partition of Cassandra, so a crash may leave it as it was: it is checked against the
+row, the completion and the run.
 
 **The end of a run is one batch** of one partition: the completion, or the counts of the runs, and
 the run for the history. So no run is completed without its row, also while the SQL database is
@@ -95,6 +97,7 @@ from fairlead.backends.cassandra.schedule_writes import (
     deletions_of,
     end_of_run,
     id_deletion,
+    id_end,
     id_insert,
     insert,
     sweep_between,
@@ -152,6 +155,7 @@ _SCHEMA = (
     "create_history_hours",
     "create_history_readers",
     "add_horizon",
+    "add_ended_at",
 )
 
 TOGETHER = ("fairlead_schedule", "fairlead_schedule_keys")
@@ -299,7 +303,12 @@ class CassandraScheduleStore(ScheduleScans):
             new = owner.attempts.to_note(hours)
             await self._note(owner, "note_attempts", [(hour,) for hour in new], stamp)
             writes = (end_of_run(owner.partition, end, stamp) for end in ends)
-            unnoted = await self._write_ends(owner, ends, finished, writes, stamp)
+            ids = (
+                id_deletion(owner.partition, end.scheduled.task.id, stamp)
+                for end in ends
+                if end.completes
+            )
+            unnoted = await self._write_ends(owner, finished, writes, ids, stamp)
             # Wait for both, so that no append goes on beside its repetition.
             are_moved, refused = await asyncio.gather(
                 history.append([attempt_row(end) for end in ends]),
@@ -322,7 +331,12 @@ class CassandraScheduleStore(ScheduleScans):
             new = owner.horizon.to_note(ends, given)
             await self._note(owner, "note_runs", new, stamp)
             writes = (end_of_run(owner.partition, end, stamp, given[key_of(end)]) for end in ends)
-            unnoted = await self._write_ends(owner, ends, finished, writes, stamp)
+            ids = (
+                id_end(owner.partition, end, given[key_of(end)], stamp)
+                for end in ends
+                if end.completes
+            )
+            unnoted = await self._write_ends(owner, finished, writes, ids, stamp)
             await self._check_fence(owner)
             owner.horizon.noted.update(new)
             owner.on_finished(finished, unnoted)
@@ -341,22 +355,18 @@ class CassandraScheduleStore(ScheduleScans):
     async def _write_ends(
         self,
         owner: ScheduleOwner,
-        ends: Sequence[RunEnd],
         finished: Mapping[int, int],
         writes: Iterable[Write],
+        ids: Iterable[Write],
         stamp: int,
     ) -> dict[int, int]:
-        """Write ends; return the completion times that were noted, by hour."""
+        """Write ends, and the index rows of ended tasks; return the completion times that were
+        noted, by hour."""
         unnoted = owner.ends_to_note(finished)
         noted = [
             ("note_finished", (*owner.partition, hour, at, stamp)) for hour, at in unnoted.items()
         ]
-        over = (
-            id_deletion(owner.partition, end.scheduled.task.id, stamp)
-            for end in ends
-            if end.completes
-        )
-        await self._write([*([noted] if noted else []), *batches_of(writes), *batches_of(over)])
+        await self._write([*([noted] if noted else []), *batches_of(writes), *batches_of(ids)])
         return unnoted
 
     async def keep(

@@ -14,7 +14,7 @@ from fairlead.backends.cassandra.session import MOST_BYTES, bytes_of
 from fairlead.backends.sql.schedule import attempt_row
 from fairlead.clock import MICROS
 from fairlead.model import PartitionKey, RunEnd, TaskKey
-from fairlead.ports.schedule_store import HOUR, hour_of
+from fairlead.ports.schedule_store import HOUR, KEEP_COMPLETIONS, hour_of
 from fairlead.ports.statements import Row
 
 MOST_LEFT = 1000
@@ -22,8 +22,8 @@ MOST_LEFT = 1000
 them."""
 
 ID_SECONDS = 366 * 24 * 3600
-"""Seconds after its due time for which a task is found by its id. The index row of a completed task
-is deleted at once; that of a replaced task expires."""
+"""Seconds after its due time for which an unfinished task is found by its id. The index row of a
+replaced task expires then."""
 
 _LAST_SECOND = (1 << 31) - 2
 """Last second since the epoch at which Cassandra 4 lets a row expire."""
@@ -92,6 +92,15 @@ def id_insert(partition: PartitionKey, key: TaskKey, task_id: str, stamp: int) -
     seconds = until - now if until <= _LAST_SECOND else 0
     row = (*partition, bucket, task_id, *key, stamp, seconds)
     return Write(bucket, [("persist_id", row)], bytes_of(task_id, *key))
+
+
+def id_end(partition: PartitionKey, end: RunEnd, ended_at: int, stamp: int) -> Write:
+    """Return the write of the index row of a task that has ended. `ended_at`: instant of its last
+    run in the history."""
+    task_id, key = end.scheduled.task.id, end.scheduled.key
+    bucket = bucket_of(task_id)
+    row = (*partition, bucket, task_id, *key, ended_at, stamp, KEEP_COMPLETIONS)
+    return Write(bucket, [("end_id", row)], bytes_of(task_id, *key))
 
 
 def id_deletion(partition: PartitionKey, task_id: str, stamp: int) -> Write:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from fairlead.backends.cassandra import registry
 from fairlead.backends.cassandra.database import SQL_CURE, CassandraDatabase
+from fairlead.backends.cassandra.ended_tasks import ended_task, last_attempt
 from fairlead.backends.cassandra.incidents import CassandraIncidents
 from fairlead.backends.cassandra.run_history import CassandraRunHistory
 from fairlead.core import values
@@ -97,7 +98,8 @@ class CassandraTaskStore:
         return [], []
 
     def task(self, task_id: str) -> Steps[TaskRecord | None]:
-        _no_record(task_id)
+        """Return a task that has ended; others are in the schedule."""
+        return (yield from ended_task(task_id))
 
     @property
     def reads(self) -> TaskReads:
@@ -113,13 +115,16 @@ class CassandraTaskStore:
         _no_record(after)
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
-        _no_record(task_id)
+        return None
+        yield
 
     def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
-        _no_record(task_id)
+        """Return the last attempt of a task that has ended; the lake has all attempts."""
+        return (yield from last_attempt(task_id))
 
     def result(self, task_id: str) -> Steps[bytes | None]:
-        _no_record(task_id)
+        return None
+        yield
 
     def move(
         self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool

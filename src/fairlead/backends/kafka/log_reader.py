@@ -119,9 +119,12 @@ class LogReader:
             )
             self._is_changed = True
 
-    def take(self, wanted: Iterable[PartitionId], limit: int) -> list[tuple[PartitionId, Taken]]:
-        """Take messages that have arrived, about `limit` in all, but none of a partition with a
-        batch that is not committed yet."""
+    def take(
+        self, wanted: Iterable[PartitionId], limit: int, most_bytes: int
+    ) -> list[tuple[PartitionId, Taken]]:
+        """Take messages that have arrived, about `limit` in all, and of each partition at most
+        `most_bytes` bytes or one message; none of a partition with a batch that is not committed
+        yet."""
         now = self._clock.monotonic()
         with self._lock:
             readings = [
@@ -135,7 +138,8 @@ class LogReader:
             ]
             self._is_changed |= bool(ready)
             return [
-                (reading.partition, reading.take(max(1, limit // len(ready)))) for reading in ready
+                (reading.partition, reading.take(max(1, limit // len(ready)), most_bytes))
+                for reading in ready
             ]
 
     def commit(self, partition: PartitionId, through: int) -> None:

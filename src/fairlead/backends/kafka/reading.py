@@ -40,10 +40,18 @@ class PartitionReading:
         self.size += len(message)
         self.position = offset + 1
 
-    def take(self, count: int) -> Taken:
-        """Return the next messages, at least one and at most `count`."""
-        taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
-        self.size -= sum(len(message) for _, message in taken)
+    def take(self, count: int, most_bytes: int) -> Taken:
+        """Return the next messages: at most `count`, with at most `most_bytes` bytes together, but
+        at least one."""
+        taken: Taken = []
+        left = most_bytes
+        while self.waiting and len(taken) < count:
+            size = len(self.waiting[0][1])
+            left -= size
+            if taken and left < 0:
+                break
+            taken.append(self.waiting.popleft())
+            self.size -= size
         self.taken_end = taken[-1][0] + 1
         return taken
 

@@ -25,7 +25,15 @@ from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_log import Batch, Entry, Submit, decode, encode, partition_of
+from fairlead.ports.task_log import (
+    MOST_BYTES,
+    Batch,
+    Entry,
+    Submit,
+    decode,
+    encode,
+    partition_of,
+)
 from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.task_log")
@@ -123,19 +131,21 @@ class KafkaTaskLog:
         # Other processes tell nobody what they have begun to send.
         await self._clock.sleep(self._appender.seconds + MARGIN_SECONDS)
 
-    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
+    async def receive(
+        self, wanted: Collection[PartitionKey], limit: int, most_bytes: int = MOST_BYTES
+    ) -> Sequence[Batch]:
         self._has_news.clear()
         reader = self._running()
         partitions = [self._at(key) for key in wanted]
         for key in wanted:
             if self._at(key) not in reader:
                 await self.rewind(key)
-        taken = reader.take(partitions, limit)
+        taken = reader.take(partitions, limit, most_bytes)
         if not taken:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_SECONDS):
                     await self._has_news.wait()
-            taken = reader.take(partitions, limit)
+            taken = reader.take(partitions, limit, most_bytes)
         return tuple(self._batch(at, messages) for at, messages in taken)
 
     def _batch(self, at: PartitionId, messages: Taken) -> Batch:

@@ -9,7 +9,7 @@ from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
 from fairlead.model import PartitionKey
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_log import Batch, Entry, partition_of
+from fairlead.ports.task_log import MOST_BYTES, Batch, Entry, encode, partition_of
 from fairlead.timed_event import TimedEvent
 
 _SWEEP_SECONDS = 2.0
@@ -58,16 +58,17 @@ class MemoryTaskLog:
     async def await_appends(self, queue: str) -> None:
         """Do nothing: an append ends at once."""
 
-    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
+    async def receive(
+        self, wanted: Collection[PartitionKey], limit: int, most_bytes: int = MOST_BYTES
+    ) -> Sequence[Batch]:
         free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]
         if not free:
             await self._more.wait(self._clock.now() + round(_SWEEP_SECONDS * MICROS))
             return ()
         each = max(1, limit // len(free))
         self._out.update(free)
-        return [
-            Batch(key, found, len(found)) for key in free if (found := self.entries[key][:each])
-        ]
+        found = {key: _within(self.entries[key][:each], most_bytes) for key in free}
+        return [Batch(key, entries, len(entries)) for key, entries in found.items()]
 
     async def commit(self, batch: Batch) -> None:
         del self.entries[batch.partition][: batch.mark]
@@ -95,3 +96,13 @@ class MemoryTaskLog:
 
     async def close(self) -> None:
         """Do nothing: there is no resource to close."""
+
+
+def _within(entries: list[Entry], most_bytes: int) -> list[Entry]:
+    """Return the first of the entries: one, and as many as have `most_bytes` bytes together."""
+    left = most_bytes
+    for n, entry in enumerate(entries):
+        left -= len(encode(entry))
+        if n and left < 0:
+            return entries[:n]
+    return entries

@@ -7,15 +7,19 @@ SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) 
 
 -- name: receive
 -- $1: [[queue, partition, floor], ...] (see lane_floors.py); $2: maximum number of entries of each partition; $3: the
--- start of the server on which the floors hold
+-- start of the server on which the floors hold; $4: maximum number of bytes of each partition, but one entry at least.
+-- A long message stays in its own table until it is sent.
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_array_elements($1::json) AS j
-  CROSS JOIN LATERAL (SELECT seq, queue, partition, message
-                        FROM fairlead_task_log
-                       WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint
-                         AND seq > CASE WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
-                                        THEN (j ->> 2)::bigint ELSE 0 END
-                       ORDER BY seq LIMIT $2::bigint) AS l
+  CROSS JOIN LATERAL (SELECT r.*, row_number() OVER w AS n, sum(octet_length(message)) OVER w AS total
+                        FROM (SELECT seq, queue, partition, message
+                                FROM fairlead_task_log
+                               WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint
+                                 AND seq > CASE WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
+                                                THEN (j ->> 2)::bigint ELSE 0 END
+                               ORDER BY seq LIMIT $2::bigint) AS r
+                      WINDOW w AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)) AS l
+ WHERE n = 1 OR total <= $4::bigint
  ORDER BY l.seq
 
 -- name: commit

@@ -42,10 +42,12 @@ class PostgresTaskLog(SqlTaskLog):
         _, _, holders = (yield Statement(self._sql["log_mark"]))[0]
         return frozenset(holders)
 
-    def _receive(self, partitions: Sequence[PartitionKey], each: int) -> Steps[Sequence[Row]]:
+    def _receive(
+        self, partitions: Sequence[PartitionKey], each: int, most_bytes: int
+    ) -> Steps[Sequence[Row]]:
         settled, server = self._floors.settled, self._floors.server
         asked = batch([(*partition, self._floors.of(partition)) for partition in partitions])
-        rows = yield Statement(self._sql["receive"], (asked, each, server))
+        rows = yield Statement(self._sql["receive"], (asked, each, server, most_bytes))
         first: dict[PartitionKey, int] = {}
         for seq, queue, partition, _ in rows:
             first.setdefault(PartitionKey(queue, partition), seq)

@@ -19,7 +19,7 @@ from fairlead.clock import Clock
 from fairlead.model import PartitionKey
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Row, Statement, Steps
-from fairlead.ports.task_log import Batch, Entry, decode, encode, partition_of
+from fairlead.ports.task_log import MOST_BYTES, Batch, Entry, decode, encode, partition_of
 
 log = logging.getLogger("fairlead.task_log")
 
@@ -78,11 +78,14 @@ class SqlTaskLog:
         # A transaction that may write begins after the end of all others.
         await self._database.run_async(self._lag(queue))
 
-    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
+    async def receive(
+        self, wanted: Collection[PartitionKey], limit: int, most_bytes: int = MOST_BYTES
+    ) -> Sequence[Batch]:
         free = sorted(set(wanted) - self._out)
         self._poked.clear()
         if free:
-            rows = await self._database.read(self._receive(free, max(_LEAST, limit // len(free))))
+            each = max(_LEAST, limit // len(free))
+            rows = await self._database.read(self._receive(free, each, most_bytes))
             if rows:
                 return self._batches(rows)
         try:
@@ -92,8 +95,10 @@ class SqlTaskLog:
             pass
         return ()
 
-    def _receive(self, partitions: Sequence[PartitionKey], each: int) -> Steps[Sequence[Row]]:
-        return (yield Statement(self._sql["receive"], (batch(partitions), each)))
+    def _receive(
+        self, partitions: Sequence[PartitionKey], each: int, most_bytes: int
+    ) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["receive"], (batch(partitions), each, most_bytes)))
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:
         found: dict[PartitionKey, Batch] = {}
@@ -124,7 +129,7 @@ class SqlTaskLog:
         yield Statement(self._sql["commit"], (batch(done.mark), *done.partition))
 
     async def is_behind(self, partition: PartitionKey) -> bool:
-        return bool(await self._database.read(self._receive([partition], 1)))
+        return bool(await self._database.read(self._receive([partition], 1, 0)))
 
     async def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)

@@ -6,12 +6,25 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1) ORDER BY key
 
 -- name: receive
--- ?1: [[queue, partition], ...]; ?2: maximum number of entries of each partition
+-- ?1: [[queue, partition], ...]; ?2, ?3: maximum number of entries and of bytes of each partition, but one entry at least.
+-- One entry after the other, so that no message is read beyond the first one that does not fit.
+WITH RECURSIVE found (seq, queue, partition, n, total) AS (
+    SELECT l.seq, l.queue, l.partition, 1, length(CAST(l.message AS BLOB))
+      FROM json_each(?1) j
+      CROSS JOIN fairlead_task_log l ON l.seq = (SELECT seq FROM fairlead_task_log
+                                                  WHERE queue = j.value ->> 0 AND partition = j.value ->> 1
+                                                  ORDER BY seq LIMIT 1)
+     UNION ALL
+    SELECT l.seq, l.queue, l.partition, n + 1, total + length(CAST(l.message AS BLOB))
+      FROM found f
+      CROSS JOIN fairlead_task_log l ON l.seq = (SELECT seq FROM fairlead_task_log
+                                                  WHERE queue = f.queue AND partition = f.partition AND seq > f.seq
+                                                  ORDER BY seq LIMIT 1)
+     WHERE n < ?2 AND total <= ?3)
 SELECT l.seq, l.queue, l.partition, l.message
-  FROM json_each(?1) j
-  CROSS JOIN fairlead_task_log l ON l.seq IN (SELECT seq FROM fairlead_task_log
-                                               WHERE queue = j.value ->> 0 AND partition = j.value ->> 1
-                                               ORDER BY seq LIMIT ?2)
+  FROM found f
+  CROSS JOIN fairlead_task_log l ON l.seq = f.seq
+ WHERE n = 1 OR total <= ?3
  ORDER BY l.seq
 
 -- name: commit

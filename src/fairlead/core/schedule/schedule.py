@@ -8,7 +8,8 @@ come:
 - Memory holds all unfinished stored tasks with a key up to `read_through`. If an ordering key has
   many tasks, memory holds only those up to the key `skipped_after`. Later tasks are in memory only
   while they run. So the first task of an ordering key in memory is the first unfinished task of
-  that ordering key.
+  that ordering key. Of a task that waits for a retry, memory may hold all but the payload, which is
+  read again when the retry is due.
 - Every unfinished stored task has a key above `low_water_mark`. So an owner that begins to read
   there misses no task, however old.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -29,6 +30,12 @@ from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 
 _MOST_COMPLETED = 50_000
+
+Entry = tuple[int, TaskKey]
+"""Entry of a heap of first tasks: ready_at, key."""
+
+FirstOf = Callable[[Line], ScheduledTask | None]
+"""Function that returns the first task of a line, if the task belongs to the heap."""
 
 
 class ScheduleRead(NamedTuple):
@@ -61,8 +68,11 @@ class Schedule:
         self._window = window
         self._lines: dict[str, Line] = {}
         """Tasks in memory, by ordering key."""
-        self._held: set[str] = set()
-        """Ordering keys whose first task waits for a retry or cannot be read."""
+        self._held: dict[str, int] = {}
+        """Bytes of the tasks in memory of each ordering key whose first task waits for a retry or
+        cannot be read."""
+        self._held_bytes = 0
+        """Bytes of the tasks of all these ordering keys."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
         self.size = 0
@@ -71,13 +81,18 @@ class Schedule:
         """Bytes of a task in the last page."""
         self._next_size = 0
         """Bytes of the task that a page would begin with, if it was dropped for lack of room."""
-        self._ready: list[tuple[int, TaskKey]] = []
+        self._ready: list[Entry] = []
         """Heap of (ready_at, key) of the next task of each ordering key. Entries of other tasks are
         stale and are ignored."""
+        self._incomplete: list[Entry] = []
+        """Heap of (ready_at, key) of the first tasks without a payload. Entries of other tasks are
+        stale and are ignored."""
+        self._now = BEFORE_ALL.run_at
+        """Time of the last read (microseconds since the epoch)."""
         self._empty: set[str] = set()
         """Ordering keys whose tasks are all in the store only."""
         self._short: dict[str, None] = {}
-        """Ordering keys of which more tasks must be read."""
+        """Ordering keys of which more tasks, or the payload of the first one, must be read."""
         self._reading: ScheduleRead | None = None
         self._beside: list[ScheduleRead] = []
         """Reads of single ordering keys that are under way together with `_reading`."""
@@ -169,6 +184,9 @@ class Schedule:
         Return None if there is nothing to read or a read is under way."""
         if self._reading is not None:
             return None
+        self._now = now
+        for first in self._due_of(self._incomplete, _without_payload, now):
+            self._short[first.key.ordering_key] = None
         page, short = self._page(now), self._next_short()
         self._reading = (short or page) if self._is_short_next else (page or short)
         if self._reading is not None:
@@ -178,10 +196,13 @@ class Schedule:
         return self._reading
 
     def next_read_at(self) -> int | None:
-        """Return when to read the next page (microseconds since the epoch), if there is room."""
-        if not self._room:
-            return None
-        return self.read_through.run_at - self._window.prefetch
+        """Return when to read the next page, if there is room, or a payload that was dropped
+        (microseconds since the epoch)."""
+        page, payload = self._next_page_at(), self._first_at(self._incomplete, _without_payload)
+        return min((at for at in (page, payload) if at is not None), default=None)
+
+    def _next_page_at(self) -> int | None:
+        return self.read_through.run_at - self._window.prefetch if self._room else None
 
     @property
     def _room(self) -> int:
@@ -212,7 +233,7 @@ class Schedule:
         return max(0, self._window.most_bytes - self.size)
 
     def _page(self, now: int) -> ScheduleRead | None:
-        at = self.next_read_at()
+        at = self._next_page_at()
         if at is None or at > now:
             return None
         through = just_before(now + self._window.look_ahead + 1)
@@ -231,8 +252,15 @@ class Schedule:
         free = max(0, self._free - coming_bytes)
         for ordering_key in list(self._short):
             line = self._lines.get(ordering_key)
-            if line is None or line.skipped_after is None:
+            first = None if line is None else line.without_payload
+            if line is None or (line.skipped_after is None and first is None):
                 del self._short[ordering_key]
+            elif first is not None:
+                if free >= first.dropped or not (coming or self._runnable):
+                    after, size = just_before(first.key.run_at), max(free // 2, first.dropped)
+                    return ScheduleRead(ordering_key, after, first.key, 1, size)
+            elif line.skipped_after is None:
+                continue
             elif free or not (coming or line.tasks or self._runnable):
                 room = self._window.line_room(len(line.tasks), len(self) + coming)
                 after, through = line.skipped_after, self.read_through
@@ -279,6 +307,7 @@ class Schedule:
             self._next_size = 0
             loaded_before = len(self)
             self._take_in_all(rows)
+            self._drop_payloads(*(row.key.ordering_key for row in rows))
             is_mostly_skipped = 2 * (len(self) - loaded_before) < len(rows)
             # If the page overflowed memory, limit the next page to the room, because an eviction
             # may drop a whole page.
@@ -287,12 +316,28 @@ class Schedule:
 
     def _of_key_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask], is_cut: bool) -> None:
         assert read.ordering_key is not None
-        self._lines[read.ordering_key].skipped_after = None
+        line = self._lines[read.ordering_key]
+        if (first := line.without_payload) is not None and first.key == read.through:
+            self._payload_done(line, first, rows)
+            return
+        line.skipped_after = None
         self._take_in_all(rows)
         line = self._lines[read.ordering_key]
         if line.skipped_after is None and (is_cut or len(rows) == read.limit):
             line.skipped_after = rows[-1].key
         self._changed(read.ordering_key)
+        self._drop_payloads(read.ordering_key)
+
+    def _payload_done(
+        self, line: Line, first: ScheduledTask, rows: Sequence[ScheduledTask]
+    ) -> None:
+        """Record the first task of a line, which was read again: none if a person deleted it."""
+        if rows and rows[-1].key == first.key:
+            self._put(line, rows[-1])
+            line.is_read_again = rows[-1].ready_at <= self._now
+            self._changed(first.key.ordering_key)
+        else:
+            self.ended(first.key, None)
 
     def _take_in_all(self, rows: Sequence[ScheduledTask]) -> None:
         for row in rows:
@@ -325,6 +370,7 @@ class Schedule:
                 continue
             if scheduled.key <= self.read_through or self.get(scheduled.key) is not None:
                 self._take_in(scheduled)
+        self._drop_payloads(*(task.ordering_key or "" for task in tasks))
         self._evict()
 
     def _take_in(self, task: ScheduledTask) -> None:
@@ -361,7 +407,8 @@ class Schedule:
             key = self._keys[n]
             n -= 1
             if not self.is_running(key):
-                self._next_size = self._unload(key).size
+                unloaded = self._unload(key)
+                self._next_size = unloaded.size + unloaded.dropped
                 line = self._lines[key.ordering_key]
                 if not line.tasks:
                     # All skipped tasks lie above `read_through`, so the schedule reads them later.
@@ -388,29 +435,35 @@ class Schedule:
         """Return the tasks that may run now, longest due first: the first of each ordering key, if
         no task of it runs. Record these tasks as running."""
         found = []
-        for task in self._due(now):
+        for task in self._due_of(self._ready, _next, now):
             self._lines[task.key.ordering_key].running = task.key
             self._changed(task.key.ordering_key)
             found.append(task)
         return found
 
-    def _due(self, now: int) -> Iterator[ScheduledTask]:
-        while self._ready and self._ready[0][0] <= now:
-            if (task := self._fresh(heappop(self._ready))) is not None:
+    def _due_of(self, heap: list[Entry], first_of: FirstOf, now: int) -> Iterator[ScheduledTask]:
+        """Yield the tasks of a heap of first tasks that are due, and remove them from the heap."""
+        while heap and heap[0][0] <= now:
+            if (task := self._fresh(heappop(heap), first_of)) is not None:
                 yield task
 
     def next_due(self) -> int | None:
         """Return when the next task in memory may run (microseconds since the epoch)."""
-        while self._ready:
-            if self._fresh(self._ready[0]) is not None:
-                return self._ready[0][0]
-            heappop(self._ready)
+        return self._first_at(self._ready, _next)
+
+    def _first_at(self, heap: list[Entry], first_of: FirstOf) -> int | None:
+        """Return when the first task of a heap of first tasks is due."""
+        while heap:
+            if self._fresh(heap[0], first_of) is not None:
+                return heap[0][0]
+            heappop(heap)
         return None
 
-    def _fresh(self, entry: tuple[int, TaskKey]) -> ScheduledTask | None:
+    def _fresh(self, entry: Entry, first_of: FirstOf) -> ScheduledTask | None:
+        """Return the task of an entry of a heap of first tasks; None for a stale entry."""
         ready_at, key = entry
         line = self._lines.get(key.ordering_key)
-        first = None if line is None else line.next
+        first = None if line is None else first_of(line)
         return (
             first if first is not None and first.key == key and first.ready_at == ready_at else None
         )
@@ -426,6 +479,7 @@ class Schedule:
             return
         if line.running == key:
             line.running = None
+        line.is_read_again = False
         if again is not None and self._is_beyond(line, key):
             self._unload(key)
         elif again is None:
@@ -436,6 +490,7 @@ class Schedule:
         elif known.task.id == again.task.id:
             self._put(line, again)
         self._changed(key.ordering_key)
+        self._drop_payloads(key.ordering_key)
 
     def returned(self, key: TaskKey) -> None:
         """Record that a dispatched task did not run. The task may be dispatched again at once."""
@@ -458,6 +513,30 @@ class Schedule:
         return key > self.read_through or (
             line.skipped_after is not None and key > line.skipped_after
         )
+
+    def _drop_payloads(self, *ordering_keys: str) -> None:
+        """Keep only the first task, without its payload, of each of these ordering keys that waits
+        for a retry or a repair, if tasks that wait have too many bytes."""
+        for ordering_key in ordering_keys:
+            if self._held_bytes <= self._window.most_held_bytes:
+                return
+            if ordering_key not in self._held or self._is_read_now(ordering_key):
+                continue
+            line = self._lines[ordering_key]
+            first = line.tasks[0]
+            if first.ready_at <= self._now:
+                continue
+            if len(line.tasks) > 1:
+                line.skipped_after = first.key
+                for task in line.tasks[1:]:
+                    self._unload(task.key)
+            if first.unreadable is None and not first.dropped:
+                self._put(line, first.without_payload)
+            self._changed(ordering_key)
+
+    def _is_read_now(self, ordering_key: str) -> bool:
+        reads = self._beside if self._reading is None else (self._reading, *self._beside)
+        return any(read.ordering_key == ordering_key for read in reads)
 
     # lines ----------------------------------------------------------------------------------------
 
@@ -483,10 +562,12 @@ class Schedule:
         line = self._lines.get(ordering_key)
         if line is None:
             return
-        self._held.discard(ordering_key)
+        self._held_bytes -= self._held.pop(ordering_key, 0)
         self._empty.discard(ordering_key)
         if line.skipped_after is not None:
-            if len(line.tasks) <= self._window.line(len(self), self.size) // 2:
+            # A task that fails again and again has those behind it read once, after its end.
+            most = self._window.line(len(self), self.size) // 2
+            if not line.has_trouble and len(line.tasks) <= most:
                 self._short[ordering_key] = None
         elif not line.tasks:
             del self._lines[ordering_key]
@@ -494,13 +575,25 @@ class Schedule:
         if not line.tasks:
             self._empty.add(ordering_key)
         if line.is_held:
-            self._held.add(ordering_key)
-        if (first := line.next) is not None:
-            heappush(self._ready, (first.ready_at, first.key))
-            if len(self._ready) > 4 * len(self._keys) + 64:
-                self._ready = [
-                    (n.ready_at, n.key)
-                    for n in (line.next for line in self._lines.values())
-                    if n is not None
-                ]
-                heapify(self._ready)
+            self._held[ordering_key] = sum(task.size for task in line.tasks)
+            self._held_bytes += self._held[ordering_key]
+        self._add_first(line, self._ready, _next)
+        self._add_first(line, self._incomplete, _without_payload)
+
+    def _add_first(self, line: Line, heap: list[Entry], first_of: FirstOf) -> None:
+        """Add the first task of a line to a heap of first tasks."""
+        if (first := first_of(line)) is None:
+            return
+        heappush(heap, (first.ready_at, first.key))
+        if len(heap) > 4 * len(self._keys) + 64:
+            fresh = (first_of(line) for line in self._lines.values())
+            heap[:] = [(task.ready_at, task.key) for task in fresh if task is not None]
+            heapify(heap)
+
+
+def _next(line: Line) -> ScheduledTask | None:
+    return line.next
+
+
+def _without_payload(line: Line) -> ScheduledTask | None:
+    return line.without_payload

@@ -12,7 +12,7 @@ class Line:
     """The first tasks of one ordering key, in order. If the key has many tasks, those after
     `skipped_after` stay in the store until few tasks are left in memory."""
 
-    __slots__ = ("running", "skipped_after", "tasks")
+    __slots__ = ("is_read_again", "running", "skipped_after", "tasks")
 
     def __init__(self) -> None:
         self.tasks: list[ScheduledTask] = []
@@ -23,23 +23,36 @@ class Line:
         self.skipped_after: TaskKey | None = None
         """Key above which the tasks of this ordering key are only in the store; None if all tasks
         are in memory."""
+        self.is_read_again = False
+        """Whether the payload of the first task was read again for its retry."""
 
     @property
     def is_held(self) -> bool:
         """Whether the first task waits for a retry, or cannot be read, so that all others wait
         behind it."""
-        if self.running is not None or not self.tasks:
-            return False
-        first = self.tasks[0]
-        return first.retry_at is not None or first.unreadable is not None
+        return self.running is None and not self.is_read_again and self.has_trouble
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether the first task has failed, or cannot be read."""
+        first = self.tasks[0] if self.tasks else None
+        return first is not None and (first.retry_at is not None or first.unreadable is not None)
+
+    @property
+    def without_payload(self) -> ScheduledTask | None:
+        """The first task if its payload must be read before its next run; None while a task
+        runs."""
+        is_idle = self.running is None and self.tasks
+        return self.tasks[0] if is_idle and self.tasks[0].dropped else None
 
     @property
     def next(self) -> ScheduledTask | None:
         """The task that may be dispatched when it is due; None while a task runs, or if the first
-        task cannot be read."""
-        if self.running is not None or not self.tasks or self.tasks[0].unreadable is not None:
+        task cannot be read, or its payload is not in memory."""
+        if self.running is not None or not self.tasks:
             return None
-        return self.tasks[0]
+        first = self.tasks[0]
+        return first if first.unreadable is None and not first.dropped else None
 
     @property
     def last_idle(self) -> ScheduledTask | None:

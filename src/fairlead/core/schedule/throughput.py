@@ -36,6 +36,11 @@ class Window:
         return SPARE * self.in_flight
 
     @property
+    def most_held_bytes(self) -> int:
+        """Bytes of tasks that wait for retries from which further ones keep no payload."""
+        return self.most_bytes // 2
+
+    @property
     def least_bytes(self) -> int:
         """Free bytes for which a page is worthwhile."""
         return self.most_bytes // 8
