@@ -96,7 +96,7 @@ async def test_streams_end_when_the_hub_ends(app: App) -> None:
 
 async def test_too_many_viewers_are_told_so(app: App) -> None:
     made = with_access(app, Access.read())
-    made.parts.live.viewers = 500
+    made.parts.live.streams = 500
     response = await Browser(made).get("/live")
     assert response.status_code == 503 and "Close other pages" in response.text
 

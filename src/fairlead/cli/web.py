@@ -111,6 +111,9 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
     """Serve on an open port until Ctrl-C or SIGTERM; print the address first."""
     import uvicorn
 
+    from fairlead.web.live import MOST_VIEWERS
+    from fairlead.web.server import config_of, most_connections
+
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             console.parts.live.end()  # no stream of events may hold up the end
@@ -133,16 +136,8 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
             "--token shows in the list of processes of this machine: give the token in"
             f" {TOKEN_VARIABLE}"
         )
-    config = uvicorn.Config(
-        console,
-        access_log=False,  # a line has the query, and so the token
-        log_level="warning",
-        lifespan="off",
-        server_header=False,
-        ws="none",
-        root_path=options.prefix,
-        timeout_graceful_shutdown=5,
-    )
+    config = config_of(console, options.prefix)
+    console.parts.live.most_viewers = min(MOST_VIEWERS, most_connections() // 2)
     try:
         with contextlib.suppress(KeyboardInterrupt):
             Server(config).run(sockets=[port])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from fairlead.app import App
 from fairlead.connections import connect
@@ -89,6 +89,10 @@ class LiveHub:
     def __init__(self, app: App) -> None:
         self.changes = Changes()
         self.viewers = 0
+        self.streams = 0
+        """Responses that stream or are about to; `viewers` counts those that have begun."""
+        self.most_viewers = MOST_VIEWERS
+        """Greatest number of streams at once; a server with fewer connections sets fewer."""
         self._app = app
         self._notifier: Notifier | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -97,7 +101,16 @@ class LiveHub:
     @property
     def is_full(self) -> bool:
         """Whether no more viewers fit."""
-        return self.viewers >= MOST_VIEWERS
+        return self.streams >= self.most_viewers
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a response from before its head, so that a burst of requests finds the hub full."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
 
     def end(self) -> None:
         """End all streams within a second, and let new ones end at once."""
