@@ -13,16 +13,18 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from fairlead import App
-from fairlead.errors import UnknownTask
+from fairlead.errors import StoreUnavailable, UnknownTask
 from fairlead.operate.changes import Cancel
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web import Access, console, live
 from fairlead.web.access import ACTIONS
 from fairlead.web.api.reads import Reads
 from fairlead.web.attempts import MOST_OF_ONE
+from fairlead.web.ended_sessions import MOST_KNOWN, EndedSessions
 from fairlead.web.inputs import BadInput
 from fairlead.web.live import Changes, LiveHub
-from fairlead.web.sessions import MOST_ENDED, EndedSessions, Session
+from fairlead.web.sessions import Session
+from tests.conftest import url_of
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
 
 TOKEN = "a token of a person"  # noqa: S105
@@ -108,16 +110,74 @@ async def test_a_cookie_opens_nothing_with_another_token_or_secret(app: App) -> 
         assert (await again.get("/queues")).status_code == status
 
 
-def test_ended_sessions_are_forgotten_at_their_end_and_bounded() -> None:
-    ended = EndedSessions()
+def test_ended_sessions_are_forgotten_at_their_end_and_bounded(app: App) -> None:
+    ended = EndedSessions(app)
     session = Session("a", True, 100)
     ended.add(session, 1)
     assert ended.has(session)
     ended.add(Session("b", True, 200), 100)
     assert not ended.has(session)
-    for n in range(MOST_ENDED + 5):
-        ended.add(Session(str(n), True, 1000), 101)
-    assert len(ended._ends) == MOST_ENDED
+    for n in range(MOST_KNOWN + 5):
+        ended.add(Session(str(n), False, 1000), 101)
+    assert len(ended._ended) == MOST_KNOWN
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_logout_ends_the_session_in_every_process(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    apps = [App(url_of(store, request), name="shop") for _ in range(2)]
+    apps[0].migrate()
+    apps[0].task(queue="mail", name="send")(lambda: None)
+    secret = "a secret of this test"  # noqa: S105
+    here, there = (Browser(console(app, token=TOKEN, secret=secret)) for app in apps)
+    await here.log_in(TOKEN)
+    there.client.cookies = type(here.client.cookies)(here.client.cookies)
+    assert (await there.get("/audit")).status_code == 200
+    await here.get("/audit")
+    assert (await here.post("/logout")).status_code == 303
+    another = Browser(console(apps[1], token=TOKEN, secret=secret))  # has not asked yet
+    another.client.cookies = type(there.client.cookies)(there.client.cookies)
+    assert (await another.get("/audit")).headers["location"].startswith("/login")
+    while (response := await there.get("/audit")).status_code == 200:
+        await asyncio.sleep(0.05)  # it asks the store again within a second
+    assert response.headers["location"].startswith("/login")
+    for app in apps:
+        app.close()
+
+
+async def test_a_logout_holds_here_if_the_store_cannot_tell_others(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = console(app)
+    browser, thief = Browser(made), Browser(made)
+    await browser.log_in(made.token)
+    await browser.get("/queues")
+    thief.client.cookies = type(browser.client.cookies)(browser.client.cookies)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(app.connector.store.database, "run", fail)
+    assert (await browser.post("/logout")).status_code == 503
+    for each in (browser, thief):
+        assert (await each.get("/queues")).headers["location"].startswith("/login")
+
+
+async def test_a_console_that_is_older_than_the_tables_says_so_on_each_screen(app: App) -> None:
+    with closing(sqlite3.connect(app.url.removeprefix("sqlite:///"))) as database:
+        database.execute(
+            "INSERT INTO fairlead_schema SELECT 9, '0009_new', applied_at FROM fairlead_schema"
+        )
+        database.commit()
+    old = App(app.url, name="shop")
+    browser = Browser(console(old, token=TOKEN))
+    await browser.log_in(TOKEN)
+    for path in ("/", "/tenants", "/tasks", "/queues", "/nodes", "/api/v1/overview"):
+        response = await browser.get(path, follow_redirects=True)
+        assert response.status_code == 503, path
+        assert "newer than this code" in response.text
+    old.close()
 
 
 async def test_no_redirect_names_a_host(app: App) -> None:

@@ -10,6 +10,7 @@ from fairlead.model import NewTask, Submitted
 from fairlead.ports.action_store import ActionStore
 from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.ended_sessions import EndedSessions
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import PolicyStore
@@ -64,3 +65,6 @@ class SqlStore(TaskRecords, Protocol):
 
     def audit(self) -> AuditLog:
         """Return the log of the actions of people in the same database."""
+
+    def ended_sessions(self) -> EndedSessions:
+        """Return the ended sessions of the web console in the same database."""

@@ -24,6 +24,7 @@ from fairlead.core import values
 from fairlead.errors import ConfigurationError
 from fairlead.web import pages
 from fairlead.web.access import Access
+from fairlead.web.ended_sessions import EndedSessions
 from fairlead.web.guard import LOOPBACK_HOSTS, Guard
 from fairlead.web.lake import DEFAULT_LAKE, Lake
 from fairlead.web.live import LiveHub
@@ -67,7 +68,13 @@ class Console(Starlette):
                 Route("/", self._first),
             ],
             middleware=[
-                Middleware(Guard, settings=parts.settings, signer=parts.signer, refuse=self.refuse)
+                Middleware(
+                    Guard,
+                    settings=parts.settings,
+                    signer=parts.signer,
+                    ended=EndedSessions(parts.app),
+                    refuse=self.refuse,
+                )
             ],
             exception_handlers={HTTPException: self._not_found},
         )

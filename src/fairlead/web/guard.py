@@ -29,10 +29,11 @@ from fairlead.core import values
 from fairlead.errors import ConfigurationError
 from fairlead.web.access import Access
 from fairlead.web.attempts import FailedLogins
+from fairlead.web.ended_sessions import EndedSessions
 from fairlead.web.inputs import MOST_QUERY_BYTES, Inputs
 from fairlead.web.parts import ConsoleSettings
 from fairlead.web.refusals import Refusal, defect, refusal_of
-from fairlead.web.sessions import EndedSessions, Session, Signer, is_same_secret
+from fairlead.web.sessions import Session, Signer, is_same_secret
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_BODY_BYTES = 256 * 1024
@@ -57,14 +58,20 @@ class Guard:
     """Middleware that authenticates each request and bounds what it may hold."""
 
     def __init__(
-        self, app: ASGIApp, *, settings: ConsoleSettings, signer: Signer, refuse: Refuse
+        self,
+        app: ASGIApp,
+        *,
+        settings: ConsoleSettings,
+        signer: Signer,
+        ended: EndedSessions,
+        refuse: Refuse,
     ) -> None:
         self._app = app
         self._settings = settings
         self._signer = signer
         self._refuse = refuse
         self._failed = FailedLogins()
-        self._ended = EndedSessions()
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -99,7 +106,7 @@ class Guard:
         if visit.path.startswith(STATIC):
             return None
         session = visit.session
-        if session is not None and self._ended.has(session):
+        if session is not None and await self._has_ended(session):
             session = None
         if visit.path == LOGIN and visit.request.method in ("GET", "HEAD", "POST"):
             return await self._login(visit)
@@ -122,11 +129,16 @@ class Guard:
             if not visit.has_bearer:
                 visit.check_csrf_token()
             if visit.path == LOGOUT:
-                if session is not None:
-                    self._ended.add(session, time.time())
                 visit.end()
+                if session is not None:
+                    await run_in_threadpool(self._ended.add, session, time.time())
                 return RedirectResponse(f"{visit.base}{LOGIN}", 303)
         return None
+
+    async def _has_ended(self, session: Session) -> bool:
+        if self._ended.is_known(session):
+            return self._ended.has(session)
+        return await run_in_threadpool(self._ended.has, session)
 
     async def _access(self, visit: _Visit, session: Session | None) -> Access | None:
         """Return the access of the viewer; None if the viewer has to log in."""

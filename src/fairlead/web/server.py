@@ -65,21 +65,20 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._request_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
+        self._request, self._write = _Deadline(self.loop), _Deadline(self.loop)
         self.opened_at = 0.0
         """Seconds of the loop's clock."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether the connection waits for a request, or for the rest of one."""
-        return self._request_timer is not None or self.timeout_keep_alive_task is not None
+        return self._request.is_running or self.timeout_keep_alive_task is not None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection; close the eldest one that waits if there are too many."""
         super().connection_made(transport)
         self.opened_at = self.loop.time()
-        self._expect_request()
+        self._request.begin(REQUEST_SECONDS, transport)
         if len(self.connections) > self.most:
             others = [each for each in self.connections if isinstance(each, BoundedProtocol)]
             min(
@@ -88,32 +87,44 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
-        self._request_timer = _stopped(self._request_timer)
-        self._write_timer = _stopped(self._write_timer)
+        self._request.end()
+        self._write.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._request_timer = _stopped(self._request_timer)
-        elif self._request_timer is None:
-            self._expect_request()
+            self._request.end()
+        elif not self._request.is_running:
+            self._request.begin(REQUEST_SECONDS, self.transport)
 
     def pause_writing(self) -> None:
         """Give the client some time to take what is buffered."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+        self._write.begin(WRITE_SECONDS, self.transport)
 
     def resume_writing(self) -> None:
         """Write on."""
-        self._write_timer = _stopped(self._write_timer)
+        self._write.end()
         super().resume_writing()
 
-    def _expect_request(self) -> None:
-        self._request_timer = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
+class _Deadline:
+    """Time after which a connection is closed."""
 
-def _stopped(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._timer is not None
+
+    def begin(self, seconds: float, transport: asyncio.Transport) -> None:
+        self._timer = self._loop.call_later(seconds, transport.abort)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

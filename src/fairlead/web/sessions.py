@@ -16,9 +16,6 @@ from dataclasses import dataclass
 SESSION_SECONDS = 12 * 3600
 """Seconds after which a viewer logs in again."""
 
-MOST_ENDED = 10_000
-"""Greatest number of ended sessions that are remembered; the eldest are forgotten first."""
-
 LONGEST_COOKIE = 2000
 """Maximum characters of a cookie that is read."""
 
@@ -32,26 +29,6 @@ class Session:
     """Whether the viewer has shown the token; without it, the session only carries a CSRF token."""
     ends_at: int
     """Seconds since the epoch."""
-
-
-class EndedSessions:
-    """Sessions that viewers ended before their time, so that a copy of their cookie opens nothing.
-    Kept in this process until they would have ended, at most MOST_ENDED of them."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, int] = {}
-
-    def add(self, session: Session, now: float) -> None:
-        """End a session. `now`: seconds since the epoch."""
-        for id in [id for id, ends_at in self._ends.items() if ends_at <= now]:
-            del self._ends[id]
-        while len(self._ends) >= MOST_ENDED:
-            del self._ends[next(iter(self._ends))]
-        self._ends[session.id] = session.ends_at
-
-    def has(self, session: Session) -> bool:
-        """Return whether a session was ended."""
-        return session.id in self._ends
 
 
 class Signer:

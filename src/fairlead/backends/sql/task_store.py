@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.backends.sql.actions import SqlActions
 from fairlead.backends.sql.audit import SqlAudit
+from fairlead.backends.sql.ended_sessions import SqlEndedSessions
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import check, migrate
 from fairlead.backends.sql.periodic import SqlPeriodics
@@ -44,6 +45,7 @@ from fairlead.model import (
 from fairlead.ports.action_store import ActionStore
 from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.ended_sessions import EndedSessions
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
@@ -112,6 +114,9 @@ class SqlTaskStore(SqlTaskRecords):
 
     def audit(self) -> AuditLog:
         return SqlAudit(self.database)
+
+    def ended_sessions(self) -> EndedSessions:
+        return SqlEndedSessions(self.database)
 
     # implemented by a dialect ---------------------------------------------------------------------
 

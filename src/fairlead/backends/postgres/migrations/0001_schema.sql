@@ -500,6 +500,13 @@ CREATE INDEX fairlead_audit_actor ON fairlead_audit (actor, id);
 CREATE INDEX fairlead_audit_task ON fairlead_audit (task_id, id) WHERE task_id IS NOT NULL;
 CREATE INDEX fairlead_audit_tenant ON fairlead_audit (tenant, id) WHERE tenant IS NOT NULL;
 
+-- Sessions of the web console that a person ended before their time, so that every process of the console refuses a copy of
+-- their cookies.
+CREATE TABLE fairlead_ended_sessions (
+    session text   PRIMARY KEY,                  -- hash of the session's id
+    ends_at bigint NOT NULL                       -- time from which the session would have ended anyway
+);
+
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
 -- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice.
