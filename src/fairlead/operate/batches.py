@@ -179,6 +179,7 @@ def claim(
 ) -> Steps[BulkAction | None]:
     """Claim an action that has no performer; return None if another process was faster, or a person
     has stopped it."""
+    yield from store.bound_pauses(CLAIM_SECONDS)
     at = yield from store.shared_clock(now)
     held = yield from store.actions().hold(action.id, action.version)
     if held is None or not is_free(held, at):
@@ -200,6 +201,8 @@ def change_page(
 ) -> Steps[tuple[BulkAction | None, Notification]]:
     """Change the tasks of a page that `action` read; return the action afterwards, and what to
     announce. The action is None, and nothing is changed, if the claim is lost."""
+    # A performer that is stopped within the transaction would keep others from its tasks.
+    yield from store.bound_pauses(CLAIM_SECONDS)
     at = yield from store.shared_clock(now)
     held = yield from store.actions().hold(action.id, action.version)
     if held is None or held.state != ActionState.RUNNING:

@@ -44,6 +44,10 @@ class SqlStore(TaskRecords, Protocol):
         """Return the clock for heartbeats (microseconds since the epoch): the database's if nodes
         may be on many machines, else `now`."""
 
+    def bound_pauses(self, seconds: float) -> Steps[None]:
+        """Let the database end this transaction, and release its locks, if the process pauses for
+        longer between two statements. Nothing on SQLite, whose locks end with the process."""
+
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         """Register the queues in the caller's transaction; return their settings."""
 

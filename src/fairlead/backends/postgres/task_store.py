@@ -277,6 +277,9 @@ class PostgresTaskStore(SqlTaskStore):
         instant: int = (yield self.statement("clock"))[0][0]
         return instant
 
+    def bound_pauses(self, seconds: float) -> Steps[None]:
+        yield self.statement("bound_pauses", str(round(seconds * 1000)))
+
     def announce(self, notification: Notification) -> Steps[None]:
         yield self.statement(
             "announce", [piece.decode() for piece in pieces(notification, MOST_NOTIFY_BYTES)]

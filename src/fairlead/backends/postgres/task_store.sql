@@ -783,6 +783,10 @@ UPDATE fairlead_permits SET version = version + 1, ledger = $3 WHERE limit_name 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- name: bound_pauses
+-- $1: milliseconds, as text
+SELECT set_config('idle_in_transaction_session_timeout', $1, true)
+
 -- name: unfinished
 -- $1: JSON array of queues. Returns the number of tasks left to run or retry, and of tasks in ERROR.
 SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)),

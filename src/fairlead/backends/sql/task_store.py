@@ -135,6 +135,11 @@ class SqlTaskStore(SqlTaskRecords):
         return now
         yield
 
+    def bound_pauses(self, seconds: float) -> Steps[None]:
+        """Let the transaction end if this process pauses for longer. The locks of a SQLite file end
+        with the process only."""
+        yield from ()
+
     # the user's side ------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
