@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.tuning.guard_rails import Guards
+from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
@@ -161,6 +162,28 @@ def test_a_key_whose_limit_a_person_set_keeps_it_and_gets_no_other(world: LimitW
     world.app.management.set_limit("q", "long", 3)
     assert world.tuned().limits[0].reason == "its limit was set by a person"
     assert world.limits() == {"long": 3}
+
+
+def test_a_limit_that_a_person_sets_during_a_run_stays_and_versions_settle(
+    world: LimitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.calm(3)
+    publish = PolicyManagement.publish
+
+    def set_before(self: PolicyManagement, *given: Any) -> int:
+        world.app.management.set_limit("q", "long", 3)
+        return publish(self, *given)
+
+    monkeypatch.setattr(PolicyManagement, "publish", set_before)
+    world.tuned()
+    assert world.limits() == {"long": 3}
+    monkeypatch.setattr(PolicyManagement, "publish", publish)
+    versions = []
+    for _ in range(4):
+        world.calm()
+        versions.append(world.tuned().version)
+        assert world.limits() == {"long": 3}
+    assert len(set(versions[1:])) == 1
 
 
 def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
