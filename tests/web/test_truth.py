@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import random
 import re
+import sqlite3
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from fairlead import App
-from fairlead.model import Level
+from fairlead import App, NoRetry
+from fairlead.model import Level, tenant_of
 from fairlead.operate import numbers, tenants
 from fairlead.operate.facts import read_facts
 from fairlead.operate.overview import LaneView, PartitionView, queue_view
@@ -102,6 +108,146 @@ async def test_a_viewer_of_some_tenants_hears_that_earlier_runs_were_not_read(
         assert found.is_cut and found.attempts < 6
 
 
+async def test_a_key_below_a_tenant_is_limited_on_the_page_of_its_tenant(shop: Shop) -> None:
+    app, send = shop
+    send.options(fairness_key="acme/eu").submit(n=1)
+    browser = Browser(with_access(app, Access.full(name="ada")))
+    page = (await browser.get("/tenants/tenant?key=acme")).text
+    assert 'value="acme/"' in page and "Settings of this fairness key" not in page
+    fields = {"key": "acme/eu", "queue": "mail", "limit": "3"}
+    response = await browser.post("/tenants/limit", **fields)
+    assert app.management.limits("mail") == {"acme/eu": 3}
+    page = (await browser.get(response.headers["location"])).text
+    assert "Settings of this fairness key" in page and '<td class="num">3</td>' in page
+    await browser.post("/tenants/limit", **{**fields, "limit": ""})
+    assert app.management.limits("mail") == {}
+
+
+async def test_a_tenant_that_a_sample_may_have_missed_is_not_said_to_have_no_task(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, send = shop
+    send.options(fairness_key="seen").submit(n=1)
+    read = read_facts(app.operate_context)
+    backlog = read.backlog._replace(factor=100.0)
+    facts = dataclasses.replace(read, backlog=backlog)
+    monkeypatch.setattr("fairlead.web.page.read_facts", lambda _: facts)
+    browser = Browser(with_access(app, Access.full()))
+    page = (await browser.get("/tenants?search=rare")).text
+    assert "a sample is searched" in page and 'href="/tenants/tenant?key=rare"' in page
+    page = (await browser.get("/tenants/tenant?key=rare")).text
+    assert "about 0" in page and "No task in the sample" in page
+    found = (await browser.get("/api/v1/tenant?key=rare")).json()
+    assert found["backlog"] == {"number": 0, "is_exact": False}
+
+
+KEYS = ["", "acme", "acme/eu", "acme/us/7", "/odd", "//", "bo", "b/", "z" * 300]
+
+
+def in_words(app: App, text: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(app.url.removeprefix("sqlite:///"))) as database:
+        return database.execute(text).fetchall()
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """Return the cells of the first table, without markup and without what is small."""
+    body = page[page.index("<tbody>") : page.index("</tbody>")]
+    body = re.sub(r"<small>.*?</small>", "", body, flags=re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in row] for row in cells]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_numbers_of_the_api_are_those_of_the_screens_and_of_the_tables(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    app = App(f"sqlite:///{tmp_path}/shop.db", name="shop")
+    app.migrate()
+
+    async def work(fails: bool) -> None:
+        if fails:
+            raise ValueError
+
+    tasks = [
+        app.task(queue=queue, name=queue, retry=NoRetry())(work) for queue in ("mail", "books")
+    ]
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for _ in range(2):
+        for _ in range(60):
+            options: dict[str, Any] = {"fairness_key": chance.choice(KEYS)}
+            if chance.random() < 0.3:
+                options["run_at"] = tomorrow
+            chance.choice(tasks).options(**options).submit(fails=chance.random() < 0.3)
+        if not in_words(app, "SELECT 1 FROM fairlead_attempts LIMIT 1"):
+            await drain(app)
+    browser = Browser(with_access(app, Access.full()))
+
+    expected: dict[tuple[str, str], Counter[str]] = {}
+    for queue, key, state, number in in_words(
+        app, "SELECT queue, fairness_key, state, count(*) FROM fairlead_tasks GROUP BY 1, 2, 3"
+    ):
+        expected.setdefault((tenant_of(key), queue), Counter())[state] += number
+    for queue, key, runs, failures, spent in in_words(
+        app,
+        "SELECT queue, fairness_key, count(*), sum(outcome = 'failed'),"
+        " sum(finished_at - started_at) FROM fairlead_attempts GROUP BY 1, 2",
+    ):
+        found = expected.setdefault((tenant_of(key), queue), Counter())
+        found.update(runs=runs, failures=failures, spent=spent)
+
+    def sums(index: int, name: str) -> Counter[str]:
+        return sum((v for k, v in expected.items() if k[index] == name), Counter[str]())
+
+    # tenants, and each part of theirs
+    api = (await browser.get("/api/v1/tenants?order=name")).json()["tenants"]
+    assert [each["tenant"] for each in api] == sorted({name for name, _ in expected})
+    screen = {row[0]: row for row in rows_of((await browser.get("/tenants?order=name")).text)}
+    for each in api:
+        name, of = each["tenant"], sums(0, each["tenant"])
+        assert each["backlog"] == {"number": of["SUBMITTED"], "is_exact": True}
+        assert each["waiting"]["number"] == of["WAITING"]
+        assert each["processing"]["number"] == of["PROCESSING"] == 0
+        assert each["errors"] == {"number": of["ERROR"], "at_least": False}
+        assert (each["runs"], each["failures"]) == (of["runs"], of["failures"])
+        assert each["run_time"] == pytest.approx(of["spent"] / 1e6)
+        row = screen[name or "(no key)"]
+        assert row[2:6] == [str(of[at]) for at in ("SUBMITTED", "PROCESSING", "WAITING", "ERROR")]
+        assert row[9] == str(of["runs"])
+        one = (await browser.get("/api/v1/tenant", params={"key": name})).json()
+        assert one == each
+        page = (await browser.get("/tenants/tenant", params={"key": name})).text
+        shown = {row[0]: row for row in rows_of(page)}
+        for part in each["queues"]:
+            of = expected[name, part["queue"]]
+            numbers = [str(of[at]) for at in ("SUBMITTED", "PROCESSING", "WAITING", "ERROR")]
+            assert shown[part["queue"]][2:6] == numbers
+            assert shown[part["queue"]][8] == str(of["runs"]) == str(part["runs"])
+            assert part["backlog"]["number"] == of["SUBMITTED"]
+            assert part["run_time"] == pytest.approx(of["spent"] / 1e6)
+        counted = (await browser.get("/api/v1/tasks/count", params={"tenant": name})).json()
+        unfinished = sums(0, name)
+        states = ("SUBMITTED", "PROCESSING", "WAITING", "ERROR")
+        if name:
+            assert counted["number"] == sum(unfinished[at] for at in states)
+
+    # queues, in the list, on the overview and alone
+    lists = [(await browser.get(f"/api/v1/{at}")).json()["queues"] for at in ("queues", "overview")]
+    assert [each["queue"] for each in lists[0]] == [each["queue"] for each in lists[1]]
+    screen = {row[0]: row for row in rows_of((await browser.get("/queues")).text)}
+    for each in (*lists[0], *lists[1]):
+        of = sums(1, each["queue"])
+        alone = (await browser.get("/api/v1/queue", params={"name": each["queue"]})).json()
+        assert alone["numbers"] == each
+        assert each["backlog"]["number"] == of["SUBMITTED"]
+        assert each["waiting"]["number"] == of["WAITING"]
+        assert each["errors"]["number"] == of["ERROR"]
+        row = screen[each["queue"]]
+        assert row[2:6] == [str(of[at]) for at in ("WAITING", "SUBMITTED", "PROCESSING", "ERROR")]
+    app.close()
+
+
 async def test_a_lane_that_was_counted_up_to_a_bound_says_so(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,8 +257,6 @@ async def test_a_lane_that_was_counted_up_to_a_bound_says_so(
     lane = LaneView(5, *[_LEVEL] * 3, buffered=3, stored=10_000, is_stored_cut=True)
 
     async def view(*_: Any, **__: Any) -> Any:
-        import msgspec
-
         return msgspec.structs.replace(found, partitions=[PartitionView(0, "n", 1, [lane])])
 
     monkeypatch.setattr(queue_page, "queue_view", view)

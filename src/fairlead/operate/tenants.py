@@ -157,10 +157,21 @@ def tenant(
     values.text("name", name, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
     if scope is not None and name not in scope:
-        return _described(name, [], {}, Waits(0))
+        return _described(name, [], {}, Waits(0), is_sample=False)
     parts = _Parts(context, facts_of(context, facts), None)
     parts.include_settings(name)
     return parts.described([name])[0]
+
+
+def settings_of_key(
+    context: OperateContext, key: str, *, facts: Facts | None = None
+) -> list[KeySetting]:
+    """Return the weights and limits that are set for exactly this fairness key, by queue. Raise
+    InvalidTask, NotSupported."""
+    values.text("key", key, may_be_empty=True, error=InvalidTask)
+    parts = _Parts(context, facts_of(context, facts), None)
+    found = parts.read_settings([(queue, key) for queue in sorted(parts.facts.settings)])
+    return [found[at] for at in sorted(found)]
 
 
 class _Parts:
@@ -229,12 +240,14 @@ class _Parts:
                 self._part(queue, name, weights[queue], totals[queue], settings.get((queue, name)))
                 for queue in sorted(self.queues.get(name, ()))
             ]
-            found.append(_described(name, parts, self.run_time, waits_of(self._waits(name))))
+            waits = waits_of(self._waits(name))
+            is_sample = self.facts.is_sample
+            found.append(_described(name, parts, self.run_time, waits, is_sample=is_sample))
         return found
 
     def include_settings(self, name: str) -> None:
         """Add the queues in which a weight or a limit is set for a tenant."""
-        found = self._read_settings([(queue, name) for queue in sorted(self.facts.settings)])
+        found = self.read_settings([(queue, name) for queue in sorted(self.facts.settings)])
         queues = self.queues.get(name, set()) | {queue for queue, _ in found}
         self.queues = {**self.queues, name: queues}
 
@@ -245,11 +258,12 @@ class _Parts:
             (queue, name) for name, of in self.queues.items() for queue in of if queue in queues
         ]
         missing = sorted(key for key in wanted if key not in known)
-        read = self._read_settings(missing)
+        read = self.read_settings(missing)
         known.update({key: read.get(key) for key in missing})
         return {key: found for key in wanted if (found := known[key]) is not None}
 
-    def _read_settings(self, wanted: Sequence[QueueAndTenant]) -> dict[QueueAndTenant, KeySetting]:
+    def read_settings(self, wanted: Sequence[QueueAndTenant]) -> dict[QueueAndTenant, KeySetting]:
+        """Return what is set for these keys of queues."""
         found: dict[QueueAndTenant, KeySetting] = {}
         reads = self._context.store.records.reads
         for start in range(0, len(wanted), 5000):
@@ -325,15 +339,21 @@ def _own_weight(name: str, held: Held | None, runs: Runs | None) -> float:
 
 
 def _described(
-    name: str, parts: list[TenantQueue], of_queues: Mapping[str, int], waits: Waits
+    name: str,
+    parts: list[TenantQueue],
+    of_queues: Mapping[str, int],
+    waits: Waits,
+    *,
+    is_sample: bool,
 ) -> Tenant:
+    """Return a tenant. Its numbers of a sample are estimates, also where the sample has no task."""
     run_time = sum(of_queues.values())
     ready = [part.oldest_ready_at for part in parts if part.oldest_ready_at is not None]
     return Tenant(
         tenant=name,
-        backlog=_sum(part.backlog for part in parts),
-        processing=_sum(part.processing for part in parts),
-        waiting=_sum(part.waiting for part in parts),
+        backlog=_sum((part.backlog for part in parts), is_sample),
+        processing=_sum((part.processing for part in parts), is_sample),
+        waiting=_sum((part.waiting for part in parts), is_sample),
         errors=Counted(
             sum(part.errors.number for part in parts), any(part.errors.at_least for part in parts)
         ),
@@ -348,9 +368,8 @@ def _described(
     )
 
 
-def _sum(estimates: Iterable[Estimate]) -> Estimate:
-    each = list(estimates)
-    return Estimate(sum(one.number for one in each), all(one.is_exact for one in each))
+def _sum(estimates: Iterable[Estimate], is_sample: bool) -> Estimate:
+    return Estimate(sum(one.number for one in estimates), not is_sample)
 
 
 def _due(parts: Collection[TenantQueue], of_queues: Mapping[str, int]) -> float | None:

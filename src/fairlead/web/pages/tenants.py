@@ -78,7 +78,21 @@ def show_tenant(page: Page) -> Response:
         ("tenant", key, scope),
         lambda facts: reads.tenant(page.context, tenant_of(key), tenants=scope, facts=facts),
     )
-    return page.render("tenant.html", found=found, key=key, now=page.context.clock.now())
+    settings, queues = page.of_facts(
+        ("settings of key", key),
+        lambda facts: (
+            reads.settings_of_key(page.context, key, facts=facts),
+            sorted(facts.settings),
+        ),
+    )
+    return page.render(
+        "tenant.html",
+        found=found,
+        key=key,
+        settings=[] if key == found.tenant else settings,
+        known=queues if page.has("tenant_limit") else [],
+        now=page.context.clock.now(),
+    )
 
 
 def set_weight(page: Page) -> Response:
