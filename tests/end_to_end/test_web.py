@@ -144,3 +144,27 @@ def test_the_demo_shows_its_workload_on_the_console(tmp_path: Path) -> None:
                 assert page.status_code == 200 and process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
+
+
+def test_an_option_shows_sharded_queues_of_a_module(folder: Path, redis_url: str) -> None:
+    lines = "\nfrom fairlead.sharded import SyncShardedQueue\n"
+    lines += f"images = SyncShardedQueue({redis_url!r}, 'images')\n"
+    with (folder / "shop.py").open("a") as module:
+        module.write(lines)
+    words = ("web", "shop:app", "--sharded", "shop:images")
+    with serving(folder, *words) as (_, base, token):
+        headers = {"accept": "text/html", "authorization": f"Bearer {token}"}
+        page = httpx.get(f"{base}/sharded", headers=headers)
+        assert page.status_code == 200 and "images" in page.text
+    for wrong, said in (
+        ("shop:nothing", "shop has nothing named 'nothing'"),
+        ("shop", "give MODULE:NAME"),
+        ("shop:app", "give queues as SyncShardedQueue"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead", "web", "shop:app", "--sharded", wrong],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and said in done.stderr, done.stderr

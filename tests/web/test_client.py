@@ -112,6 +112,8 @@ def test_every_operation_has_a_method_that_returns_its_struct(address: str) -> N
         client.resume_queue("mail")
         client.set_weight("mail", HOSTILE, 2.0)
         client.set_weight("mail", HOSTILE, None)
+        client.set_limit("mail", HOSTILE, 3)
+        client.set_limit("mail", HOSTILE, None)
         assert client.task(client.run_periodic("clean")).task.name == "clean"
         client.pause_periodic("clean")
         assert client.periodic().periodics[0].paused
@@ -122,6 +124,8 @@ def test_every_operation_has_a_method_that_returns_its_struct(address: str) -> N
         assert client.roll_back_policy("mail", "1", "worse") == "3"
         client.switch_tuning(SwitchMode.FROZEN, "a sale", "mail")
         assert client.switch_on_tuning("mail") and not client.switch_on_tuning("mail")
+        entries = client.audit(verb="set_limit").entries
+        assert entries[0].fairness_key == HOSTILE and entries[0].details == "3"
         entries = client.audit(verb="set_weight").entries
         assert entries[0].fairness_key == HOSTILE and entries[0].details == "2"
     asked_paths = {

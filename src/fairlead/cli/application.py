@@ -39,6 +39,18 @@ def load(reference: str) -> App:
     return app
 
 
+def load_value(reference: str) -> Any:
+    """Import and return what `MODULE:NAME` names, also from the current folder. Raise
+    ConfigurationError."""
+    attribute = reference.partition(":")[2]
+    if not _REFERENCE.fullmatch(reference) or not attribute:
+        raise ConfigurationError(f"{values.brief(reference)}: give MODULE:NAME")
+    module = _imported(reference)
+    if not hasattr(module, attribute):
+        raise ConfigurationError(f"{module.__name__} has nothing named {attribute!r}")
+    return getattr(module, attribute)
+
+
 def load_function(reference: str) -> Callable[..., Any]:
     """Import and return the function named `MODULE:FUNCTION`, also from the current folder. Raise
     ConfigurationError."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.app import App
-from fairlead.cli.application import load, load_function
+from fairlead.cli.application import load, load_function, load_value
 from fairlead.cli.output import one_line_errors, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError
@@ -53,6 +53,13 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="Further name under which browsers open it, as behind a proxy."),
+    ] = None
+    sharded: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:QUEUE",
+            help="SyncShardedQueue to show beside the tasks; may be repeated.",
+        ),
     ] = None
     prefix: Annotated[
         str, typer.Option(help="Path that a proxy puts before it and takes away, as /fairlead.")
@@ -104,6 +111,7 @@ def made(app: App, options: ServeOptions) -> Console:
         title=options.title,
         read_only=options.read_only,
         hosts=hosts,
+        sharded=[load_value(each) for each in options.sharded or ()],
     )
 
 

@@ -362,6 +362,11 @@ class ConsoleClient:
         body = {"queue": queue, "fairness_key": fairness_key, "weight": weight}
         self._post("/queues/weight", documents.Done, body)
 
+    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> None:
+        """Set how many tasks of a key each node runs at once in a queue; None lifts the limit."""
+        body = {"queue": queue, "fairness_key": fairness_key, "limit": limit}
+        self._post("/queues/limit", documents.Done, body)
+
     def run_periodic(self, name: str) -> str:
         """Submit the task of a periodic task once, now; return its id."""
         return self._post("/periodic/run", documents.Submitted, {"name": name}).id

@@ -193,6 +193,11 @@ def _set_weight(page: Page, body: bodies.NewWeight) -> documents.Done:
     return _DONE
 
 
+def _set_limit(page: Page, body: bodies.NewLimit) -> documents.Done:
+    page.management.set_limit(body.queue, body.fairness_key, body.limit, actor=page.access.name)
+    return _DONE
+
+
 def _run_periodic(page: Page, body: bodies.PeriodicName) -> documents.Submitted:
     handle = page.management.periodic.run(body.name, actor=page.access.name)
     return documents.Submitted(id=handle.id)
@@ -308,6 +313,14 @@ ACTS: tuple[Act, ...] = (
         "weight",
         bodies.NewWeight,
         _set_weight,
+    ),
+    _act(
+        "set_limit",
+        "/queues/limit",
+        "Set how many tasks of a fairness key each node runs at once, or lift the limit.",
+        "limit",
+        bodies.NewLimit,
+        _set_limit,
     ),
     _act(
         "run_periodic",

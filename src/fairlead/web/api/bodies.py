@@ -160,6 +160,14 @@ class NewWeight(Body, frozen=True, kw_only=True):
     weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
 
 
+class NewLimit(Body, frozen=True, kw_only=True):
+    """Tasks of a fairness key that each node runs at once in a queue; null lifts the limit."""
+
+    queue: Text
+    fairness_key: Text
+    limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
+
+
 class PeriodicName(Body, frozen=True, kw_only=True):
     """Name of a periodic task."""
 
