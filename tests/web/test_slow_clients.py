@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -88,15 +89,16 @@ def test_a_client_that_sends_byte_by_byte_does_not_gain_time(
 def test_the_time_begins_again_with_each_request_of_a_connection(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
-    with serving(with_access(app, Access.full())) as (_, port), ExitStack() as stack:
-        connection = opened(stack, port)
-        request = b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(with_access(app, Access.full())) as (_, port):
+        connection = HTTPConnection("127.0.0.1", port)
         for _ in range(2):
-            connection.sendall(request)
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 404")
-        connection.sendall(request[:10])
-        assert ended(connection)
+            connection.request("GET", "/login")
+            response = connection.getresponse()
+            assert response.status == 404 and response.read()
+        monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+        connection.sock.sendall(b"GET /login")
+        assert ended(connection.sock)
+        connection.close()
 
 
 def test_open_connections_are_bounded_and_new_clients_are_served(
