@@ -558,9 +558,9 @@ async def test_a_burst_of_due_tasks_stays_within_the_memory_limit_and_runs_in_or
 async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_runs_in_order(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fairlead.ordered.queues as queues
+    import fairlead.ordered.context as context
 
-    monkeypatch.setattr(queues, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(context, "_LEAST_BYTES", 1000)
     filler = "x" * 20_000
     most = 0
     drafts = [
