@@ -77,6 +77,7 @@ SERVERS = {
     "kafka_url": re.compile(
         r"kafka://(?:k1:9092,k2:9092|broker:9092)/\?prefix=shop\.(?:&replication=3)?"
     ),
+    "other_cassandra_url": re.compile(r"cassandra://c1,c2,c3/alone\?replication=3"),
     "cassandra_url": re.compile(r"cassandra://(?:user:password@)?c1[\w,]*/\w+\?replication=3"),
     "other_kafka_url": re.compile(r"kafka://k1,k2,k3/\?prefix=alone\."),
     "zookeeper_url": re.compile(r"zookeeper://z1,z2,z3/alone"),
@@ -387,6 +388,12 @@ def test_the_blocks_of_a_page_run_as_the_reader_types_them(
 def other_kafka_url(request: pytest.FixtureRequest) -> str:
     """URL with a prefix that no other application of the page has used."""
     return str(request.getfixturevalue("kafka_server").create_prefix())
+
+
+@pytest.fixture
+def other_cassandra_url(request: pytest.FixtureRequest) -> str:
+    """URL with a keyspace that no other application of the page has used."""
+    return str(request.getfixturevalue("cassandra_server").create_keyspace())
 
 
 @pytest.fixture

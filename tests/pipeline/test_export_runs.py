@@ -407,7 +407,7 @@ async def test_a_run_that_cannot_be_read_is_left_out_and_told_once(
         await exports(kit)
     assert kit.exported() == sorted(runs)
     assert [each.message for each in caplog.records].count(
-        "a run cannot be read, and is left out of the lake"
+        "a run cannot be read, and is left out"
     ) == 1
 
 
