@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,12 +14,11 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from math import ceil, log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
-from fairlead.clock import to_micros
+from fairlead.clock import Clock, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
@@ -30,10 +32,9 @@ from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.erase.pages import shows
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.hashing import hashed_key
-from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.parquet import ParquetTables
+from fairlead.pipeline.reading.frames import Frames, files_of
 from fairlead.pipeline.report.data import (
     HIDDEN,
     ReportData,
@@ -44,9 +45,10 @@ from fairlead.pipeline.report.data import (
 from fairlead.pipeline.report.page import render
 from fairlead.pipeline.report.period import period
 from fairlead.pipeline.runs import Check, last_runs, recorded
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS
-from tests.pipeline.frames import T0, at, attempt, frame
+from tests.pipeline.frames import T0, at, attempt
+from tests.pipeline.tables_by_hand import put, row
 
 NOW = to_micros(T0) + 3 * 3600 * 1_000_000
 MINUTE = 60_000_000
@@ -264,25 +266,28 @@ ROWS: Mapping[Table, list[dict[str, Any]]] = {
 }
 
 
+class Job(NamedTuple):
+    """A lake and the clock of its jobs."""
+
+    lake: Lake
+    clock: Clock
+
+
 @pytest.fixture(scope="module")
-def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> JobContext:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Return a job on a small made-up lake."""
-    job = JobContext(spark, Lake(tmp_path_factory.mktemp("lake")), None, StandingClock())
-    tables = ParquetTables(spark, job.lake, job.clock)
+    job = Job(Lake(tmp_path_factory.mktemp("lake")), StandingClock())
     for table, rows in ROWS.items():
-        tables.replace(
-            table, frame(spark, table, [row | {"schema_version": SCHEMA_VERSION} for row in rows])
-        )
-    tables.publish()
+        put(job.lake, table, [row(table, **fields) for fields in rows], now=NOW)
     with recorded(job.lake, job.clock, "build", {}) as run:
         run.checks = [Check("one", 1, 1), Check("two", 2, 2)]
     return job
 
 
 @pytest.fixture(scope="module")
-def data(job: JobContext) -> ReportData:
+def data(job: Job) -> ReportData:
     return gather(
-        ParquetTables(job.spark, job.lake, job.clock),
+        Frames(files_of(job.lake)),
         job.lake,
         NOW,
         Selection(top=3, unexported=17),
@@ -290,9 +295,9 @@ def data(job: JobContext) -> ReportData:
 
 
 @pytest.fixture(scope="module")
-def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ReportData:
+def empty(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
     lake = Lake(tmp_path_factory.mktemp("empty"))
-    return gather(ParquetTables(spark, lake, StandingClock()), lake, NOW)
+    return gather(Frames(files_of(lake)), lake, NOW)
 
 
 class Page(HTMLParser):
@@ -624,7 +629,7 @@ class Hours:
 
 @pytest.mark.parametrize("hours", [1, 5, 24, 7 * 24, 30 * 24, 400 * 24, 3000 * 24])
 def test_no_line_of_a_picture_has_more_points_than_can_be_distinguished(hours: int) -> None:
-    when = period(Hours(T0, hours), NOW, since=T0)  # type: ignore[arg-type]
+    when = period(Hours(T0, hours), NOW, since=T0)
 
     points = (when.until - when.since) / timedelta(seconds=when.step_s)
     assert MOST_POINTS / 10 < points <= MOST_POINTS + 2
@@ -633,34 +638,33 @@ def test_no_line_of_a_picture_has_more_points_than_can_be_distinguished(hours: i
 
 
 def test_a_report_covers_the_last_seven_days_with_runs() -> None:
-    when = period(Hours(T0, 10 * 24), NOW)  # type: ignore[arg-type]
+    when = period(Hours(T0, 10 * 24), NOW)
 
     assert (when.since, when.until) == (T0 + timedelta(days=3), T0 + timedelta(days=10))
 
 
 def test_a_report_covers_no_time_before_the_first_run_or_after_the_last() -> None:
-    when = period(Hours(T0, 2), NOW, T0 - timedelta(days=9), T0 + timedelta(days=9))  # type: ignore[arg-type]
+    when = period(Hours(T0, 2), NOW, T0 - timedelta(days=9), T0 + timedelta(days=9))
 
     assert (when.since, when.until) == (T0, T0 + timedelta(hours=2))
 
 
 def test_a_report_of_an_empty_period_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give an earlier --since"):
-        period(Hours(T0, 2), NOW, since=T0 + timedelta(days=1))  # type: ignore[arg-type]
+        period(Hours(T0, 2), NOW, since=T0 + timedelta(days=1))
 
 
 # the job ------------------------------------------------------------------------------------------
 
 
-def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
-    job: JobContext, tmp_path: Path
-) -> None:
+def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("the old one")
     read_parts: list[str] = []
 
     run = report(
-        job,
+        job.lake,
+        job.clock,
         out,
         Selection(since=T0, until=T0 + timedelta(hours=1), hash_keys=True),
         on_rows=lambda part, rows: read_parts.append(part),
@@ -675,7 +679,22 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
-    job: JobContext, tmp_path: Path
+    job: Job, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="create it first"):
-        report(job, tmp_path / "nowhere" / "report.html")
+        report(job.lake, job.clock, tmp_path / "nowhere" / "report.html")
+
+
+def test_the_command_starts_no_java(job: Job, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "fairlead", "pipeline", "report"),
+            *("--lake", str(job.lake.root), "--out", str(out), "--until", "2026-03-02 12:00"),
+        ],
+        env={**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert EVIL in Page(out.read_text()).texts

@@ -90,7 +90,7 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     }
 
     page = tmp_path / "report.html"
-    report(job, page, Selection(unexported=0))
+    report(job.lake, job.clock, page, Selection(unexported=0))
     text = page.read_text()
     assert "no cover for" in text and "key-2" in text
     assert last_runs(job.lake).keys() == {"build", "check", "report"}

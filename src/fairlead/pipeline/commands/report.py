@@ -9,7 +9,8 @@ import typer
 
 from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.pipeline.commands.access import exporter_of, job_on, lake_in
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.commands.access import catalog_of, exporter_of, lake_in
 from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
 from fairlead.pipeline.commands.output import failures, print_run, watching
 
@@ -40,12 +41,12 @@ def report(options: ReportOptions) -> None:
     with failures():
         lake, (since, until) = lake_in(options.tables.lake), options.period.instants()
         unexported = None if options.url is None else exporter_of(options.url, lake).behind()
-        with job_on(lake, options.tables) as job, watching("reporting") as on_rows:
+        with catalog_of(options.tables) as catalog, watching("reporting") as on_rows:
             from fairlead.pipeline.jobs.report import report as run_report
             from fairlead.pipeline.report.data import Selection
 
             selection = Selection(
                 since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
             )
-            run = run_report(job, options.out, selection, on_rows)
+            run = run_report(lake, SYSTEM_CLOCK, options.out, selection, on_rows, catalog)
     print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

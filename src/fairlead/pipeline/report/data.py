@@ -13,10 +13,11 @@ from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
 from fairlead.pipeline.report.period import Period, period
-from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fairlead.pipeline.reading.frames import Frames
 
 TOP = 12
 """Number of keys, names and errors shown one by one; the others share one row."""
@@ -100,16 +101,19 @@ class ReportData:
 
 
 def gather(
-    tables: Tables,
+    tables: Frames,
     lake: Lake,
     now: int,
     selection: Selection = Selection(),
     on_rows: Callable[[str, int], None] = lambda part, rows: None,
+    in_catalog: bool = False,
 ) -> ReportData:
     """Read and aggregate the tables.
 
     now: microseconds since the epoch. on_rows: callback with the name and the number of rows of
-    each frame. Raise ConfigurationError if the period is empty, BrokenLake if the lake is damaged.
+    each frame. in_catalog: whether the tables are those of a catalog. Raise ConfigurationError if
+    the period is empty or memory is short, BrokenLake if the lake is damaged, CheckFailed for more
+    rows than a frame may have.
     """
     when, top = period(tables, now, selection.since, selection.until), selection.top
 
@@ -128,7 +132,9 @@ def gather(
         built_until=last_build(lake.root).until,
         unexported=selection.unexported,
         hashed=selection.hash_keys,
-        freshness=counted("freshness", quality.freshness(tables, now)),
+        freshness=counted(
+            "freshness", quality.freshness(tables, None if in_catalog else lake, now)
+        ),
         quarantined=counted("quarantined", quality.quarantined(tables)),
         runs=counted("runs", quality.runs(lake)),
         queues=queues,

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
+from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.windows import WINDOWS
-from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.lake.parts import start_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
-from fairlead.pipeline.tables import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fairlead.pipeline.reading.frames import Frames
+
+_STATEMENTS = load("report.sql", "fairlead.pipeline.report.facts")
 
 BY_DEFAULT = timedelta(days=7)
 """Length of a report without an explicit start."""
+
+
+class Parts(Protocol):
+    """Tables whose partitions are known."""
+
+    def parts(self, table: Table) -> list[str]:
+        """Return the partitions with rows."""
 
 
 class Period(NamedTuple):
@@ -35,17 +44,12 @@ class Period(NamedTuple):
         """Seconds of the largest gold window that divides a step."""
         return max(window for window in WINDOWS if self.step_s % window == 0)
 
-    def step(self, instant: str, least_s: int = 0) -> Expression:
-        """Return the start of the step that contains an instant; a step lasts at least `least_s`
-        seconds."""
-        return window_start(F.col(instant), self.step_of(least_s))
-
     def step_of(self, least_s: int) -> int:
         """Return the seconds of a step for data in windows of `least_s` seconds; one is a multiple
         of the other."""
         return max(self.step_s, least_s)
 
-    def parts(self, tables: Tables, table: Table) -> list[str]:
+    def parts(self, tables: Parts, table: Table) -> list[str]:
         """Return the partitions of the table that overlap the period."""
         length = timedelta(hours=1) if table.by == "hour" else timedelta(days=1)
         return [
@@ -54,17 +58,27 @@ class Period(NamedTuple):
             if start_of(part) < self.until and start_of(part) + length > self.since
         ]
 
-    def rows(self, tables: Tables, table: Table) -> DataFrame:
-        """Return the rows of the table whose instant lies in the period."""
-        since, until = (
-            F.timestamp_micros(F.lit(to_micros(instant))) for instant in (self.since, self.until)
+    def frame(
+        self, tables: Frames, statement: str, at_most: int, least_s: int = 0, **given: Any
+    ) -> pd.DataFrame:
+        """Return the rows of a statement of report.sql over the partitions of the period, which by
+        construction are at most `at_most`. A step lasts at least `least_s` seconds. Raise
+        CheckFailed for more rows, which would be left out of the report, BrokenLake for a damaged
+        file."""
+        values = {
+            **given,
+            "since": to_micros(self.since),
+            "until": to_micros(self.until),
+            "step_us": self.step_of(least_s) * MICROS,
+            "window_s": self.window_s,
+        }
+        return tables.frame(
+            _STATEMENTS[statement], values, lambda table: self.parts(tables, table), at_most=at_most
         )
-        inside = (F.col(table.instant) >= since) & (F.col(table.instant) < until)
-        return tables.read(table, self.parts(tables, table)).where(inside)
 
 
 def period(
-    tables: Tables, now: int, since: datetime | None = None, until: datetime | None = None
+    tables: Parts, now: int, since: datetime | None = None, until: datetime | None = None
 ) -> Period:
     """Return the period from `since` (default: seven days before the end) until `until` (default:
     the end of the data), limited to hours with runs.

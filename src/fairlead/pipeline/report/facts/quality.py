@@ -3,55 +3,52 @@ the jobs."""
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from fairlead.backends.sql.sql_file import load
 from fairlead.clock import to_datetime
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.parts import micros_of
-from fairlead.pipeline.parquet import ParquetTables
-from fairlead.pipeline.report.facts import collect
+from fairlead.pipeline.reading.engine import quoted_name
 from fairlead.pipeline.runs import RUNS, Check, last_runs
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.tables import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fairlead.pipeline.reading.frames import Frames
+
 MOST_REASONS = 20
-_MINUTE = "yyyy-MM-dd HH:mm"
 
 
-def freshness(tables: Tables, now: int) -> pd.DataFrame:
+def freshness(tables: Frames, lake: Lake | None, now: int) -> pd.DataFrame:
     """Return one row for each table, in the order of the data dictionary.
 
-    Columns: table, rows, newest (greatest instant up to `now`, in microseconds, because a clock may
-    have been wrong; null if none were), written_at (last change of rows; null if only the catalog
-    knows it).
+    lake: the lake whose manifests count the rows; None for a catalog. Columns: table, rows, newest
+    (greatest instant up to `now`, because a clock may have been wrong; null if there is none),
+    written_at (last change of rows; null if only the catalog knows it). Raise BrokenLake.
     """
     import pandas as pd
 
-    shown = [table for table in TABLES if table != RUNS]
-    summaries = reduce(DataFrame.unionByName, [_summary(tables, table, now) for table in shown])
-    found = {row.table: row for row in collect(summaries, len(shown)).itertuples()}
     rows = []
-    for table in shown:
-        manifest = tables.manifest(table) if isinstance(tables, ParquetTables) else Manifest()
+    for table in (table for table in TABLES if table != RUNS):
+        found = _summary(tables, table, now, only_newest=lake is not None)
+        counted, written_at = found["rows"], pd.NaT
+        if lake is not None:
+            manifest = lake.table(table).manifests.newest()
+            if manifest.number:
+                counted = manifest.rows
+                written_at = to_datetime(manifest.written_at).replace(tzinfo=None)
         rows.append(
             {
                 "table": table.name,
-                "rows": manifest.rows if manifest.number else found[table.name].rows,
-                "newest": found[table.name].newest,
-                "written_at": to_datetime(manifest.written_at).replace(tzinfo=None)
-                if manifest.number
-                else pd.NaT,
+                "rows": counted,
+                "newest": found["newest"],
+                "written_at": written_at,
             }
         )
     return pd.DataFrame(rows)
@@ -62,24 +59,13 @@ def exported_until(lake: Lake) -> int:
     return max(lake.table(table).manifests.newest().written_at for table in (ATTEMPTS, EVENTS))
 
 
-def quarantined(tables: Tables) -> pd.DataFrame:
+def quarantined(tables: Frames) -> pd.DataFrame:
     """Return all quarantined rows by table and reason, most frequent first.
 
     Columns: source, column, reason, rows, first_seen, last_seen. At most 20 rows.
     """
-    rows = (
-        tables.read(QUARANTINE)
-        .groupBy(F.substring_index("source", "/", 1).alias("source"), "column", "reason")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            # As text, because a wrong clock may be off by more years than pandas can hold.
-            F.date_format(F.min("seen_at"), _MINUTE).alias("first_seen"),
-            F.date_format(F.max("seen_at"), _MINUTE).alias("last_seen"),
-        )
-        .orderBy(F.desc("rows"), "source", "reason")
-        .limit(MOST_REASONS)
-    )
-    return collect(rows, MOST_REASONS)
+    statement = load("report.sql", __package__)["quarantined"]
+    return tables.frame(statement, {"most": MOST_REASONS}, at_most=MOST_REASONS)
 
 
 def runs(lake: Lake) -> pd.DataFrame:
@@ -127,14 +113,11 @@ _RUN_COLUMNS = [
 ]
 
 
-def _summary(tables: Tables, table: Table, now: int) -> DataFrame:
-    """Return the rows and the newest instant of a table, from its newest partition if a manifest
-    counts the rows, else from all partitions."""
-    is_counted = isinstance(tables, ParquetTables)
-    past = [part for part in tables.parts(table) if micros_of(part) <= now] if is_counted else []
-    instant = F.col(table.instant)
-    return tables.read(table, past[-1:] if is_counted else None).agg(
-        F.lit(table.name).alias("table"),
-        F.count(F.lit(1)).alias("rows"),
-        F.max(F.when(instant <= F.timestamp_micros(F.lit(now)), instant)).alias("newest"),
-    )
+def _summary(tables: Frames, table: Table, now: int, only_newest: bool) -> pd.Series:
+    """Return the rows and the newest instant up to `now` of a table, or of its newest partition."""
+    past = [part for part in tables.parts(table) if only_newest and micros_of(part) <= now]
+    statement = load("report.sql", __package__)["newest"]
+    statement = statement.replace("{instant}", quoted_name(table.instant))
+    statement = statement.replace("{rows}", f"{{{table.name}}}")
+    parts = past[-1:] if only_newest else None
+    return tables.frame(statement, {"now": now}, lambda _: parts, at_most=1).iloc[0]
