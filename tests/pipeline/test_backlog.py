@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -53,6 +54,35 @@ def built(
     }
     assert len(table) == len(found)
     return table
+
+
+def test_the_backlog_of_some_hours_is_their_part_of_the_backlog_of_all(
+    spark: SparkSession,
+) -> None:
+    rows = [
+        attempt(
+            fairness_key=f"key-{n % 5}",
+            submitted_at=600 * n,
+            ready_at=600 * n,
+            claimed_at=600 * n + 4000,
+            started_at=600 * n + 4000,
+            finished_at=600 * n + 4100,
+        )
+        for n in range(24)
+    ]
+    attempts = attempts_frame(spark, rows)
+    waits = spark.createDataFrame([("q", "key-0", 1.0, T0)], WAITING)
+    bounds = (T0, T0 + timedelta(hours=4))
+    hours = [T0, T0 + timedelta(hours=2)]
+    some = records(backlog(attempts, waits, *bounds, only=hours, slices=3))
+    wanted = [
+        row
+        for row in records(backlog(attempts, waits, *bounds))
+        if row["minute"].replace(minute=0) in hours
+    ]
+    by_key = itemgetter("minute", "queue", "fairness_key")
+    assert len(wanted) > 100
+    assert sorted(some, key=by_key) == sorted(wanted, key=by_key)
 
 
 def minutes(table: Table, *measures: str) -> dict[int, tuple[Any, ...]]:

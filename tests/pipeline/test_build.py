@@ -23,9 +23,10 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.slo import SLO
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
@@ -154,7 +155,11 @@ def job(spark: SparkSession, tmp_path: Path) -> JobContext:
 
 
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
-    spark: SparkSession, job: JobContext, tmp_path: Path, request: pytest.FixtureRequest
+    spark: SparkSession,
+    job: JobContext,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seed = int(request.config.option.hypothesis_seed or 0) % 1000
     parts = batches(seed)
@@ -168,6 +173,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
         assert run.state == "done" and all(found.holds for found in run.checks), seed
     shutil.copytree(job.lake.root, tmp_path / "rebuilt")
     rebuilt = JobContext(spark, Lake(tmp_path / "rebuilt"), None, SYSTEM_CLOCK)
+    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
     build(rebuilt, SETTINGS, full=True)
     assert_same_tables(job.lake, rebuilt.lake)
     assert all(found.holds for found in check(job).checks)
@@ -205,8 +211,8 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
     assert history.as_of().history_until == last_build(job.lake.root).until
 
 
-def test_a_build_of_one_new_hour_writes_its_own_partitions_only(
-    spark: SparkSession, job: JobContext
+def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
+    job: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = 24 * HOUR
     export(
@@ -215,8 +221,17 @@ def test_a_build_of_one_new_hour_writes_its_own_partitions_only(
     build(job, SETTINGS)
     before = {table.name: job.lake.table(table).manifests.newest().parts for table in MADE}
     export(job.lake, ATTEMPTS, [attempt(submitted_at=4 * day + HOUR)], "later.parquet", hours=98)
+    whole: list[str] = []
+    read = ParquetTables.read
+
+    def recorded(tables: ParquetTables, table: Table, parts: Any = None) -> Any:
+        if parts is None or len(set(parts) & set(tables.parts(table))) > 24:
+            whole.append(table.name)
+        return read(tables, table, parts)
+
+    monkeypatch.setattr(ParquetTables, "read", recorded)
     run = build(job, SETTINGS)
-    assert run.rows_in == 1
+    assert run.rows_in == 1 and whole == [OPEN_TASKS.name]
     for table in MADE:
         now = job.lake.table(table).manifests.newest().parts
         changed = {name for name in now if now[name] != before[table.name].get(name)}

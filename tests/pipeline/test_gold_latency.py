@@ -110,6 +110,30 @@ def test_a_key_named_star_makes_no_second_row_for_all_keys(spark: SparkSession) 
     }
 
 
+def test_a_key_with_few_attempts_in_an_hour_has_a_row_of_the_day_only(
+    spark: SparkSession,
+) -> None:
+    seconds = {"many": (0, 0, 0, 3600), "few": (0, 0, 3600)}
+    rows = [
+        attempt(fairness_key=key, submitted_at=second)
+        for key, found in seconds.items()
+        for second in found
+    ]
+    made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600, 86_400, least=3))
+    assert {
+        (row["fairness_key"], row["window_start"], row["window_s"]): row["n"]
+        for row in made
+        if row["measure"] == "run"
+    } == {
+        ("many", at(0), 3600): 3,
+        ("*", at(0), 3600): 5,
+        ("*", at(3600), 3600): 2,
+        ("many", at(0).replace(hour=0), 86_400): 4,
+        ("few", at(0).replace(hour=0), 86_400): 3,
+        ("*", at(0).replace(hour=0), 86_400): 7,
+    }
+
+
 def test_a_percentile_is_the_value_of_its_rank(spark: SparkSession) -> None:
     # There are 1,000 runs of 1 ms to 1 s: the 500th, 900th, 990th and 999th are the percentiles.
     rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]

@@ -13,7 +13,7 @@ from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest, check_part
 from fairlead.pipeline.lake.parts import PartState, changed, states_of
 
-EDITION = 2
+EDITION = 3
 """Edition of the tables, raised when new code makes other tables from the same attempts; a new
 edition needs a full build."""
 

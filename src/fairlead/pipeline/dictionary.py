@@ -13,7 +13,7 @@ from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.schema import Table
@@ -23,6 +23,7 @@ TABLES: tuple[Table, ...] = (
     EVENTS,
     QUARANTINE,
     TASKS,
+    OPEN_TASKS,
     SERVICE,
     BACKLOG,
     TENANT_SHARE,

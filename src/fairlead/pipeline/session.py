@@ -30,6 +30,15 @@ _ON_ONE_MACHINE = {
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "fairlead-spark-warehouse"),
     # Do not merge small partitions: with few partitions left, some cores would have no work.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
+}
+
+_ON_A_CLUSTER = {
+    # Enough partitions for the cores of a large cluster, whatever those of the driver; Spark merges
+    # small ones when it knows their sizes.
+    "spark.sql.shuffle.partitions": "400",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.skewJoin.enabled": "true",
 }
 
 
@@ -60,10 +69,8 @@ def session(
         os.environ.setdefault(
             "SPARK_LOCAL_IP", "127.0.0.1"
         )  # needed by the workers of a local-cluster
-    cores = os.cpu_count() or 2
     for key, value in {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
@@ -83,7 +90,7 @@ def session(
             f"-Dlog4j2.configurationFile=file:{_LOGGING} {_DRIVER} {_JAVA}"
         ),
         "spark.executor.extraJavaOptions": _JAVA,
-        **(_ON_ONE_MACHINE if on_one_machine else {}),
+        **(_ON_ONE_MACHINE if on_one_machine else _ON_A_CLUSTER),
         **(settings or {}),
     }.items():
         builder = builder.config(key, value)

@@ -61,12 +61,21 @@ class Bill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: str = "*"
 
 
+class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Latencies by key."""
+
+    least: Annotated[int, msgspec.Meta(ge=1)] = 20
+    """Least number of attempts for which a key and name have percentiles of an hour; fewer have
+    those of the day only, because percentiles of a few runs say nothing."""
+
+
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a file."""
 
     slo: list[Slo] = []
     cost: Cost = Cost()
     bill: list[Bill] = []
+    latency: Latency = Latency()
     alerts: Rules = Rules()
 
     def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:

@@ -48,7 +48,8 @@ LATENCY_HIST = Table(
 LATENCY = Table(
     "gold.latency",
     "percentiles of the durations of attempts, by nearest rank; half of the durations"
-    " do not exceed p50",
+    " do not exceed p50. A key has a row of an hour only for at least `least` attempts of"
+    " [latency]; rows of days and of all keys together have no minimum",
     key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
     instant="window_start",
     by="date",

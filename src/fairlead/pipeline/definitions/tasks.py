@@ -1,4 +1,4 @@
-"""Definition of silver.tasks."""
+"""Definitions of silver.tasks and silver.open_tasks."""
 
 from __future__ import annotations
 
@@ -66,6 +66,24 @@ TASKS = Table(
             "always null, because tasks have no deadlines in this version",
             nullable=True,
         ),
+        WRITTEN_UNDER,
+    ),
+)
+
+OPEN_TASKS = Table(
+    "silver.open_tasks",
+    "tasks of silver.tasks without a finished attempt: their first run has not begun or has not"
+    " ended. A build counts them as waiting without reading all tasks",
+    key=("store_id", "task_id"),
+    instant="submitted_at",
+    columns=(
+        Column("store_id", "string", "store that the task comes from"),
+        Column("task_id", "string", "UUIDv7 of the task"),
+        Column("queue", "string", "queue of the task, as submitted"),
+        Column("fairness_key", "string", "fairness key of the task, as submitted"),
+        Column("weight", "double", "weight of the task, as submitted"),
+        Column("submitted_at", "timestamp", "time of the call of submit"),
+        Column("ready_at", "timestamp", "first instant at which the task may run", nullable=True),
         WRITTEN_UNDER,
     ),
 )

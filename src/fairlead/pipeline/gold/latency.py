@@ -42,18 +42,23 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
     )
 
 
-def latency(hist: DataFrame, *windows: int) -> DataFrame:
+def latency(hist: DataFrame, *windows: int, least: int = 1) -> DataFrame:
     """Return LATENCY from LATENCY_HIST of whole days, in windows of these lengths: seconds, whole
-    hours, at most a day."""
+    hours, at most a day.
+
+    least: number of attempts from which a key has a row of a window that is shorter than a day.
+    """
     # Shuffle the rows once: windows of any size lie within a day.
     shuffled = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
-    return reduce(DataFrame.unionByName, [_percentiles(shuffled, window_s) for window_s in windows])
+    return reduce(
+        DataFrame.unionByName, [_percentiles(shuffled, window_s, least) for window_s in windows]
+    )
 
 
 _OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
 
 
-def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
+def _percentiles(hist: DataFrame, window_s: int, least: int) -> DataFrame:
     group = (*_OF_DAY, "window_start")
     in_order = Window.partitionBy(SORTER, *group).orderBy("bucket")
     up_to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -63,9 +68,11 @@ def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
         counts = counts.groupBy(*group, "bucket").agg(
             F.sum("n").alias("n"), F.max("max_us").alias("max_us")
         )
+    is_shown = (F.col("n_all") >= least) | (F.col("fairness_key") == ALL)
     return (
         counts.withColumn(SORTER, sorter(*group))
         .withColumns({"n_up_to": F.sum("n").over(up_to_here), "n_all": F.sum("n").over(whole)})
+        .where(is_shown if window_s < DAY else F.lit(True))
         .withColumn("value", _value())
         .groupBy(*group)
         .agg(

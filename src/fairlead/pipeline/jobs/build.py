@@ -85,6 +85,7 @@ def build(
 
 
 def digest(settings: PipelineSettings) -> str:
-    """Return a digest of the settings that change the contents of tables: slo, cost and bill."""
-    used = settings.slo, settings.cost, settings.bill
+    """Return a digest of the settings that change the contents of tables: slo, cost, bill,
+    latency."""
+    used = settings.slo, settings.cost, settings.bill, settings.latency
     return hashlib.sha256(msgspec.json.encode(used, order="sorted")).hexdigest()

@@ -12,7 +12,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.lake.parts import hours_of, runs_of
@@ -34,26 +34,24 @@ def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) ->
     """Check the hours `parts` of bronze, or all hours. The files have as many rows as the manifest
     lists (`listed`), each key is unique, and each row is valid or in quarantine."""
     attempts = tables.read(ATTEMPTS, parts)
+    # Count hashes of the keys, which is cheaper than counting keys. If there are as many distinct
+    # hashes as rows, all keys differ; otherwise count the keys themselves.
     counted = _one(
-        attempts.agg(F.count(F.lit(1)).alias("rows"), F.count_if(is_sound()).alias("sound"))
+        attempts.select(is_sound().alias("sound"), F.xxhash64(*ATTEMPTS.key).alias("key")).agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if("sound").alias("sound"),
+            F.count_distinct("key").alias("keys"),
+        )
     )
-    rows = counted["rows"]
+    rows, keys = counted["rows"], counted["keys"]
+    if keys != rows:
+        keys = attempts.select(*ATTEMPTS.key).distinct().count()
     quarantined = tables.read(QUARANTINE, parts).count()
     return [
         Check("bronze.attempts: rows in the files", listed, rows),
-        Check("bronze.attempts: keys are unique", rows, _keys(attempts, rows)),
+        Check("bronze.attempts: keys are unique", rows, keys),
         Check("rows are sound or in quarantine", rows, counted["sound"] + quarantined),
     ]
-
-
-def _keys(attempts: DataFrame, rows: int) -> int:
-    """Return the number of distinct keys among `rows` rows. Count hashes of the keys first, which
-    is cheaper. If there are as many distinct hashes as rows, all keys differ; otherwise count the
-    keys themselves."""
-    number = F.xxhash64(*ATTEMPTS.key)
-    if _one(attempts.agg(F.count_distinct(number).alias("keys")))["keys"] == rows:
-        return rows
-    return attempts.select(*ATTEMPTS.key).distinct().count()
 
 
 def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]:
@@ -98,6 +96,7 @@ def layer_checks(tables: Tables) -> list[Check]:
         tables.read(TASKS).agg(
             F.sum("run_us").alias("us"),
             F.count_if(F.col("last_finished_at").isNotNull()).alias("tasks"),
+            F.count_if(F.col("last_finished_at").isNull()).alias("open"),
             F.count(F.lit(1)).alias("rows"),
             F.count_distinct("store_id", "task_id").alias("keys"),
         )
@@ -105,10 +104,12 @@ def layer_checks(tables: Tables) -> list[Check]:
     served = _one(
         tables.read(SERVICE).agg(F.sum("busy_us").alias("us"), F.sum("attempts_started").alias("n"))
     )
+    open_tasks = tables.read(OPEN_TASKS).count()
     checks = [
         Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
         Check("silver.tasks: keys are unique", silver["rows"], silver["keys"]),
         Check("silver.tasks: worker time in microseconds", bronze["us"], silver["us"]),
+        Check("silver.open_tasks: tasks without an attempt", silver["open"], open_tasks),
         Check("silver.service: worker time in microseconds", bronze["us"], served["us"]),
     ]
     for window in (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,13 +24,14 @@ from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
 from fairlead.pipeline.gold.latency import latency, latency_hist
+from fairlead.pipeline.gold.measures import has_failed
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from fairlead.pipeline.lake import parts as p
@@ -47,6 +47,10 @@ from fairlead.pipeline.tables import Tables
 
 SLO_DAYS_BACK = 3
 """Days of counts that the longest burn rate covers."""
+
+
+ROWS_OF_A_SLICE = 100_000
+"""Attempts of an hour that one task of Spark takes in; a larger hour is divided into slices."""
 
 
 class Build:
@@ -85,25 +89,44 @@ class Build:
         attempts, events = self._sound(("submitted_at",), hours), self._submitted(hours)
         self._replace(
             TASKS,
-            tasks(_within(attempts, "submitted_at", hours), _within(events, "at", hours)),
+            tasks(
+                _within(attempts, "submitted_at", hours),
+                _within(events, "at", hours),
+                self._slices,
+            ),
             hours,
         )
+        self._replace(OPEN_TASKS, waiting(self._tables.read(TASKS, hours)), hours)
 
         hours = self._hours(self.touched.service)
         attempts = self._sound(("started_at",), hours)
-        self._replace(SERVICE, _within(service(attempts), "window_start", hours), hours)
+        served = service(attempts, self._slices)
+        self._replace(SERVICE, _within(served, "window_start", hours), hours)
+        self._backlog()
 
-        attempts = self._sound(("ready_at",), self._hours(self.touched.backlog))
-        open_tasks = waiting(self._tables.read(TASKS))
-        known = datetime.fromtimestamp(self._plan.until / 1e6, UTC)
-        windows = [
-            backlog(attempts, open_tasks, since, until, known)
-            for since, until in p.runs_of(self._backlog_hours(open_tasks))
-        ]
-        if windows:
-            self._replace(
-                BACKLOG, reduce(DataFrame.unionByName, windows), self._hours(self.touched.backlog)
-            )
+    def _backlog(self) -> None:
+        open_tasks = self._tables.read(OPEN_TASKS)
+        hours = sorted(self._backlog_hours(open_tasks))
+        if not hours:
+            return
+        runs = list(p.runs_of(hours))
+        rows = backlog(
+            self._sound(("ready_at",), self._hours(self.touched.backlog)),
+            open_tasks,
+            runs[0][0],
+            runs[-1][1],
+            datetime.fromtimestamp(self._plan.until / 1e6, UTC),
+            None if len(runs) == 1 else [p.start_of(hour) for hour in hours],
+            self._slices,
+        )
+        self._replace(BACKLOG, rows, self._hours(self.touched.backlog))
+
+    @property
+    def _slices(self) -> int:
+        """Number of Spark's tasks for an hour, so that the largest hour has work for several
+        cores."""
+        most = max((part.rows for part in self._plan.attempts.parts.values()), default=0)
+        return max(1, -(-most // ROWS_OF_A_SLICE))
 
     def parts_for(
         self, first_instants: Collection[str], hours: Collection[str] | None
@@ -142,9 +165,17 @@ class Build:
         ended = self._dates(self._plan.changed_attempts)
         attempts = self._days(ATTEMPTS, ended).transform(sound)
         self._replace(LATENCY_HIST, latency_hist(attempts), ended)
-        self._replace(LATENCY, latency(self._days(LATENCY_HIST, ended), HOUR, DAY), ended)
-        self._replace(FAILURES, failures(attempts), ended)
-        self._replace(SLO_COUNTS, slo_counts(attempts, self._objectives()), ended)
+        percentiles = latency(
+            self._days(LATENCY_HIST, ended), HOUR, DAY, least=self._settings.latency.least
+        )
+        self._replace(LATENCY, percentiles, ended)
+        # The table of failures needs many passes, and nothing failed in most small builds.
+        nothing_failed = attempts.where(has_failed()).isEmpty()
+        failed = self._none(FAILURES) if nothing_failed else failures(attempts)
+        self._replace(FAILURES, failed, ended)
+        objectives = self._objectives()
+        counts = slo_counts(attempts, objectives) if objectives else self._none(SLO_COUNTS)
+        self._replace(SLO_COUNTS, counts, ended)
 
         dates = self._dates(self.touched.service | self.touched.backlog)
         pickups = median_pickups(self._days(LATENCY, dates))
@@ -156,6 +187,9 @@ class Build:
         self._cost(self._dates(self.touched.service))
 
     def _slo(self, dates: list[str] | None) -> None:
+        if not self._settings.slo:
+            self._replace(SLO, self._none(SLO), dates and p.days_from(dates, SLO_DAYS_BACK))
+            return
         if dates is None:
             self._replace(SLO, slo(self._tables.read(SLO_COUNTS), self._objectives()), None)
             return
@@ -175,6 +209,9 @@ class Build:
         self._replace(
             COST, cost(self._days(SERVICE, dates), bills, self._settings.cost.method), dates
         )
+
+    def _none(self, table: Table) -> DataFrame:
+        return self._spark.createDataFrame([], table.spark())
 
     def _objectives(self) -> list[Objective]:
         return [
@@ -219,15 +256,18 @@ def touched(tables: Tables, plan: BuildPlan) -> Touched:
     first_ready = F.least(F.coalesce("ready_at", "finished_at"), "finished_at")
     until = F.timestamp_micros(F.lit(plan.until))
     waits_from = F.greatest("at", "run_at")
-    found = (
-        _hours_of(attempts, "tasks", "submitted_at", "submitted_at")
-        .union(_hours_of(attempts, "service", F.least("started_at", "finished_at"), "finished_at"))
-        .union(_hours_of(attempts, "backlog", first_ready, "finished_at"))
-        .union(_hours_of(events, "tasks", "at", "at"))
-        .union(_hours_of(events.where(waits_from <= until), "backlog", waits_from, until))
-        .distinct()
-        .collect()  # one row for each hour touched
+    of_attempts = attempts.transform(
+        _hours_of,
+        ("tasks", F.col("submitted_at"), F.col("submitted_at")),
+        ("service", F.least("started_at", "finished_at"), F.col("finished_at")),
+        ("backlog", first_ready, F.col("finished_at")),
     )
+    of_events = events.transform(
+        _hours_of,
+        ("tasks", F.col("at"), F.col("at")),
+        ("backlog", F.when(waits_from <= until, waits_from), until),
+    )
+    found = of_attempts.union(of_events).distinct().collect()  # one row for each hour touched
     hours: dict[str, set[str]] = {"tasks": set(), "service": set(), "backlog": set()}
     for row in found:
         hours[row["what"]].add(row["hour"])
@@ -259,15 +299,25 @@ def hours_between(first: int, last: int) -> list[str]:
     return [p.hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]
 
 
-def _hours_of(rows: DataFrame, what: str, first: str | Column, last: str | Column) -> DataFrame:
-    begin, end = F.date_trunc("hour", first), F.date_trunc("hour", last)
+def _hours_of(rows: DataFrame, *spans: tuple[str, Column, Column]) -> DataFrame:
+    """Return (what, hour) of the hours that the spans of the rows touch. A span is what it touches,
+    its first and its last instant; it touches nothing if one is null."""
+    each = F.array(
+        *(
+            F.struct(
+                F.lit(what).alias("what"),
+                F.date_trunc("hour", first).alias("begin"),
+                F.date_trunc("hour", last).alias("end"),
+            )
+            for what, first, last in spans
+        )
+    )
     return (
-        rows.select(begin.alias("begin"), end.alias("end"))
+        rows.select(F.inline(each))
         .where(F.col("begin") <= F.col("end"))
         .distinct()
         .select(
-            F.lit(what).alias("what"),
-            F.explode(F.sequence("begin", "end", F.expr("interval 1 hour"))).alias("at"),
+            "what", F.explode(F.sequence("begin", "end", F.expr("interval 1 hour"))).alias("at")
         )
         .select("what", F.date_format("at", "yyyy-MM-dd/HH").alias("hour"))
     )

@@ -7,6 +7,7 @@ are summed by second, then accumulated along each hour.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from pyspark.sql import Column as Expression
@@ -18,6 +19,7 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.silver import stays
 from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor, when
+from fairlead.pipeline.sorting import by_hour
 
 _OF_MINUTE = ("arrived", "arrived_us", "claimed", "strides", "depth")
 """Columns of `stays.CHANGES` that count in the minute of the change only."""
@@ -29,13 +31,16 @@ def backlog(
     since: datetime,
     until: datetime,
     known: datetime | None = None,
+    only: Collection[datetime] | None = None,
+    slices: int = 1,
 ) -> DataFrame:
     """Return rows of silver.backlog for the minutes in [since, until).
 
     attempts: sound rows of bronze.attempts. waiting: rows of `waiting`. Both may hold rows
     outside this interval. known: the instant up to which history is known (default: `until`); a
-    task that still waits is counted up to the minute of this instant. Raise ValueError for bounds
-    that are naive or not whole hours.
+    task that still waits is counted up to the minute of this instant. only: the hours in the
+    interval that are wanted, all by default. slices: number of tasks of Spark for an hour. Raise
+    ValueError for bounds that are naive or not whole hours.
     """
     first, end = to_micros(since), to_micros(until)
     if first % HOUR or end % HOUR:
@@ -47,10 +52,10 @@ def backlog(
                 stays.of_waiting, min(end, -(-to_micros(known or until) // MINUTE) * MINUTE)
             )
         )
-        .transform(stays.by_hour, first, end)
+        .transform(stays.by_hour, first, end, None if only is None else [*map(to_micros, only)])
         # Shuffle the rows once, while there is one row for each hour of a stay: no later step needs
         # rows of two hours.
-        .repartition("hour")
+        .transform(by_hour, slices, "queue", "fairness_key")
         .transform(stays.changes)
         .transform(_minutes)
         .transform(_running_totals)

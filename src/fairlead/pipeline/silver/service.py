@@ -8,17 +8,18 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
+from fairlead.pipeline.sorting import SLICE, by_hour
 
 WINDOW_S = 60
 _WINDOW_US = WINDOW_S * 1_000_000
 _HOUR_US = 60 * _WINDOW_US
 
 
-def service(attempts: DataFrame) -> DataFrame:
+def service(attempts: DataFrame, slices: int = 1) -> DataFrame:
     """Return rows of silver.service from sound rows of bronze.attempts.
 
     A run may last over many windows. An attempt without a run adds nothing. A run of length zero
-    counts as started and finished in its window.
+    counts as started and finished in its window. slices: number of tasks of Spark for an hour.
     """
     window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
     ends_here = window == F.col("last")
@@ -26,8 +27,8 @@ def service(attempts: DataFrame) -> DataFrame:
         attempts.where(F.col("started_at").isNotNull())
         .transform(_pieces)
         .withColumn("hour", window - window % _HOUR_US)
-        .repartition("hour")
-        .groupBy("hour", "window", "queue", "fairness_key", "name")
+        .transform(by_hour, slices, "queue", "fairness_key", "name")
+        .groupBy(SLICE, "hour", "window", "queue", "fairness_key", "name")
         .agg(
             F.max("weight").alias("weight"),
             F.sum(busy).alias("busy_us"),

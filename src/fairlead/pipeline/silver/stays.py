@@ -7,11 +7,13 @@ hour need only the stays that overlap the hour.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.sorting import SORTER, sorter
+from fairlead.pipeline.sorting import SLICE, SORTER, sorter
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
@@ -20,7 +22,7 @@ HOUR = 60 * MINUTE
 BEFORE = -MINUTE
 """Offset of all instants before the hour."""
 
-IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
+IN_HOUR = (SORTER, "hour", SLICE, "queue", "fairness_key")
 """Columns that identify the hour of a key; `hour` in microseconds since the epoch."""
 
 CHANGES = ("arrived", "arrived_us", "claimed", "strides", "depth", "work", "running", "run_from")
@@ -96,19 +98,23 @@ def of_waiting(waiting: DataFrame, end: int) -> DataFrame:
     )
 
 
-def by_hour(stays: DataFrame, first: int, end: int) -> DataFrame:
-    """Return one row for each hour in [first, end) that a stay touches."""
+def by_hour(
+    stays: DataFrame, first: int, end: int, only: Collection[int] | None = None
+) -> DataFrame:
+    """Return one row for each hour in [first, end) that a stay touches; with `only`, for those of
+    these hours."""
     end_of_stay = F.greatest("left", "finish")
     hours = F.sequence(
         F.greatest(floor(F.col("ready"), HOUR), F.lit(first)),
         F.least(floor(end_of_stay, HOUR), F.lit(end - HOUR)),
         F.lit(HOUR),
     )
-    return (
-        stays.where((F.col("ready") < end) & (end_of_stay >= first))
-        .withColumn("hour", F.explode(hours))
-        .withColumn(SORTER, sorter("hour", "queue", "fairness_key"))
+    touched = stays.where((F.col("ready") < end) & (end_of_stay >= first)).withColumn(
+        "hour", F.explode(hours)
     )
+    if only is not None:
+        touched = touched.where(F.col("hour").isin(*only))
+    return touched.withColumn(SORTER, sorter("hour", "queue", "fairness_key"))
 
 
 def changes(stays: DataFrame) -> DataFrame:

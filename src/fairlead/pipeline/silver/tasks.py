@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
-from fairlead.pipeline.sorting import SORTER, sorter
+from fairlead.pipeline.sorting import SLICE, SORTER, by_hour, sorter
 
 SHORTEST_RUN_US = 10_000_000
 """Least run time in the slowdown, in microseconds. Without this bound, a task of a millisecond
@@ -20,12 +20,12 @@ _CONSTANT = ("queue", "name", "fairness_key", "weight", "priority", "submitted_a
 _ENDED = ("DONE", "FAILED", "CANCELLED", "ERROR")
 
 
-def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
+def tasks(attempts: DataFrame, events: DataFrame, slices: int = 1) -> DataFrame:
     """Return rows of silver.tasks.
 
     attempts: sound rows of bronze.attempts. events: rows of bronze.events, of which only
     `submitted` is used, for tasks without an attempt. Either may lack a task. The attempts decide
-    for a task that is in both.
+    for a task that is in both. slices: number of tasks of Spark for an hour.
     """
     return (
         attempts.transform(_attempted)
@@ -33,9 +33,9 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
         # Most tasks have one attempt, so summing before the shuffle would only sort all rows once
         # more.
         .withColumn("hour", F.date_trunc("hour", "submitted_at"))
-        .repartition("hour")
+        .transform(by_hour, slices, *TASKS.key)
         .withColumn(SORTER, sorter(*TASKS.key))
-        .groupBy(SORTER, *TASKS.key, "hour")
+        .groupBy(SORTER, *TASKS.key, "hour", SLICE)
         .agg(
             F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias(
                 "latest"

@@ -6,10 +6,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS
+
 
 def waiting(tasks: DataFrame) -> DataFrame:
-    """Return (queue, fairness_key, weight, ready_at) of the tasks of silver.tasks without a
-    finished attempt: tasks whose first run has not begun or has not ended."""
-    return tasks.where(F.col("last_finished_at").isNull()).select(
-        "queue", "fairness_key", "weight", F.col("first_ready_at").alias("ready_at")
+    """Return the rows of silver.open_tasks: the tasks of silver.tasks without a finished attempt,
+    whose first run has not begun or has not ended."""
+    return (
+        tasks.where(F.col("last_finished_at").isNull())
+        .withColumn("ready_at", F.col("first_ready_at"))
+        .select(*OPEN_TASKS.column_names)
     )
