@@ -1,0 +1,2 @@
+"""The lake as Iceberg tables in a catalog: read and written by PyIceberg, without Spark and without
+a JVM."""
