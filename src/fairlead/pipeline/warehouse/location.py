@@ -29,11 +29,13 @@ ICEBERG, SQLITE_JDBC, POSTGRES_JDBC = "1.12.0", "3.54.1.0", "42.7.14"
 _RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}"
 _AWS = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}"
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_FILE_IO = "fairlead.pipeline.warehouse.durable_io.DurableFileIO"
 _BUSY_SECONDS = 60
 """Seconds for which a commit waits for another writer of a SQLite catalog."""
 
 _KINDS = ("sqlite", "postgresql", "rest+https", "rest+http", "glue", "hive")
 _OBJECT_STORES = ("s3",)
+_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REFUSED = frozenset("?#%*")
 """Signs that no folder of a lake may have: engines differ on them."""
 
@@ -46,7 +48,7 @@ class Location:
     """URL of the lake, without a slash at the end: file:///folder or s3://bucket/prefix."""
     catalog: str = field(repr=False)
     """URL of the catalog; it may hold a password."""
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables with the region and endpoint of the object store."""
 
     @classmethod
@@ -70,7 +72,10 @@ class Location:
                     " FAIRLEAD_CATALOG, as in postgresql://host/database"
                 )
             catalog = f"sqlite:///{url.removeprefix('file://')}/catalog.db"
-        found = cls(url, catalog, os.environ if environment is None else environment)
+        variables = os.environ if environment is None else environment
+        found = cls(
+            url, catalog, {name: variables[name] for name in _VARIABLES if name in variables}
+        )
         found._check()
         return found
 
@@ -99,7 +104,7 @@ class Location:
 
     def pyiceberg(self) -> dict[str, str]:
         """Return the properties of a PyIceberg catalog, which must have the name `CATALOG`."""
-        found = {"warehouse": self.lake}
+        found = {"warehouse": self.lake, "py-io-impl": _FILE_IO}
         parts = self._parts
         match self._kind:
             case "sqlite":
