@@ -57,6 +57,34 @@ def spark(
     spark.stop()
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Yield the URL of an S3 endpoint on loopback."""
+    moto = pytest.importorskip("moto.server", reason="pip install 'moto[s3,server]'")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_lake(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of a lake in a new bucket; the variables of AWS lead to its endpoint."""
+    import boto3
+
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"lake-{next(_numbers)}"
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/tables"
+
+
 @pytest.fixture
 def catalog(spark: SparkSession, iceberg_jar: Path | Exception) -> str:
     """Name of a new namespace of the Iceberg catalog."""

@@ -388,6 +388,24 @@ def test_a_commit_during_a_sweep_loses_no_file(
     assert ids(table) == [0, 1]
 
 
+def test_an_exporter_forgets_old_snapshots_now_and_then(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
+    assert add(table, 0)
+    for number in range(62):
+        assert table.append([], {"store": str(number)}, table.state())
+    before = table.state().snapshot
+    table.tend(now())
+    assert table.state().snapshot == before
+    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(snapshots) == 63
+    table.tend(now() + 2 * HOUR)
+    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(snapshots) == 1
+    assert ids(table) == [0]
+    table.tend(now() + 27 * HOUR)  # too few to forget
+    assert len(lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots) == 1
+
+
 class Killed(BaseException):
     """End of a process between two steps."""
 

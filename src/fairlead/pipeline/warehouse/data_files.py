@@ -25,8 +25,7 @@ from fairlead.pipeline.warehouse.layout import part_name, split
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file in the store that no snapshot lists yet. It can be sent to the process that commits
-    it."""
+    """A file that no snapshot lists yet, as the process that commits the file needs it."""
 
     path: str
     number: int | None

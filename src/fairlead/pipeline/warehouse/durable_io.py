@@ -16,6 +16,7 @@ class DurableFileIO(PyArrowFileIO):
     """Files of PyArrow; those in a folder of this machine are flushed when they are closed."""
 
     def new_output(self, location: str) -> PyArrowFile:
+        """Return a file to write."""
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != "file":
             return super().new_output(location)

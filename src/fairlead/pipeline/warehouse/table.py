@@ -30,11 +30,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import (
+    DAY_US,
     NO_RETRIES,
     missing_columns,
     part_name,
@@ -46,6 +48,9 @@ from fairlead.pipeline.warehouse.location import NAMESPACE, Location, flat_name
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
+
+_MANY = 60
+"""Snapshots that are worth a commit to forget them."""
 
 CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
 
@@ -302,6 +307,20 @@ class WarehouseTable:
             assert stored is not None
             listed = sweeping.reachable(stored)
             return sum(sweeping.remove(stored.io, path) for path in sorted(found - listed))
+
+    def tend(self, now: int) -> None:
+        """Forget snapshots older than an hour, and remove files that no snapshot has listed for a
+        day, whenever 60 snapshots can be forgotten: hourly, with a commit a minute.
+
+        A snapshot whose files were replaced stays for a day, so that its readers can end.
+        """
+        stored = self._load()
+        old = (now - HOUR_US, now - DAY_US)
+        if stored is None:
+            return
+        if len(sweeping.expired(stored.metadata, *(at // 1000 for at in old))) >= _MANY:
+            self.expire(*old)
+            self.sweep(now - DAY_US)
 
     # one commit -----------------------------------------------------------------------------------
 
