@@ -1,8 +1,8 @@
-"""The jars with which Spark reads and writes Iceberg: Iceberg itself (48 MB), the JDBC drivers of its
-catalogs (13 MB), and the client of object stores (69 MB).
+"""The jars with which Spark reads and writes Iceberg: Iceberg itself (48 MB), the JDBC drivers of
+its catalogs (13 MB), and the client of object stores (69 MB).
 
-`python -m services.iceberg` fetches Iceberg and the drivers, and prints their paths; with `aws`, the
-client of object stores too.
+`python -m services.iceberg` fetches Iceberg and prints its path; `catalogs` and `aws` after it add
+the drivers and the client, with commas between the paths, as `spark.jars` takes them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ def settings(jar: Path, catalog: str, warehouse: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     try:
-        print(jar(), *catalog_jars(), sep="\n")
+        found = [jar()]
+        if "catalogs" in sys.argv[1:]:
+            found += catalog_jars()
         if "aws" in sys.argv[1:]:
-            print(aws_jar())
+            found.append(aws_jar())
+        print(*found, sep=",")
     except MissingProgram as missing:
         sys.exit(str(missing))
