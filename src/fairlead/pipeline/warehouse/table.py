@@ -236,15 +236,15 @@ class WarehouseTable:
             paths, schema=schema, format=parquet, filesystem=io.fs_by_scheme(scheme, netloc)
         )
 
-    def changed(self, since: int) -> set[str] | None:
-        """Return the partitions whose files differ from those of the snapshot `since`, or None if
-        that snapshot is gone. A compaction (a snapshot of the kind `replace`) changes no partition
-        while the snapshots in between exist."""
+    def changed(self, since: int, until: int | None = None) -> set[str] | None:
+        """Return the partitions whose files differ between the snapshots `since` and `until`
+        (default: the present one), or None if `since` is gone. A compaction (a snapshot of the kind
+        `replace`) changes no partition while the snapshots in between exist."""
         stored = self._load()
         before = None if stored is None else stored.metadata.snapshot_by_id(since)
         if stored is None or before is None:
             return None
-        between = _between(stored.metadata, since)
+        between = _between(stored.metadata, since, until)
         if between is not None:
             return {
                 data_files.facts_of(self.table, stored, entry.data_file).part
@@ -257,7 +257,7 @@ class WarehouseTable:
                 and entry.snapshot_id == snapshot.snapshot_id
             }
         old = {file.path: file.part for file in self._files(stored, None, since)}
-        new = {file.path: file.part for file in self._files(stored, None, None)}
+        new = {file.path: file.part for file in self._files(stored, None, until)}
         return {(old | new)[path] for path in old.keys() ^ new.keys()}
 
     # housekeeping ---------------------------------------------------------------------------------
@@ -480,10 +480,11 @@ def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
     }
 
 
-def _between(metadata: TableMetadata, since: int) -> list[Snapshot] | None:
-    """Return the snapshots after `since` up to the present one; None if one of them is gone."""
+def _between(metadata: TableMetadata, since: int, until: int | None) -> list[Snapshot] | None:
+    """Return the snapshots after `since` up to `until`, by default the present one; None if one of
+    them is gone."""
     found = []
-    snapshot = metadata.current_snapshot()
+    snapshot = metadata.current_snapshot() if until is None else metadata.snapshot_by_id(until)
     while snapshot is not None and snapshot.snapshot_id != since:
         found.append(snapshot)
         parent = snapshot.parent_snapshot_id
