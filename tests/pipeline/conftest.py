@@ -15,6 +15,8 @@ pytest.importorskip("pyspark", reason="pip install 'fairlead[pipeline]'")
 from pyspark.sql import SparkSession
 
 from fairlead.pipeline.session import session
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
 
 _numbers = itertools.count(1)
@@ -42,8 +44,21 @@ def iceberg_jar() -> Path | Exception:
 
 
 @pytest.fixture(scope="session")
+def catalog_jars(iceberg_jar: Path | Exception) -> list[Path] | Exception:
+    """Return the drivers of Iceberg's catalogs, or the error about their absence."""
+    try:
+        return iceberg.catalog_jars()
+    except (MissingProgram, RuntimeError) as missing:
+        if os.environ.get("FAIRLEAD_REQUIRE_ICEBERG", "0") != "0":
+            raise
+        return missing
+
+
+@pytest.fixture(scope="session")
 def spark(
-    iceberg_jar: Path | Exception, tmp_path_factory: pytest.TempPathFactory
+    iceberg_jar: Path | Exception,
+    catalog_jars: list[Path] | Exception,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     """Spark session of all tests. No jar can be added after its start, so either all tests have the
     Iceberg catalog or none has."""
@@ -52,9 +67,39 @@ def spark(
         settings |= iceberg.settings(
             iceberg_jar, "lake", tmp_path_factory.mktemp("iceberg") / "warehouse"
         )
+        if not isinstance(catalog_jars, Exception):
+            settings["spark.jars"] = ",".join(map(str, [iceberg_jar, *catalog_jars]))
     spark = session("local[2]", "fairlead tests", settings)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Yield the URL of an S3 endpoint on loopback."""
+    moto = pytest.importorskip("moto.server", reason="pip install 'moto[s3,server]'")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_lake(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of a lake in a new bucket; the variables of AWS lead to its endpoint."""
+    import boto3
+
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"lake-{next(_numbers)}"
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/tables"
 
 
 @pytest.fixture
@@ -63,3 +108,32 @@ def catalog(spark: SparkSession, iceberg_jar: Path | Exception) -> str:
     if not isinstance(iceberg_jar, Path):
         pytest.skip(str(iceberg_jar).splitlines()[0])
     return f"lake.test_{next(_numbers)}"
+
+
+@pytest.fixture
+def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty Iceberg catalog: a file of SQLite, or with the parameter "postgres" a new
+    database of PostgreSQL."""
+    if getattr(request, "param", "sqlite") == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path}/lake/catalog.db"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, catalog_url: str) -> Warehouse:
+    """An empty lake in Iceberg, in a folder."""
+    return Warehouse(Location.of(tmp_path / "lake", catalog_url))
+
+
+@pytest.fixture
+def on_warehouse(
+    spark: SparkSession, warehouse: Warehouse, catalog_jars: list[Path] | Exception
+) -> SparkSession:
+    """Spark session of this test that knows the catalog of the lake."""
+    if isinstance(catalog_jars, Exception):
+        pytest.skip(str(catalog_jars).splitlines()[0])
+    own = spark.newSession()
+    for name, value in warehouse.location.spark(catalog_jars).items():
+        if name.startswith("spark.sql.catalog."):
+            own.conf.set(name, value)
+    return own

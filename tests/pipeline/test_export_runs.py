@@ -41,6 +41,9 @@ from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
 from fairlead.pipeline.lake import durable  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.lake.table import LakeTable  # noqa: E402
+from fairlead.pipeline.warehouse.location import Location  # noqa: E402
+from fairlead.pipeline.warehouse.table import WarehouseTable  # noqa: E402
+from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.statements import Statement  # noqa: E402
 from tests import tiers  # noqa: E402
@@ -60,7 +63,7 @@ class Kit:
         self.database = self.store.database
         self.schedules: list[CassandraScheduleStore] = []
         self.schedule = self.open()
-        self.lake = Lake(folder)
+        self.lake: Any = Lake(folder)
         self.range_ids: dict[PartitionKey, int] = {}
 
     def open(self) -> CassandraScheduleStore:
@@ -91,6 +94,11 @@ class Kit:
 
     def exported(self) -> list[tuple[str, int]]:
         """Return the id and attempt of each run in the lake."""
+        if isinstance(self.lake, Warehouse):
+            rows = self.lake.table(ATTEMPTS).load()
+            return sorted(
+                zip(rows["task_id"].to_pylist(), rows["attempt"].to_pylist(), strict=True)
+            )
         table = self.lake.table(ATTEMPTS)
         manifest = table.manifests.newest()
         table.check(manifest)
@@ -147,6 +155,29 @@ async def test_each_run_is_exported_once_with_all_its_columns(kit: Kit) -> None:
     assert row["trigger_path"] == "hook"
     assert row["seq"] == NOW
     assert await exports(kit) == 0
+
+
+async def test_runs_are_exported_once_to_iceberg_tables_also_by_two_exporters(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.lake = Warehouse(Location.of(tmp_path / "iceberg"))
+    runs = await kit.run(FIRST, ends(10)) + await kit.run(SECOND, ends(10, SECOND))
+    other, write, wrote = kit.exporter(), WarehouseTable.write, []
+
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
+        written = write(table, *args)
+        wrote.append(written)
+        if len(wrote) == 1:
+            other.round(batches=1)  # between the files and the commit of the first exporter
+        return written
+
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    assert await exports(kit) == 20 - ROWS
+    assert kit.exported() == sorted(runs)
+    runs += await kit.run(FIRST, ends(6, first=10))
+    assert await asyncio.to_thread(kit.exporter().behind) == 6
+    assert await exports(kit) == 6
+    assert kit.exported() == sorted(runs)
 
 
 async def test_later_rounds_export_only_what_is_new(kit: Kit) -> None:

@@ -26,15 +26,15 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.lake.table import LakeTable
-from fairlead.pipeline.landing import land, take_away
+from fairlead.pipeline.landing import BronzeState, BronzeTable, bronze_of
 from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 log = logging.getLogger("fairlead.export")
 
@@ -69,7 +69,7 @@ class Exporter:
     def __init__(
         self,
         history: HistoryStore,
-        lake: Lake,
+        lake: Lake | Warehouse,
         clock: Clock,
         rows: int = ROWS,
         attempts: Attempts = "unless streamed",
@@ -80,7 +80,7 @@ class Exporter:
         self._rows = rows
         self._lake = lake
         self._mode = attempts
-        self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
+        self._attempts, self._events = bronze_of(lake, ATTEMPTS), bronze_of(lake, EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(
@@ -111,6 +111,8 @@ class Exporter:
                     break
             else:
                 more = True
+        for table in (self._attempts, self._events):
+            table.tend(self._clock.now())
         attempts, events, files = (
             moved["attempts"],
             moved["events"] + moved["submitted"],
@@ -120,7 +122,7 @@ class Exporter:
             log.info(
                 "history exported", extra={"attempts": attempts, "events": events, "files": files}
             )
-        topic = next(iter(topics_of(self._attempts.manifests.newest(), store_id)), None)
+        topic = next(iter(topics_of(self._attempts.state(), store_id)), None)
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
     def behind(self) -> int:
@@ -128,14 +130,14 @@ class Exporter:
         store_id = self._read(self._history.store_id())
         until: Position = self._read(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
-        cursor = store_position(self._attempts.manifests.newest(), store_id)
+        cursor = store_position(self._attempts.state(), store_id)
         return int(self._read(self._history.attempts_between(cursor, last)).rows)
 
     def _register(self, store_id: str) -> None:
-        name, attempts = self._readers["attempts"], self._attempts.manifests
-        before = store_position(attempts.newest(), store_id)
+        name, attempts = self._readers["attempts"], self._attempts
+        before = store_position(attempts.state(), store_id)
         reader = self._read(self._history.reader(name))
-        cursor = store_position(attempts.newest(), store_id)
+        cursor = store_position(attempts.state(), store_id)
         self._save_position("attempts", cursor)
         self._save_position("events", START)
         # The store may have deleted exported rows after it dropped this reader, so compare only
@@ -153,8 +155,8 @@ class Exporter:
             )
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
-    def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Position:
-        text = table.manifests.newest().cursors.get(f"{store_id}/{feed}")
+    def _horizon(self, feed: Feed, table: BronzeTable, store_id: str) -> Position:
+        text = table.state().cursors.get(f"{store_id}/{feed}")
         horizon: Position = self._read(self._history.horizon(feed))
         if text is not None and Position.of(text) >= horizon:
             raise CheckFailed(
@@ -198,8 +200,8 @@ class Exporter:
         and files."""
         cursor = f"{store_id}/{feed.name}"
         while True:
-            manifest = feed.table.manifests.newest()
-            before, stones = manifest.cursors.get(cursor), manifest.erased
+            manifest = feed.table.state()
+            before = manifest.cursors.get(cursor)
             if feed.name == "attempts" and self._is_streamed(manifest, store_id):
                 return 0, 0
             rows = self._read(feed.read(before))
@@ -213,40 +215,29 @@ class Exporter:
                 new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
                 moves |= release(manifest, store_id, Position.of(last))
             batch = feed.as_table(store_id, new, self._clock.now())
-            landed = land(
-                self._lake,
-                feed.table,
-                batch,
-                f"{store_id}-{feed.name}-{first}-{last}",
-                stones,
-                hashing,
-            )
-            done = feed.table.append(
-                landed.written,
-                moves,
-                self._clock.now(),
-                landed.noted,
-                stones,
-                # Refuse the update when a stream has exported some of these rows in the meantime.
-                only_if=lambda now, seen=topics: topics_of(now, store_id) == seen,  # type: ignore[misc]
-            )
-            if done is not None:
+            name = f"{store_id}-{feed.name}-{first}-{last}"
+            landed = feed.table.land(batch, name, manifest, hashing)
+            # Refused also when a stream has exported some of these rows in the meantime.
+            files = feed.table.append(landed, moves, manifest, self._clock.now())
+            if files is not None:
                 if feed.name in self._readers:
                     self._save_position(feed.name, Position.of(last))
-                return len(rows), len(landed.written)
-            take_away(feed.table, [landed])
+                return len(rows), files
+            feed.table.take_away(landed)
 
     def _release(self, store_id: str) -> None:
         """Remove this store from the cursors of its stream if the lake has all attempts of the
         store that the stream exported. Otherwise `_batch` removes the store, when it reaches the
         last of these attempts."""
         while True:
-            manifest = self._attempts.manifests.newest()
+            manifest = self._attempts.state()
             moves = release(manifest, store_id, store_position(manifest, store_id))
-            if not moves or self._attempts.append([], moves, self._clock.now()) is not None:
+            if not moves:
+                return
+            if self._attempts.append(None, moves, manifest, self._clock.now()) is not None:
                 return
 
-    def _is_streamed(self, manifest: Manifest, store_id: str) -> bool:
+    def _is_streamed(self, manifest: BronzeState, store_id: str) -> bool:
         """Return whether a stream exports the attempts, so that this exporter must not."""
         if not topics_of(manifest, store_id):
             return self._mode == "never"
@@ -266,7 +257,7 @@ class _Feed(NamedTuple):
     """Sequence of rows of the store that is exported in order."""
 
     name: str
-    table: LakeTable
+    table: BronzeTable
     read: Callable[[str | None], Steps[Sequence[Row]]]
     """Read the next rows after a cursor."""
     position_of: Callable[[Row], str]

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,10 +25,12 @@ from fairlead.pipeline.export import ROWS, Exported
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.landing import land, take_away
+from fairlead.pipeline.landing import BronzeState, bronze_of
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
 from fairlead.ports.statements import Row
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 log = logging.getLogger("fairlead.export")
 
@@ -40,13 +43,15 @@ class RunExporter:
     """Exporter of the runs of ordered queues. Several exporters may run on one history and one
     lake."""
 
-    def __init__(self, history: RunHistory, lake: Lake, clock: Clock, rows: int = ROWS) -> None:
+    def __init__(
+        self, history: RunHistory, lake: Lake | Warehouse, clock: Clock, rows: int = ROWS
+    ) -> None:
         self._history = history
         self._read = history.database.read_now
         self._lake = lake
         self._clock = clock
         self._rows = rows
-        self._table = lake.table(ATTEMPTS)
+        self._table = bronze_of(lake, ATTEMPTS)
         self._registered: dict[PartitionKey, tuple[int, float]] = {}
         """Instants that the history knows of this reader, by partition, each with the monotonic
         time of the registration."""
@@ -78,6 +83,7 @@ class RunExporter:
         else:
             more = True
         if attempts:
+            self._table.tend(self._clock.now())
             self._register(store_id, horizons)
             log.info("history exported", extra={"attempts": attempts, "events": 0, "files": files})
         return Exported(attempts, 0, files, round(time.monotonic() - started, 3), more)
@@ -86,7 +92,7 @@ class RunExporter:
         """Return the number of runs below the horizons that are not exported yet, by a read of all
         of them."""
         store_id = self._read(self._history.store_id())
-        manifest = self._table.manifests.newest()
+        manifest = self._table.state()
         found = 0
         for partition, horizon in self._read(self._history.horizons()).items():
             cursor = _cursor(manifest, _name(store_id, partition))
@@ -103,22 +109,20 @@ class RunExporter:
         """Export the next runs, except those of erased keys; return the numbers of rows and
         files."""
         while True:
-            manifest = self._table.manifests.newest()
+            manifest = self._table.state()
             rows, moves = self._next(store_id, horizons, manifest)
             if not moves:
                 return 0, 0
             batch = attempts_table(store_id, rows, self._clock.now())
             name = f"{store_id}-runs-{self._clock.now()}"
-            landed = land(self._lake, self._table, batch, name, manifest.erased, hashing)
-            done = self._table.append(
-                landed.written, moves, self._clock.now(), landed.noted, manifest.erased
-            )
-            if done is not None:
-                return len(rows), len(landed.written)
-            take_away(self._table, [landed])
+            landed = self._table.land(batch, name, manifest, hashing)
+            files = self._table.append(landed, moves, manifest, self._clock.now())
+            if files is not None:
+                return len(rows), files
+            self._table.take_away(landed)
 
     def _next(
-        self, store_id: str, horizons: dict[PartitionKey, int], manifest: Manifest
+        self, store_id: str, horizons: dict[PartitionKey, int], manifest: BronzeState
     ) -> tuple[Sequence[Row], dict[str, tuple[str | None, str | None]]]:
         """Return the next runs of all partitions, and the moves of cursors that export them."""
         found: list[Row] = []
@@ -137,7 +141,7 @@ class RunExporter:
 
     def _register(self, store_id: str, horizons: dict[PartitionKey, int]) -> None:
         """Tell the history through which instants the lake has its runs, where it does not know."""
-        manifest, now = self._table.manifests.newest(), time.monotonic()
+        manifest, now = self._table.state(), time.monotonic()
         news = {}
         for partition in horizons:
             through = _cursor(manifest, _name(store_id, partition)).done
@@ -153,7 +157,7 @@ def _name(store_id: str, partition: PartitionKey) -> str:
     return f"{store_id}/runs/{partition.queue}/{partition.partition}"
 
 
-def _cursor(manifest: Manifest, name: str) -> RunCursor:
+def _cursor(manifest: BronzeState, name: str) -> RunCursor:
     """Return a cursor of the manifest. Raise BrokenLake if it cannot be read."""
     text = manifest.cursors.get(name)
     try:

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.lake import HASH_MARK, Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
 """Fewest bytes of a secret; a shorter secret could be guessed."""
 
-_MARK = "_hashed"
 _CURE = f"set {SECRET_FILE} to the path of a file with the secret, or {SECRET} to the secret itself"
 
 
@@ -70,7 +70,7 @@ class Hashing:
             rows = rows.set_column(position, rows.schema.field(position), made_column)
         return rows
 
-    def proof(self, lake: Lake) -> str:
+    def proof(self, lake: Lake | Warehouse) -> str:
         """Return a proof of this secret for this lake."""
         return self._digest(f"lake {lake.identity}").hex()
 
@@ -88,30 +88,32 @@ def is_hashed(lake: Lake) -> bool:
 
 def is_hashed_at(root: Path) -> bool:
     """Return whether the keys of the lake in this folder are digests."""
-    return (root / _MARK).exists()
+    return (root / HASH_MARK).exists()
 
 
-def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing | None:
+def hashing_of(
+    lake: Lake | Warehouse, environment: Mapping[str, str] = os.environ
+) -> Hashing | None:
     """Return the hashing of the keys of this lake; None without hashing.
 
     Raise ConfigurationError when the secret is missing or is not the one of the lake.
     """
-    mark = lake.root / _MARK
-    if not mark.exists():
+    proof = lake.hash_proof
+    if proof is None:
         return None
     found = _secret(environment)
     if found is None:
         raise ConfigurationError(
-            f"the keys of lake {lake.root} are hashed, and there is no secret: {_CURE}"
+            f"the keys of lake {lake.shown} are hashed, and there is no secret: {_CURE}"
         )
-    if not hmac.compare_digest(found.proof(lake), mark.read_text()):
+    if not hmac.compare_digest(found.proof(lake), proof):
         raise ConfigurationError(
-            f"the keys of lake {lake.root} are hashed with another secret: {_CURE}"
+            f"the keys of lake {lake.shown} are hashed with another secret: {_CURE}"
         )
     return found
 
 
-def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing:
+def start_hashing(lake: Lake | Warehouse, environment: Mapping[str, str] = os.environ) -> Hashing:
     """Hash the keys of this lake from now on; a repeated call changes nothing.
 
     Raise ConfigurationError without a secret, with a secret other than that of the lake, and for a
@@ -125,12 +127,12 @@ def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Ha
         raise ConfigurationError(
             f"--hash-keys needs a secret: {_CURE}; to make one: openssl rand -hex 32"
         )
-    if any(lake.table(table).manifests.newest().rows for table in (ATTEMPTS, EVENTS)):
+    if any(lake.has_rows(table) for table in (ATTEMPTS, EVENTS)):
         raise ConfigurationError(
-            f"lake {lake.root} has clear keys already: export into a new one (--lake), and drop"
+            f"lake {lake.shown} has clear keys already: export into a new one (--lake), and drop"
             " the reader of the old one with `fairlead pipeline status --forget`"
         )
-    durable.create(lake.root / _MARK, found.proof(lake).encode())
+    lake.keep_hash_proof(found.proof(lake))
     again = hashing_of(lake, environment)  # another process may have stored another secret first
     assert again is not None
     return again

@@ -29,6 +29,7 @@ from fairlead.pipeline.iceberg_layout import (
     columns_of,
     create,
     during,
+    first_line,
     part_of,
     placed,
 )
@@ -88,7 +89,7 @@ class IcebergTables:
         except PySparkException as error:
             if error.getCondition() != "USER_RAISED_EXCEPTION":
                 raise
-            raise BrokenLake(_first_line(error)) from error
+            raise BrokenLake(first_line(error)) from error
         summary = F.col("summary")
         snapshot = self._spark.table(f"{self.name_of(table)}.snapshots").where(
             summary[_WRITE] == write
@@ -215,7 +216,7 @@ def _require(spark: SparkSession, catalog: str) -> None:
     except Exception as error:
         # Chain no cause: the text of Java may contain the password of the catalog.
         raise ConfigurationError(
-            f"catalog {name!r} cannot be opened: {hide_urls(_first_line(error))}; {help}"
+            f"catalog {name!r} cannot be opened: {hide_urls(first_line(error))}; {help}"
         ) from None
 
 
@@ -225,12 +226,3 @@ def check_warehouse(setting: str | None, kind: str | None) -> None:
     path = re.sub(r"^file:(//(?=/))?", "", setting or "")
     if path.startswith("/") or (path and kind == "hadoop" and ":" not in path):
         check_folder("warehouse", Path(path) / "metadata")
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error of Spark or Java."""
-    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    return next(
-        (line for line in lines if not line.startswith("An error occurred while calling")),
-        type(error).__name__,
-    )

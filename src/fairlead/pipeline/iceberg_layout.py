@@ -19,6 +19,9 @@ _KEPT_AS = {"smallint": "int", "tinyint": "int"}
 
 _TRANSFORM = {"hour": "hours", "date": "days"}
 
+_LAST_US = 253_402_300_799 * 1_000_000
+"""The last second of the year 9999, in microseconds since the epoch."""
+
 
 def create(table: Table, name: str) -> str:
     """Return the statement that creates the table, with the descriptions of the data dictionary."""
@@ -94,13 +97,22 @@ def during(table: Table, catalog: str, parts: Collection[str] | None) -> Column:
     others."""
     if not parts:
         return F.lit(parts is None)
+    instant = F.col(table.instant)
+    # Rows without an instant, and those of a wrong clock, belong to the first partition.
+    strays = (
+        instant.isNull()
+        | (instant < F.timestamp_micros(F.lit(0)))
+        | (instant > F.timestamp_micros(F.lit(_LAST_US)))
+    )
+    is_first = any(p.micros_of(part) == 0 for part in parts)
     if table.by == "hour":
         names = [str(p.micros_of(part) // p.HOUR_US) for part in parts]
     else:
         names = [f"DATE '{part}'" for part in parts]
-    return F.expr(
+    inside = F.expr(
         f"{catalog}.system.{_TRANSFORM[table.by]}({table.instant}) IN ({', '.join(names)})"
     )
+    return inside | strays if is_first else inside
 
 
 def part_of(table: Table) -> Column:
@@ -123,3 +135,12 @@ def _kept_as(column: OurColumn) -> str:
 def _literal(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of Spark or Java."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    return next(
+        (line for line in lines if not line.startswith("An error occurred while calling")),
+        type(error).__name__,
+    )

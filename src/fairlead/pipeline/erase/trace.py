@@ -17,7 +17,7 @@ from fairlead.pipeline.lake.table import HOUR, LakeTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READ = (
+READ = (
     "fairness_key",
     "queue",
     "name",
@@ -79,7 +79,7 @@ def trace(table: LakeTable, wanted: Wanted) -> Trace:
     found = Trace()
     manifest = table.manifests.newest()
     for part in manifest.parts:
-        rows = table.load(manifest, [part], list(_READ))
+        rows = table.load(manifest, [part], list(READ))
         found.add(rows.filter(is_of(ATTEMPTS, rows, wanted)))
     return found
 

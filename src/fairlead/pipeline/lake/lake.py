@@ -14,6 +14,8 @@ from fairlead.pipeline.schema import Table
 from fairlead.urls import shown_url
 
 _IDENTITY = "_lake"
+HASH_MARK = "_hashed"
+"""File with the proof of the secret of a hashed lake."""
 
 
 class Lake:
@@ -50,6 +52,25 @@ class Lake:
                     " file system with hard links"
                 ) from error
         return path.read_text()
+
+    @property
+    def shown(self) -> str:
+        """Lake for people."""
+        return str(self.root)
+
+    @property
+    def hash_proof(self) -> str | None:
+        """Proof of the secret by which keys are hashed; None in a lake with clear keys."""
+        mark = self.root / HASH_MARK
+        return mark.read_text() if mark.exists() else None
+
+    def keep_hash_proof(self, proof: str) -> None:
+        """Keep the proof of the secret, unless there is one."""
+        durable.create(self.root / HASH_MARK, proof.encode())
+
+    def has_rows(self, table: Table) -> bool:
+        """Return whether a table has rows."""
+        return self.table(table).manifests.newest().rows > 0
 
     @property
     def reader(self) -> str:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 
@@ -18,7 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def tombstone(lake: Lake, key: str) -> str:
+class WithIdentity(Protocol):
+    """A lake of either format."""
+
+    @property
+    def identity(self) -> str:
+        """Identity of the lake."""
+
+
+def tombstone(lake: WithIdentity, key: str) -> str:
     """Return a digest of the key, different in each lake. An owner of the lake who guesses a key
     can check it, but cannot list the keys."""
     return hmac.new(
@@ -51,7 +58,9 @@ def readmit(table: LakeTable, stones: Collection[str], now: int) -> bool:
     return table.manifests.update(change, now) is not None
 
 
-def parted(lake: Lake, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:
+def parted(
+    lake: WithIdentity, rows: pa.Table, stones: Collection[str]
+) -> tuple[pa.Table, pa.Table]:
     """Return the rows (with a `fairness_key`) to keep, and those of erased keys."""
     import pyarrow as pa
     import pyarrow.compute as pc

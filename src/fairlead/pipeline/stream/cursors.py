@@ -16,7 +16,7 @@ import msgspec
 from fairlead.model.fields import PositionText
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.landing import BronzeState
 from fairlead.pipeline.stream.messages import topic_partition
 from fairlead.ports.history import START, Position
 
@@ -53,7 +53,7 @@ def store_cursor(store_id: str) -> str:
     return f"{store_id}/attempts"
 
 
-def store_position(manifest: Manifest, store_id: str) -> Position:
+def store_position(manifest: BronzeState, store_id: str) -> Position:
     """Return the position up to which the lake has all attempts of the store."""
     name = store_cursor(store_id)
     try:
@@ -65,14 +65,14 @@ def store_position(manifest: Manifest, store_id: str) -> Position:
     return position
 
 
-def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
+def cursors_of(manifest: BronzeState, topic: str) -> dict[int, Cursor]:
     """Return the cursors of a topic, by partition."""
     return {
         partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic
     }
 
 
-def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]:
+def topics_of(manifest: BronzeState, store_id: str) -> dict[str, dict[int, Cursor]]:
     """Return the cursors of each topic that exports attempts of this store, by topic and
     partition. There is usually at most one topic."""
     found: dict[str, dict[int, Cursor]] = {}
@@ -82,7 +82,7 @@ def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]
     return found
 
 
-def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
+def topics_by_store(manifest: BronzeState) -> dict[str, set[str]]:
     """Return the topics that export attempts of each store, by store."""
     found: dict[str, set[str]] = {}
     for (topic, _), cursor in _all(manifest).items():
@@ -91,7 +91,7 @@ def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
     return found
 
 
-def streamed_test(manifest: Manifest, store_id: str) -> Callable[[Position, str], bool]:
+def streamed_test(manifest: BronzeState, store_id: str) -> Callable[[Position, str], bool]:
     """Return a function that takes the position and task id of an attempt of this store, and
     returns whether a topic has already brought the attempt to the lake."""
     topics = topics_of(manifest, store_id).values()
@@ -108,7 +108,7 @@ def streamed_test(manifest: Manifest, store_id: str) -> Callable[[Position, str]
 
 
 def release(
-    manifest: Manifest, store_id: str, through: Position
+    manifest: BronzeState, store_id: str, through: Position
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the moves of cursors that remove this store from its topics, or no moves if a topic
     has exported attempts beyond `through`."""
@@ -125,7 +125,7 @@ def release(
     return moves
 
 
-def _all(manifest: Manifest) -> dict[tuple[str, int], Cursor]:
+def _all(manifest: BronzeState) -> dict[tuple[str, int], Cursor]:
     found = {}
     for name, text in manifest.cursors.items():
         if name.startswith("kafka/"):

@@ -1,0 +1,178 @@
+"""Published builds: the snapshot of each table that readers see, so that they see one build, whole.
+
+One commit to the table `ops.builds` publishes all tables of a build: rows for people, and a
+property with the newest build for readers. Then `main` and the tag `published` of each table move
+to the build, for engines that do not know builds; `finish` completes that after a crash.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.snapshots import ancestors_of
+
+from fairlead.model.reading import json_reader
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+    from fairlead.pipeline.warehouse.table import TableState
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+BUILDS = Table(
+    "ops.builds",
+    "the snapshot of a table that readers of a build see",
+    key=("build_id", "table"),
+    instant="published_at",
+    by="date",
+    columns=(
+        Column("build_id", "string", "random id of the build"),
+        Column("published_at", "timestamp", "time at which the build was published"),
+        Column("table", "string", "name of the table"),
+        Column("snapshot_id", "bigint", "snapshot of the table in its Iceberg metadata"),
+        WRITTEN_UNDER,
+    ),
+)
+
+PUBLISHED = "published"
+"""Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
+
+BRANCH = "build_"
+"""Beginning of the name of a branch to which one job writes."""
+
+_NEWEST = "newest"
+_ATTEMPTS = 20
+"""Commits that `finish` tries when other writers are first."""
+
+
+class Build(msgspec.Struct, frozen=True):
+    """One published build."""
+
+    id: str = ""
+    snapshots: dict[str, int] = {}
+    """Snapshot of each built table, by the table's name."""
+    sources: dict[str, int] = {}
+    """Snapshot of each bronze table from which the build was made."""
+    edition: int = 0
+    settings: str = ""
+    """Digest of the settings that change the tables."""
+    until: int = 0
+    """Instant up to which the store's history was exported, in microseconds since the epoch."""
+
+    def after(self, snapshots: dict[str, int]) -> Build:
+        """Return a build with a new id, these snapshots, and otherwise those of this build."""
+        return msgspec.structs.replace(
+            self, id=uuid.uuid4().hex, snapshots={**self.snapshots, **snapshots}
+        )
+
+
+_decode = json_reader(Build)
+
+
+class Builds:
+    """The builds of a lake."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._table = warehouse.table(BUILDS)
+
+    def newest(self) -> tuple[Build, TableState]:
+        """Return the newest build, an empty one before the first, and the state with which
+        `publish` detects another publication. Raise BrokenLake, StoreUnavailable."""
+        state = self._table.state()
+        text = state.cursors.get(_NEWEST)
+        if text is None:
+            return Build(), state
+        try:
+            return _decode(text.encode()), state
+        except ValueError as error:
+            raise BrokenLake(f"{BUILDS.name}: the newest build cannot be read: {error}") from error
+
+    def publish(self, build: Build, seen: TableState, now: int) -> bool:
+        """Publish a build in one commit; return False and change nothing if another process has
+        published since `seen`.
+
+        now: microseconds since the epoch.
+        """
+        rows = [
+            {
+                "build_id": build.id,
+                "published_at": datetime.fromtimestamp(now / 1e6, UTC),
+                "table": name,
+                "snapshot_id": snapshot,
+                "schema_version": SCHEMA_VERSION,
+            }
+            for name, snapshot in sorted({**build.sources, **build.snapshots}.items())
+        ]
+        written = self._table.write(pa.Table.from_pylist(rows, BUILDS.arrow()), build.id, seen)
+        text = msgspec.json.encode(build).decode()
+        if self._table.append(written, {_NEWEST: text}, seen):
+            return True
+        self._table.take_away(written)
+        return False
+
+    def head(self, table: Table, branch: str) -> tuple[int, int]:
+        """Return the newest snapshot of a branch, and the number of rows that it added."""
+        stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
+        snapshot = stored.metadata.snapshot_by_id(stored.metadata.refs[branch].snapshot_id)
+        assert snapshot is not None and snapshot.summary is not None
+        return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
+
+    def finish(self, build: Build) -> None:
+        """Move `main` and the tag of each table to the build, where that is not done yet, and the
+        tag of each bronze table, so that the next build finds what has changed. Raise BrokenLake
+        when a snapshot of a built table is gone."""
+        for name, snapshot in sorted(build.snapshots.items()):
+            if not self._finish(name, snapshot, moves_main=True):
+                raise BrokenLake(
+                    f"{name}: the snapshot {snapshot} of the newest build is gone; run"
+                    " `fairlead pipeline build --full`"
+                )
+        for name, snapshot in sorted(build.sources.items()):
+            self._finish(name, snapshot, moves_main=False)
+
+    def _finish(self, name: str, snapshot: int, moves_main: bool) -> bool:
+        """Return False if the snapshot is gone."""
+        identifier = f"{NAMESPACE}.{name.replace('.', '_')}"
+        for _ in range(_ATTEMPTS):
+            table = self._warehouse.catalog.load_table(identifier)
+            if table.metadata.snapshot_by_id(snapshot) is None:
+                return False
+            try:
+                _move(table, snapshot, moves_main)
+            except CommitFailedException:
+                continue
+            return True
+        raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
+
+
+def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
+    """Move the tag and, with `moves_main`, `main` to the snapshot, and remove the branch that led
+    there, as far as that is not done yet."""
+    refs = table.metadata.refs
+    main = refs.get("main")
+    there = [name for name, ref in refs.items() if ref.snapshot_id == snapshot]
+    built = [name for name in there if name.startswith(BRANCH)]
+    moves_main = moves_main and (main is None or not _holds(table, main.snapshot_id, snapshot))
+    if not moves_main and not built and PUBLISHED in there:
+        return
+    with table.manage_snapshots() as manage:
+        if moves_main:
+            manage.set_current_snapshot(snapshot)
+        manage.create_tag(snapshot, PUBLISHED)
+        for name in built:
+            manage.remove_branch(name)
+
+
+def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:
+    """Whether `main` is the snapshot, or was made from it, as by a compaction in another engine."""
+    start = table.metadata.snapshot_by_id(main)
+    return any(each.snapshot_id == snapshot for each in ancestors_of(start, table.metadata))

@@ -1,0 +1,174 @@
+"""Data files: Parquet files of a table, written before a commit lists them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+from pyiceberg.types import TimestamptzType
+
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.layout import part_name, split
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file that no snapshot lists yet, as the process that commits the file needs it."""
+
+    path: str
+    number: int | None
+    """Number of its partition in Iceberg."""
+    rows: int
+    bytes: int
+    facts: dict[str, Any]
+    """Sizes, counts and bounds by column."""
+
+
+class TableFile(NamedTuple):
+    """A file of a snapshot."""
+
+    path: str
+    """URL of the file."""
+    part: str
+    """Name of its partition."""
+    rows: int
+    bytes: int
+    span: dict[str, tuple[int, int]]
+    """Least and greatest instant of each column, in microseconds."""
+
+
+def write(table: Table, stored: IcebergTable, rows: pa.Table, name: str) -> list[Written]:
+    """Write the rows, one file for each partition, with names that begin with `name`."""
+    schema = schema_to_pyarrow(stored.schema(), include_field_ids=True)
+    wanted = [schema.field(schema.get_field_index(field.name)) for field in stored.schema().fields]
+    return [
+        _write_one(stored, _cast(part, pa.schema(wanted)), number, name)
+        for number, part in split(table, rows)
+    ]
+
+
+def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
+    """Return the entry of a manifest for a written file."""
+    facts: Any = {
+        name: value if not isinstance(value, dict) else {int(key): v for key, v in value.items()}
+        for name, value in written.facts.items()
+    }
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=written.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(written.number),
+        file_size_in_bytes=written.bytes,
+        sort_order_id=None,
+        spec_id=stored.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **facts,
+    )
+
+
+def entries(snapshot: Snapshot, io: FileIO) -> Iterator[ManifestEntry]:
+    """Yield the files of a snapshot. Raise BrokenLake for files of deletes, which no engine of
+    ours writes."""
+    for manifest in snapshot.manifests(io):
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+            if entry.data_file.content != DataFileContent.DATA:
+                raise BrokenLake(
+                    f"{entry.data_file.file_path} is a file of deletes, which a list of Parquet"
+                    " files cannot show: rewrite the table with write.delete.mode=copy-on-write"
+                )
+            yield entry
+
+
+def facts_of(table: Table, stored: IcebergTable, file: DataFile) -> TableFile:
+    """Return what readers need of a file."""
+    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
+    span: dict[str, tuple[int, int]] = {}
+    for field in stored.schema().fields:
+        if field.field_id in lower and isinstance(field.field_type, TimestamptzType):
+            low, high = (from_bytes(field.field_type, at[field.field_id]) for at in (lower, upper))
+            span[field.name] = (int(low), int(high))
+    number = file.partition[0] if len(file.partition) else None
+    return TableFile(
+        file.file_path,
+        part_name(table, number),
+        file.record_count,
+        file.file_size_in_bytes,
+        span,
+    )
+
+
+def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: str) -> Written:
+    # The name of a partition is no part of the path: instants of a wrong clock have none.
+    path = f"{stored.location()}/data/{name}-{uuid.uuid4().hex[:12]}.parquet"
+    footers: list[pq.FileMetaData] = []
+    with stored.io.new_output(path).create(overwrite=False) as stream:
+        pq.write_table(
+            rows,
+            stream,
+            compression="zstd",
+            coerce_timestamps="us",
+            store_schema=False,
+            metadata_collector=footers,
+        )
+        size = stream.tell()
+    [footer] = footers
+    facts = _facts(stored.schema(), rows, footer)
+    return Written(path, number, rows.num_rows, size, facts)
+
+
+def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
+    """Return sizes and counts by column, and bounds of instants, which may be beyond those of
+    Python. Texts have no bounds, so that no key of a tenant is in the metadata."""
+    import pyarrow.compute as pc
+
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    sizes: dict[int, int] = {}
+    nulls: dict[int, int] = {}
+    lower: dict[int, bytes] = {}
+    upper: dict[int, bytes] = {}
+    for position, field in enumerate(schema.fields):
+        number, values = field.field_id, rows.column(position)
+        sizes[number] = sum(group.column(position).total_compressed_size for group in groups)
+        nulls[number] = values.null_count
+        if isinstance(field.field_type, TimestamptzType) and values.null_count < len(values):
+            ends: Any = pc.min_max(values.cast(pa.int64()))
+            lower[number] = to_bytes(field.field_type, ends["min"].as_py())
+            upper[number] = to_bytes(field.field_type, ends["max"].as_py())
+    return {
+        "record_count": rows.num_rows,
+        "column_sizes": sizes,
+        "value_counts": dict.fromkeys(sizes, rows.num_rows),
+        "null_value_counts": nulls,
+        "nan_value_counts": {},
+        "lower_bounds": lower,
+        "upper_bounds": upper,
+        "split_offsets": [
+            group.column(0).dictionary_page_offset or group.column(0).data_page_offset
+            for group in groups
+        ],
+    }
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows with the columns and types of the stored table; columns of a newer Fairlead
+    cannot occur, and missing ones are null."""
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,162 @@
+"""The layout of a table in Iceberg: columns, partitions by the hour or day of its instant, and
+properties.
+
+All columns are optional, because Spark writes them so. Partition names are those of
+`fairlead.pipeline.lake.parts`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, HourTransform
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.parts import HOUR_US
+from fairlead.pipeline.schema import Table
+
+DAY_US = 24 * HOUR_US
+LAST_US = 253_402_300_799 * 1_000_000
+"""The last second of the year 9999. Rows with later instants, or before 1970, have a wrong clock.
+Their partitions have the name of the first one."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_FIRST_US = round((datetime(1, 1, 2, tzinfo=UTC) - _EPOCH).total_seconds()) * 1_000_000
+"""Rows outside of the years 1 to 9999 are in the first or last partition of these years, because
+engines print the names of partitions as dates."""
+
+_TYPES: dict[str, IcebergType] = {
+    "string": StringType(),
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "smallint": IntegerType(),
+    "tinyint": IntegerType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "decimal(18,6)": DecimalType(18, 6),
+}
+
+NO_RETRIES = {"commit.retry.num-retries": "0"}
+"""A library that repeats a refused commit would add the same rows to a table that another writer
+has changed: a double export."""
+
+
+def schema_of(table: Table) -> Schema:
+    """Return the columns of a new table."""
+    return Schema(
+        *[
+            NestedField(number, c.name, _TYPES[c.type], required=False, doc=c.doc)
+            for number, c in enumerate(table.columns, 1)
+        ]
+    )
+
+
+def spec_of(table: Table, schema: Schema) -> PartitionSpec:
+    """Return the partitions of a new table, with the names that Spark gives."""
+    field = schema.find_field(table.instant)
+    return PartitionSpec(
+        PartitionField(
+            field.field_id,
+            1000,
+            HourTransform() if table.by == "hour" else DayTransform(),
+            f"{table.instant}_{'hour' if table.by == 'hour' else 'day'}",
+        )
+    )
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """Return the properties of a new table.
+
+    Metadata stays small: no text of a row in manifests, few old versions, merged manifests.
+    Engines write new files for changed ones, so that a list of Parquet files is the table.
+    """
+    instants = [column.name for column in table.columns if column.type == "timestamp"]
+    return (
+        NO_RETRIES
+        | {
+            "comment": table.doc,
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "10",
+            "commit.manifest-merge.enabled": "true",
+            "commit.manifest.min-count-to-merge": "50",
+            "commit.manifest.target-size-bytes": str(1 << 20),
+            "write.delete.mode": "copy-on-write",
+            "write.update.mode": "copy-on-write",
+            "write.merge.mode": "copy-on-write",
+            "write.parquet.compression-codec": "zstd",
+            "write.spark.fanout.enabled": "false",
+            "write.metadata.metrics.default": "counts",
+        }
+        | {f"write.metadata.metrics.column.{name}": "full" for name in instants}
+    )
+
+
+def missing_columns(table: Table, found: Schema) -> list[tuple[str, IcebergType, str]]:
+    """Return name, type and description of the table's columns that the stored table lacks.
+
+    Raise BrokenLake for a column of another type, ConfigurationError for an unknown one.
+    """
+    stored = {field.name: field.field_type for field in found.fields}
+    for column in table.columns:
+        if stored.get(column.name, _TYPES[column.type]) != _TYPES[column.type]:
+            raise BrokenLake(
+                f"{table.name}: column {column.name!r} is {stored[column.name]}, not"
+                f" {_TYPES[column.type]}; rename the table away, and build it again"
+            )
+    if unknown := stored.keys() - set(table.column_names):
+        raise ConfigurationError(
+            f"{table.name} has columns this Fairlead does not know: {', '.join(sorted(unknown))};"
+            " upgrade Fairlead, or drop the columns"
+        )
+    return [(c.name, _TYPES[c.type], c.doc) for c in table.columns if c.name not in stored]
+
+
+def part_name(table: Table, number: int | None) -> str:
+    """Return the name of a partition; rows without an instant, and those of a wrong clock, count
+    as in the first partition."""
+    unit = HOUR_US if table.by == "hour" else DAY_US
+    micros = (number or 0) * unit
+    when = _EPOCH + timedelta(microseconds=micros if 0 <= micros <= LAST_US else 0)
+    return when.strftime("%Y-%m-%d/%H" if table.by == "hour" else "%Y-%m-%d")
+
+
+def split(table: Table, rows: pa.Table) -> list[tuple[int | None, pa.Table]]:
+    """Return the rows of each partition, with its number."""
+    import pyarrow.compute as pc
+
+    if not rows.num_rows:
+        return []
+    unit = HOUR_US if table.by == "hour" else DAY_US
+    instants = rows[table.instant].cast(pa.int64())
+    within = pc.min_element_wise(
+        pc.max_element_wise(instants, _FIRST_US, skip_nulls=False), LAST_US, skip_nulls=False
+    )
+    # Integer division rounds towards zero; Iceberg rounds down.
+    whole = pc.divide(within, unit)
+    numbers = pc.if_else(pc.less(within, pc.multiply(whole, unit)), pc.subtract(whole, 1), whole)
+    found: list[tuple[int | None, pa.Table]] = [
+        (number, rows.filter(pc.equal(numbers, number)))
+        for number in sorted(pc.unique(numbers).drop_null().to_pylist())
+    ]
+    if numbers.null_count:
+        found.append((None, rows.filter(pc.is_null(numbers))))
+    return found

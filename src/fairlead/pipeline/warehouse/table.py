@@ -1,0 +1,492 @@
+"""One table of the lake in Iceberg: rows and cursors change in one commit, or not at all.
+
+Each commit of ours makes a snapshot, also one that changes properties only. So the snapshot names
+the whole state of the table, and a writer that has seen another snapshot is refused, also when
+only a cursor or a tombstone has changed meanwhile. Properties survive the commits of other
+engines; the summary of a snapshot does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import Transaction
+from pyiceberg.table.snapshots import Operation, Snapshot
+from sqlalchemy.exc import IntegrityError
+
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.parts import HOUR_US
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse import data_files, sweeping
+from fairlead.pipeline.warehouse.data_files import TableFile, Written
+from fairlead.pipeline.warehouse.failures import catalog_errors
+from fairlead.pipeline.warehouse.layout import (
+    DAY_US,
+    NO_RETRIES,
+    missing_columns,
+    part_name,
+    properties_of,
+    schema_of,
+    spec_of,
+)
+from fairlead.pipeline.warehouse.location import NAMESPACE, Location, flat_name
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+_MANY = 60
+"""Snapshots that are worth a commit to forget them."""
+
+CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
+
+Moves = Mapping[str, str | None]
+"""New positions by cursor; None removes the cursor."""
+
+
+class TableState(NamedTuple):
+    """State of a table at one snapshot."""
+
+    snapshot: int | None
+    """Id of the snapshot; None for a table without commits."""
+    cursors: dict[str, str]
+    erased: list[str]
+    """Tombstones of erased keys, ascending."""
+    properties: dict[str, str]
+    stored: IcebergTable | None
+    """Table of PyIceberg as it was read; None if it does not exist."""
+
+
+class WarehouseTable:
+    """Table of a lake."""
+
+    def __init__(
+        self, catalog: Catalog, location: Location, table: Table, prepare: Callable[[], None]
+    ) -> None:
+        """prepare: creates the namespace."""
+        self.table = table
+        self._catalog = catalog
+        self._location = location
+        self._prepare = prepare
+        self._name = (NAMESPACE, flat_name(table))
+
+    def state(self) -> TableState:
+        """Return the present state, by one read of the metadata. Raise StoreUnavailable."""
+        stored = self._load()
+        if stored is None:
+            return TableState(None, {}, [], {}, None)
+        properties = dict(stored.properties)
+        return TableState(
+            _main(stored.metadata),
+            _named(properties, CURSOR),
+            sorted(_named(properties, ERASED)),
+            properties,
+            stored,
+        )
+
+    # writing --------------------------------------------------------------------------------------
+
+    def write(self, rows: pa.Table, name: str, seen: TableState | None = None) -> list[Written]:
+        """Write the rows to files that no snapshot lists yet; their names begin with `name`.
+
+        Write only after the state was read on which the commit will rest: `sweep` removes older
+        files that no snapshot lists. Raise BrokenLake and ConfigurationError for stored columns
+        that differ, StoreUnavailable.
+        """
+        stored = self._create() if seen is None or seen.stored is None else seen.stored
+        with catalog_errors(self._location):
+            return data_files.write(self.table, self._with_columns(stored), rows, name)
+
+    def append(self, written: Sequence[Written], moves: Moves, seen: TableState) -> bool:
+        """Add files and move cursors in one commit.
+
+        Return False, and change nothing, if another writer has changed the table since the state
+        `seen`. A StoreUnavailable says nothing about the commit: read the state again.
+        """
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            with transaction.update_snapshot().merge_append() as files:
+                for each in written:
+                    files.append_data_file(data_files.as_data_file(stored, each))
+
+        return self._commit(seen, change, {CURSOR + name: at for name, at in moves.items()})
+
+    def update(self, change: Callable[[TableState], Mapping[str, str | None] | None]) -> bool:
+        """Change properties by the result of `change` (None removes one), and start again if
+        another writer was first. Return False without a change if `change` returns None."""
+        while True:
+            seen = self.state()
+            changes = change(seen)
+            if changes is None:
+                return False
+            if self._commit(seen, _nothing, changes):
+                return True
+
+    def replace(self, parts: Collection[str], written: Sequence[Written], seen: TableState) -> bool:
+        """Replace whole partitions by these files in one commit. Return False, and change nothing,
+        if another writer has changed the table since the state `seen`. Raise BrokenLake for a file
+        of another partition."""
+        names = set(parts)
+        for each in written:
+            if part_name(self.table, each.number) not in names:
+                raise BrokenLake(
+                    f"{self.table.name}: rows lie outside the partitions to be replaced:"
+                    f" {part_name(self.table, each.number)}"
+                )
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            snapshot = stored.current_snapshot()
+            gone = [
+                entry.data_file
+                for entry in (data_files.entries(snapshot, stored.io) if snapshot else ())
+                if data_files.facts_of(self.table, stored, entry.data_file).part in names
+            ]
+            if not gone:
+                with transaction.update_snapshot().merge_append() as files:
+                    for each in written:
+                        files.append_data_file(data_files.as_data_file(stored, each))
+                return
+            with transaction.update_snapshot().overwrite() as both:
+                for file in gone:
+                    both.delete_data_file(file)
+                for each in written:
+                    both.append_data_file(data_files.as_data_file(stored, each))
+
+        return self._commit(seen, change, {})
+
+    def take_away(self, written: Iterable[Written]) -> None:
+        """Remove files of a refused commit. Remove them at once, because they may contain rows of
+        a key that was erased meanwhile."""
+        stored = self._load()
+        if stored is not None:
+            for each in written:
+                sweeping.remove(stored.io, each.path)
+
+    # reading --------------------------------------------------------------------------------------
+
+    def files(
+        self, parts: Collection[str] | None = None, snapshot: int | None = None
+    ) -> list[TableFile]:
+        """Return the files of these partitions (default: all) in a snapshot (default: the present
+        one). Raise BrokenLake if the snapshot is gone."""
+        stored = self._load()
+        if stored is None:
+            return []
+        return self._files(stored, parts, snapshot)
+
+    def load(
+        self,
+        parts: Collection[str] | None = None,
+        columns: list[str] | None = None,
+        where: ds.Expression | None = None,
+        snapshot: int | None = None,
+        encoded: Collection[str] = (),
+    ) -> pa.Table:
+        """Return rows in memory; columns added later are null in older files.
+
+        where: condition on the rows. encoded: columns of texts that are returned with a dictionary.
+        Raise BrokenLake for a missing file or snapshot.
+        """
+        schema = self.table.arrow()
+        schema = pa.schema([field.with_nullable(True) for field in schema])
+        for name in encoded:
+            texts = pa.field(name, pa.dictionary(pa.int32(), pa.string()))
+            schema = schema.set(schema.get_field_index(name), texts)
+        wanted = columns or schema.names
+        stored = self._load()
+        files = [] if stored is None else self._files(stored, parts, snapshot)
+        if stored is None or not files:
+            return pa.schema([schema.field(name) for name in wanted]).empty_table()
+        rows = self.dataset(stored, files, schema, encoded)
+        try:
+            return rows.to_table(columns=wanted, filter=where)
+        except FileNotFoundError as error:
+            raise BrokenLake(
+                f"{self.table.name}: a file of the present snapshot is missing: {error}; restore it"
+            ) from error
+
+    def dataset(
+        self,
+        stored: IcebergTable,
+        files: Sequence[TableFile],
+        schema: pa.Schema,
+        encoded: Collection[str] = (),
+    ) -> ds.Dataset:
+        """Return these files as a dataset of PyArrow, of which none is opened yet."""
+        io = stored.io
+        assert isinstance(io, PyArrowFileIO)
+        scheme, netloc, _ = io.parse_location(files[0].path)
+        paths = [io.parse_location(file.path)[2] for file in files]
+        parquet = ds.ParquetFileFormat(dictionary_columns=set(encoded))
+        return ds.dataset(
+            paths, schema=schema, format=parquet, filesystem=io.fs_by_scheme(scheme, netloc)
+        )
+
+    def changed(self, since: int, until: int | None = None) -> set[str] | None:
+        """Return the partitions whose files differ between the snapshots `since` and `until`
+        (default: the present one), or None if `since` is gone. A compaction (a snapshot of the kind
+        `replace`) changes no partition while the snapshots in between exist."""
+        stored = self._load()
+        before = None if stored is None else stored.metadata.snapshot_by_id(since)
+        if stored is None or before is None:
+            return None
+        between = _between(stored.metadata, since, until)
+        if between is not None:
+            return {
+                data_files.facts_of(self.table, stored, entry.data_file).part
+                for snapshot in between
+                if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
+                for manifest in snapshot.manifests(stored.io)
+                if manifest.added_snapshot_id == snapshot.snapshot_id
+                for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=False)
+                if entry.status != ManifestEntryStatus.EXISTING
+                and entry.snapshot_id == snapshot.snapshot_id
+            }
+        old = {file.path: file.part for file in self._files(stored, None, since)}
+        new = {file.path: file.part for file in self._files(stored, None, until)}
+        return {(old | new)[path] for path in old.keys() ^ new.keys()}
+
+    # housekeeping ---------------------------------------------------------------------------------
+
+    def expire(self, before: int, replaced_before: int | None = None) -> int:
+        """Forget snapshots made before this instant (microseconds) that no branch and no tag has;
+        return their number. Their files stay until `sweep`.
+
+        replaced_before: instant before which a snapshot's files may have been replaced, default
+        `before`. A snapshot whose files were replaced later stays, so that its readers can end.
+        """
+        while True:
+            stored = self._load()
+            if stored is None:
+                return 0
+            ids = sweeping.expired(
+                stored.metadata,
+                before // 1000,
+                (before if replaced_before is None else replaced_before) // 1000,
+            )
+            if not ids:
+                return 0
+            with catalog_errors(self._location):
+                try:
+                    stored.maintenance.expire_snapshots().by_ids(ids).commit()
+                except (CommitFailedException, ValueError):
+                    continue  # another writer was first, or has expired the same snapshots
+            return len(ids)
+
+    def sweep(self, before: int) -> int:
+        """Remove files that no snapshot lists and that were written before this instant
+        (microseconds); return their number.
+
+        Other engines write files and commit them later, so leave them a day. Writers of ours need
+        no such time: the sweep makes a snapshot first, which refuses each of them that has begun
+        earlier.
+        """
+        stored = self._load()
+        if stored is None:
+            return 0
+        with catalog_errors(self._location):
+            found = sweeping.unreachable(stored, before)
+            if not found:
+                return 0
+            self.update(lambda seen: {})
+            stored = self._load()
+            assert stored is not None
+            listed = sweeping.reachable(stored)
+            return sum(sweeping.remove(stored.io, path) for path in sorted(found - listed))
+
+    def tend(self, now: int) -> None:
+        """Forget snapshots older than an hour, and remove files that no snapshot has listed for a
+        day, whenever 60 snapshots can be forgotten: hourly, with a commit a minute.
+
+        A snapshot whose files were replaced stays for a day, so that its readers can end.
+        """
+        stored = self._load()
+        old = (now - HOUR_US, now - DAY_US)
+        if stored is None:
+            return
+        if len(sweeping.expired(stored.metadata, *(at // 1000 for at in old))) >= _MANY:
+            self.expire(*old)
+            self.sweep(now - DAY_US)
+
+    # one commit -----------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        seen: TableState,
+        change: Callable[[Transaction, IcebergTable], None],
+        properties: Mapping[str, str | None],
+    ) -> bool:
+        """Commit a change with properties. Return False if the table has changed since `seen`."""
+        stored = seen.stored
+        if stored is None:
+            stored = self._create()
+            if _main(stored.metadata) is not None:
+                return False
+        if not self._has_no_retries(stored):
+            return False
+        # A commit changes its object, and `seen` may be used again.
+        transaction = _Transaction(
+            IcebergTable(
+                self._name, stored.metadata, stored.metadata_location, stored.io, self._catalog
+            )
+        )
+        with catalog_errors(self._location):
+            try:
+                if change is _nothing:
+                    with transaction.update_snapshot().merge_append():
+                        pass
+                else:
+                    change(transaction, stored)
+                news = {name: value for name, value in properties.items() if value is not None}
+                gone = [
+                    name
+                    for name, value in properties.items()
+                    if value is None and name in stored.properties
+                ]
+                if news:
+                    transaction.set_properties(news)
+                if gone:
+                    transaction.remove_properties(*gone)
+                transaction.commit_transaction()
+            except (CommitFailedException, ValidationException):
+                return False
+        return True
+
+    def _has_no_retries(self, stored: IcebergTable) -> bool:
+        """Return whether the library repeats no refused commit on this table. If it would, change
+        the property and return False, so that the caller starts again."""
+        if NO_RETRIES.items() <= stored.properties.items():
+            return True
+        # If another writer was first, the caller reads the table again, and comes here again.
+        with catalog_errors(self._location), suppress(CommitFailedException):
+            stored.transaction().set_properties(NO_RETRIES).commit_transaction()
+        return False
+
+    def _load(self) -> IcebergTable | None:
+        with catalog_errors(self._location):
+            while True:
+                try:
+                    return self._catalog.load_table(self._name)
+                except (NoSuchTableError, NoSuchNamespaceError):
+                    return None
+                except FileNotFoundError:
+                    # The metadata was superseded ten times between two reads, or is lost.
+                    if not self._is_moving():
+                        raise BrokenLake(
+                            f"{self.table.name}: the metadata that its catalog names is missing;"
+                            " restore the files of the lake"
+                        ) from None
+
+    def _is_moving(self) -> bool:
+        try:
+            self._catalog.load_table(self._name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _create(self) -> IcebergTable:
+        """Return the table, created if missing."""
+        if (found := self._load()) is not None:
+            return found
+        self._prepare()
+        schema = schema_of(self.table)
+        with catalog_errors(self._location):
+            try:
+                return self._catalog.create_table(
+                    self._name,
+                    schema,
+                    self._location.url_of(self.table),
+                    spec_of(self.table, schema),
+                    properties=properties_of(self.table),
+                )
+            except (TableAlreadyExistsError, IntegrityError):
+                return self._catalog.load_table(self._name)
+
+    def _with_columns(self, stored: IcebergTable) -> IcebergTable:
+        """Return the table with all columns, added if missing."""
+        while missing := missing_columns(self.table, stored.schema()):
+            # If another writer was first, look again.
+            with suppress(CommitFailedException), stored.update_schema() as schema:
+                for name, kind, doc in missing:
+                    schema.add_column(name, kind, doc)
+            stored = self._catalog.load_table(self._name)
+        return stored
+
+    def _files(
+        self, stored: IcebergTable, parts: Collection[str] | None, snapshot: int | None
+    ) -> list[TableFile]:
+        wanted = (
+            stored.current_snapshot()
+            if snapshot is None
+            else stored.metadata.snapshot_by_id(snapshot)
+        )
+        if wanted is None:
+            if snapshot is None:
+                return []
+            raise BrokenLake(f"{self.table.name} has no snapshot {snapshot} any more")
+        found = [
+            data_files.facts_of(self.table, stored, entry.data_file)
+            for entry in data_files.entries(wanted, stored.io)
+        ]
+        return sorted(
+            (file for file in found if parts is None or file.part in parts),
+            key=lambda file: (file.part, file.path),
+        )
+
+
+class _Transaction(Transaction):
+    """Transaction that computes its metadata once for each update. The library does so at each
+    look, 15 times a commit, and each time copies all snapshots."""
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if not self._updates:
+            return self._table.metadata
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = (self._updates, super().table_metadata)
+        return self._computed[1]
+
+
+def _nothing(transaction: Transaction, stored: IcebergTable) -> None:
+    """Change no rows."""
+
+
+def _main(metadata: TableMetadata) -> int | None:
+    snapshot = metadata.current_snapshot()
+    return None if snapshot is None else snapshot.snapshot_id
+
+
+def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in properties.items()
+        if name.startswith(prefix)
+    }
+
+
+def _between(metadata: TableMetadata, since: int, until: int | None) -> list[Snapshot] | None:
+    """Return the snapshots after `since` up to `until`, by default the present one; None if one of
+    them is gone."""
+    found = []
+    snapshot = metadata.current_snapshot() if until is None else metadata.snapshot_by_id(until)
+    while snapshot is not None and snapshot.snapshot_id != since:
+        found.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+    return None if snapshot is None else found

@@ -1,0 +1,117 @@
+"""A lake of Iceberg tables: its catalog, its tables, and its identity."""
+
+from __future__ import annotations
+
+import uuid
+from functools import cached_property
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from fairlead.data_folder import check_folder
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.lake import durable
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
+from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+
+_IDENTITY, _HASHED = "fairlead.identity", "fairlead.hashed"
+
+
+class Warehouse:
+    """A lake in a folder or on an object store, created if missing."""
+
+    def __init__(self, location: Location) -> None:
+        """Raise ConfigurationError for a folder or catalog that cannot be used."""
+        self.location = location
+        self._prepare_folder()
+
+    def table(self, table: Table) -> WarehouseTable:
+        """Return a table of the lake."""
+        return WarehouseTable(self.catalog, self.location, table, self._ensure)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """Catalog of the lake. Raises ConfigurationError if it cannot be opened."""
+        properties = self.location.pyiceberg()
+        try:
+            try:
+                return load_catalog(CATALOG, **properties)
+            except SQLAlchemyError:
+                # Two processes that create a catalog at once: the second finds its tables now.
+                return load_catalog(CATALOG, **properties)
+        except (SQLAlchemyError, RESTError, OSError) as error:
+            # Chain no cause: its text may contain the password of the catalog.
+            raise ConfigurationError(
+                f"the catalog of lake {self.location.shown} cannot be opened: {cause_of(error)};"
+                " set --catalog or FAIRLEAD_CATALOG to a catalog that this machine reaches"
+            ) from None
+
+    @cached_property
+    def identity(self) -> str:
+        """Identity of the lake, which survives a move of its files and of its catalog. Raises
+        StoreUnavailable."""
+        self._ensure()
+        with catalog_errors(self.location):
+            found = self.catalog.load_namespace_properties(NAMESPACE).get(_IDENTITY)
+            if found is None:
+                # Another engine has created the namespace.
+                self.catalog.update_namespace_properties(
+                    NAMESPACE, updates={_IDENTITY: uuid.uuid4().hex}
+                )
+                found = self.catalog.load_namespace_properties(NAMESPACE)[_IDENTITY]
+        return str(found)
+
+    @property
+    def shown(self) -> str:
+        """Lake for people."""
+        return self.location.shown
+
+    @property
+    def hash_proof(self) -> str | None:
+        """Proof of the secret by which keys are hashed; None in a lake with clear keys."""
+        self._ensure()
+        with catalog_errors(self.location):
+            return self.catalog.load_namespace_properties(NAMESPACE).get(_HASHED)
+
+    def keep_hash_proof(self, proof: str) -> None:
+        """Keep the proof of the secret, unless there is one."""
+        if self.hash_proof is None:
+            with catalog_errors(self.location):
+                self.catalog.update_namespace_properties(NAMESPACE, updates={_HASHED: proof})
+
+    def has_rows(self, table: Table) -> bool:
+        """Return whether a table has rows."""
+        return bool(self.table(table).files())
+
+    @property
+    def reader(self) -> str:
+        """Name of the lake as a reader of stores."""
+        return f"lake {self.identity}"
+
+    def _ensure(self) -> None:
+        """Create the namespace with the identity, by whichever process is first."""
+        with catalog_errors(self.location):
+            try:
+                self.catalog.load_namespace_properties(NAMESPACE)
+            except NoSuchNamespaceError:
+                try:
+                    self.catalog.create_namespace(NAMESPACE, {_IDENTITY: uuid.uuid4().hex})
+                except (NamespaceAlreadyExistsError, IntegrityError):
+                    return
+
+    def _prepare_folder(self) -> None:
+        folder, file = self.location.folder, self.location.catalog_file
+        try:
+            if folder is not None:
+                durable.folder(folder)
+                check_folder("lake", folder / NAMESPACE)
+            if file is not None:
+                durable.folder(file.parent)
+                check_folder("catalog", file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"lake {self.location.shown}: {error.strerror}; give a folder that can be written"
+            ) from error

@@ -1,0 +1,580 @@
+"""Tables of a lake in Iceberg: one commit for rows and cursors, stale writers refused, and no file
+removed that a snapshot lists."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.warehouse import sweeping
+from fairlead.pipeline.warehouse.location import CATALOG, Location
+from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests import tiers
+from tests.tiers import FULL
+
+HOUR = 3600 * 1_000_000
+MINUTE = 60 * 1_000_000
+START = 1_700_000_000 // 3600 * HOUR
+"""An instant at the start of an hour."""
+
+TRIES = Table(
+    "bronze.tries",
+    "Tries.",
+    ("id",),
+    "at",
+    (
+        Column("id", "bigint", "number"),
+        Column("name", "string", "name"),
+        Column("level", "smallint", "level", True),
+        Column("at", "timestamp", "instant"),
+    ),
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """Location of a new lake in a folder, with a catalog of each kind."""
+    if request.param == "sqlite":
+        return Location.of(tmp_path / "lake")
+    return Location.of(tmp_path / "lake", request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    return Warehouse(Location.of(tmp_path / "lake"))
+
+
+def rows(*ids: int, at: int = START) -> pa.Table:
+    """Return one row an hour, from this instant on."""
+    return pa.table(
+        {
+            "id": ids,
+            "name": [f"name {n}" for n in ids],
+            "level": [n % 3 for n in ids],
+            "at": [at + n * HOUR for n in ids],
+        },
+        schema=TRIES.arrow(),
+    )
+
+
+def add(table: WarehouseTable, *ids: int, seen: TableState | None = None, **moves: str) -> bool:
+    seen = table.state() if seen is None else seen
+    return table.append(table.write(rows(*ids), "try", seen), moves, seen)
+
+
+def ids(table: WarehouseTable, **how: Any) -> list[int]:
+    return sorted(table.load(**how)["id"].to_pylist())
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+# one commit -------------------------------------------------------------------------------------
+
+
+def test_rows_and_cursors_change_in_one_commit(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert table.state().snapshot is None
+    assert ids(table) == []
+    assert add(table, 1, 2, store="7")
+    assert add(table, 3, store="8", other="x/y")
+    state = Warehouse(location).table(TRIES).state()
+    assert state.cursors == {"store": "8", "other": "x/y"}
+    assert ids(table) == [1, 2, 3]
+    assert table.append([], {"other": None}, table.state())
+    assert table.state().cursors == {"store": "8"}
+    assert ids(table) == [1, 2, 3]
+
+
+def test_a_stale_writer_is_refused_and_changes_nothing(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    stale = table.state()
+    assert add(table, 1, seen=table.state(), store="1")
+    assert not add(table, 1, seen=stale, store="1")  # the table did not exist
+    stale = table.state()
+    assert add(table, 2, store="2")
+    assert not add(table, 2, seen=stale, store="2")
+    assert ids(table) == [1, 2]
+    assert table.state().cursors == {"store": "2"}
+
+
+def test_a_writer_is_refused_after_a_change_of_properties_alone(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 1)
+    before = table.state()
+    assert table.update(lambda seen: {"fairlead.erased.abc": "1"})
+    assert not add(table, 2, seen=before)
+    assert table.state().erased == ["abc"]
+    before = table.state()
+    assert table.append([], {"store": "1"}, before)
+    assert not add(table, 2, seen=before)
+    assert ids(table) == [1]
+    assert not table.update(lambda seen: None)
+    assert table.update(lambda seen: {"fairlead.erased.abc": None, "fairlead.erased.no": None})
+    assert table.state().erased == []
+
+
+def test_a_table_on_which_the_library_repeats_commits_is_put_right_first(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
+    assert add(table, 1, store="1")
+    stored = lake.catalog.load_table("fairlead.bronze_tries")
+    stored.transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
+    seen, stale = table.state(), table.state()
+    assert not add(table, 2, seen=seen, store="2")
+    assert not add(table, 2, seen=stale, store="2")
+    assert table.state().properties["commit.retry.num-retries"] == "0"
+    assert add(table, 2, store="2")
+    assert ids(table) == [1, 2]
+
+
+def _race(location: Location, go: Any, number: int, results: Any) -> None:
+    """Append rows with one state, when all writers have read it."""
+    table = Warehouse(location).table(TRIES)
+    seen = table.state()
+    written = table.write(rows(number), "try", seen)
+    go.wait()
+    results.append(number if table.append(written, {"winner": str(number)}, seen) else -1)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["of a new table", "of a table with rows"])
+def test_of_processes_that_saw_the_same_state_one_succeeds(location: Location, first: bool) -> None:
+    count = 4
+    table = Warehouse(location).table(TRIES)
+    if not first:
+        assert add(table, 100)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        go, results = manager.Barrier(count), manager.list()
+        writers = [
+            context.Process(target=_race, args=(location, go, number, results))
+            for number in range(count)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        won = [number for number in results if number >= 0]
+        assert len(results) == count
+    assert len(won) == 1
+    assert table.state().cursors == {"winner": str(won[0])}
+    assert ids(table) == sorted(won if first else [*won, 100])
+
+
+def test_of_threads_that_saw_the_same_state_one_succeeds_each_time(location: Location) -> None:
+    lake, count, rounds = Warehouse(location), 3, 5
+    table = lake.table(TRIES)
+    go, won = threading.Barrier(count), []
+
+    def write(number: int) -> None:
+        mine = lake.table(TRIES)
+        for turn in range(rounds):
+            seen = mine.state()
+            assert len(seen.cursors) == turn
+            written = mine.write(rows(turn), "try", seen)
+            go.wait()
+            if mine.append(written, {f"turn {turn}": str(number)}, seen):
+                won.append(turn)
+            else:
+                mine.take_away(written)
+            go.wait()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == list(range(rounds))
+    assert ids(table) == list(range(rounds))
+    data = {path for path in files_of(location) if path.suffix == ".parquet"}
+    assert len(data) == rounds  # refused writers leave no rows
+
+
+def test_a_cursor_survives_a_commit_of_another_engine(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
+    assert add(table, 1, store="1")
+    stored = lake.catalog.load_table("fairlead.bronze_tries")
+    transaction = stored.transaction()
+    with transaction.update_snapshot().fast_append():
+        pass
+    transaction.commit_transaction()
+    assert table.state().cursors == {"store": "1"}
+
+
+# reading ----------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_by_partition_column_and_condition(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, *range(6))
+    snapshot = table.state().snapshot
+    assert add(table, 6)
+    names = [file.part for file in table.files()]
+    assert len(set(names)) == 7
+    assert ids(table, parts=names[2:4]) == [2, 3]
+    assert ids(table, snapshot=snapshot) == list(range(6))
+    some = table.load(columns=["level", "id"], where=ds.field("id") > 4)
+    assert some.schema == pa.schema([TRIES.arrow().field("level"), ("id", pa.int64())])
+    assert some["id"].to_pylist() == [5, 6]
+    encoded = table.load(encoded=["name"])["name"]
+    assert pa.types.is_dictionary(encoded.type)
+    file = table.files([names[0]])[0]
+    assert (file.rows, file.span) == (1, {"at": (START, START)})
+    assert file.bytes == Path(file.path.removeprefix("file://")).stat().st_size
+    with pytest.raises(BrokenLake, match="no snapshot 5"):
+        table.load(snapshot=5)
+
+
+def test_columns_that_are_added_later_are_null_in_older_rows(location: Location) -> None:
+    lake = Warehouse(location)
+    assert add(lake.table(TRIES), 1)
+    wider = TRIES._replace(
+        columns=(
+            *TRIES.columns,
+            Column("more", "string", "more", True),
+            Column("end", "timestamp", "end", True),
+        )
+    )
+    table = lake.table(wider)
+    assert table.load()["more"].to_pylist() == [None]  # a reader changes no table
+    assert len(table.files()) == 1
+    seen = table.state()
+    more = (
+        rows(2)
+        .append_column("more", pa.array(["x"]))
+        .append_column("end", pa.array([START], pa.timestamp("us", tz="UTC")))
+    )
+    assert table.append(table.write(more, "try", seen), {}, seen)
+    assert sorted(table.load()["more"].to_pylist(), key=str) == [None, "x"]
+    with pytest.raises(ConfigurationError, match="does not know: end, more"):
+        add(lake.table(TRIES), 3)
+
+
+def test_rows_of_a_wrong_clock_are_kept_and_count_in_the_first_partition(
+    location: Location,
+) -> None:
+    table = Warehouse(location).table(TRIES)
+    seen = table.state()
+    odd = [-5, -HOUR, -(2**63), 0, 2**62, 2**63 - 1, START]
+    wrong = pa.table(
+        {"id": range(7), "name": ["x"] * 7, "level": [1] * 7, "at": odd}, schema=TRIES.arrow()
+    )
+    assert table.append(table.write(wrong, "try", seen), {}, seen)
+    found = table.load()
+    assert sorted(found["at"].cast(pa.int64()).to_pylist()) == sorted(odd)
+    assert {file.part for file in table.files()} == {
+        "1970-01-01/00",
+        "2023-11-14/22",
+        "9999-12-31/23",
+    }
+    assert table.load(["1970-01-01/00"]).num_rows + table.load(["9999-12-31/23"]).num_rows == 6
+    seen = table.state()
+    assert table.replace(["1970-01-01/00", "9999-12-31/23"], [], seen)
+    assert table.load().num_rows == 1
+
+
+# changes and replacement ------------------------------------------------------------------------
+
+
+def test_partitions_are_replaced_whole_or_not_at_all(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0, 1, 2)
+    parts = [file.part for file in table.files()]
+    stale = table.state()
+    assert add(table, 1)
+    assert not table.replace(parts[1:2], table.write(rows(1), "try", stale), stale)
+    seen = table.state()
+    with pytest.raises(BrokenLake, match="outside the partitions"):
+        table.replace(parts[1:2], table.write(rows(2), "try", seen), seen)
+    assert table.replace(parts[1:2], table.write(rows(1), "try", seen), seen)
+    assert ids(table) == [0, 1, 2]
+    assert table.changed(seen.snapshot or 0) == {parts[1]}
+    seen = table.state()
+    assert table.replace(parts, [], seen)
+    assert ids(table) == []
+    assert table.changed(seen.snapshot or 0) == set(parts)
+
+
+def test_changes_are_those_since_a_snapshot_also_when_snapshots_between_are_forgotten(
+    location: Location,
+) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0)
+    seen = table.state()
+    assert seen.snapshot is not None
+    assert table.changed(seen.snapshot) == set()
+    assert table.update(lambda state: {"fairlead.erased.abc": "1"})
+    assert table.changed(seen.snapshot) == set()
+    for number in (1, 2, 1):
+        assert add(table, number)
+    parts = sorted({file.part for file in table.files()})
+    assert table.changed(seen.snapshot) == set(parts[1:])
+    stored = Warehouse(location).catalog.load_table("fairlead.bronze_tries")
+    stored.manage_snapshots().create_tag(seen.snapshot, "build").commit()
+    assert table.expire(now() + MINUTE) == 3
+    assert table.changed(seen.snapshot) == set(parts[1:])
+    assert table.changed(5) is None
+
+
+# housekeeping -----------------------------------------------------------------------------------
+
+
+def files_of(location: Location) -> set[Path]:
+    folder = location.folder
+    assert folder is not None
+    return {path for path in (folder / "fairlead").rglob("*") if path.is_file()}
+
+
+def test_files_of_forgotten_snapshots_are_removed_and_no_other(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0, 1)
+    seen = table.state()
+    assert table.replace(
+        [file.part for file in table.files()], table.write(rows(0), "t", seen), seen
+    )
+    lost = table.write(rows(7), "lost", table.state())
+    assert len(lost) == 1
+    assert table.sweep(now() - MINUTE) == 0  # too new: another engine may still commit it
+    assert table.sweep(now() + MINUTE) >= 1
+    assert ids(table, snapshot=seen.snapshot) == [0, 1]
+    assert table.expire(now() + MINUTE, now() - MINUTE) >= 1
+    assert ids(table, snapshot=seen.snapshot) == [0, 1]  # its files were replaced just now
+    assert table.expire(now() + MINUTE) >= 1
+    assert table.sweep(now() + MINUTE) >= 4
+    assert ids(table) == [0]
+    assert len([path for path in files_of(location) if path.suffix == ".parquet"]) == 1
+    assert table.sweep(now() + MINUTE) == 0
+
+
+def test_a_sweep_refuses_writers_that_have_begun_before_it(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0)
+    seen = table.state()
+    written = table.write(rows(1), "slow", seen)
+    assert table.sweep(now() + MINUTE) == 1
+    assert not table.append(written, {}, seen)
+    assert ids(table) == [0]
+
+
+def test_a_commit_during_a_sweep_loses_no_file(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0)
+    seen = table.state()
+    written = table.write(rows(1), "slow", seen)
+    found = sweeping.unreachable
+
+    def then_commits(*args: Any) -> set[str]:
+        paths = found(*args)
+        assert table.append(written, {}, seen)
+        return paths
+
+    monkeypatch.setattr(sweeping, "unreachable", then_commits)
+    assert table.sweep(now() + MINUTE) == 0
+    assert ids(table) == [0, 1]
+
+
+def test_an_exporter_forgets_old_snapshots_now_and_then(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
+    assert add(table, 0)
+    for number in range(62):
+        assert table.append([], {"store": str(number)}, table.state())
+    before = table.state().snapshot
+    table.tend(now())
+    assert table.state().snapshot == before
+    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(snapshots) == 63
+    table.tend(now() + 2 * HOUR)
+    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(snapshots) == 1
+    assert ids(table) == [0]
+    table.tend(now() + 27 * HOUR)  # too few to forget
+    assert len(lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots) == 1
+
+
+class Killed(BaseException):
+    """End of a process between two steps."""
+
+
+STEPS = ("write", "append", "update", "replace", "expire", "sweep")
+
+
+@pytest.mark.parametrize("seed", range(tiers.examples(30) // 10))
+def test_random_operations_with_kills_between_any_two_steps_keep_the_rows(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(f"{tiers.seed()} {seed}")
+    table, expected, cursor = lake.table(TRIES), [], 0
+    left = [10**9]
+    """Calls of files and catalog until the process is killed."""
+
+    def killing(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            result = real(*args, **kwargs)
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return result
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for name in ("new_output", "new_input", "delete"):
+        killing(type(lake.catalog._load_file_io({})), name)
+    for name in ("commit_table", "load_table"):
+        killing(lake.catalog, name)
+
+    stale = table.state()
+    for number in range(40):
+        step = chance.choice(STEPS)
+        left[0] = chance.choice([10**9, chance.randrange(1, 40)])
+        seen, new = None, [number, number + 1]
+        try:
+            seen = chance.choice([table.state(), stale])
+            if step == "append":
+                written = table.write(rows(*new), "t", seen)
+                table.append(written, {"store": str(number)}, seen)
+            elif step == "write":
+                table.write(rows(*new), "lost", seen)
+            elif step == "update":
+                table.update(lambda state: {"fairlead.erased.x": "1"})
+            elif step == "replace":
+                parts = {file.part for file in table.files()}
+                part = chance.choice(sorted(parts)) if parts else ""
+                same = table.load([part])
+                table.replace([part], table.write(same, "r", seen), seen)
+            elif step == "expire":
+                table.expire(now() + MINUTE)
+            else:
+                table.sweep(now() + MINUTE)
+        except Killed:
+            pass
+        left[0] = 10**9
+        state = table.state()
+        if step == "append" and state.cursors.get("store") == str(number):
+            expected += new
+            cursor = number
+        assert state.cursors.get("store", "0") == str(cursor), (seed, number, step)
+        assert ids(table) == sorted(expected), (seed, number, step)
+        for snapshot in [] if state.stored is None else state.stored.metadata.snapshots:
+            table.load(snapshot=snapshot.snapshot_id)
+        stale = chance.choice([stale, state])
+    table.expire(now() + MINUTE)
+    table.sweep(now() + MINUTE)
+    assert ids(table) == sorted(expected)
+    assert table.sweep(now() + MINUTE) == 0
+
+
+def _week(lake: Warehouse, commits: int) -> dict[str, float]:
+    """Commit once a minute, and forget snapshots of the last hours once an hour; return times of
+    the first and last commits, and sizes."""
+    table = lake.table(TRIES)
+    began, seconds, most = now(), [], 0.0
+    folder = lake.location.folder
+    assert folder is not None
+    for number in range(commits):
+        seen = table.state()
+        start = time.process_time()
+        some = rows(number // 60)
+        assert table.append(table.write(some, "t", seen), {"store": str(number)}, seen)
+        seconds.append(time.process_time() - start)
+        if number % 60 == 59:
+            # A minute of the simulation passes in each commit.
+            age = (now() - began) / (number + 1) * 120
+            table.expire(round(now() - age))
+            table.sweep(now() - 1)
+            stored = table.state().stored
+            assert stored is not None
+            path = Path(stored.metadata_location.removeprefix("file://"))
+            most = max(most, path.stat().st_size)
+    metadata = [path for path in files_of(lake.location) if path.parent.name == "metadata"]
+    tenth = max(1, min(100, commits // 10))
+    return {
+        "first ms": sum(seconds[:tenth]) / tenth * 1000,
+        "last ms": sum(seconds[-tenth:]) / tenth * 1000,
+        "metadata.json": most,
+        "metadata files": len(metadata),
+        "metadata bytes": sum(path.stat().st_size for path in metadata),
+        "rows": table.load(columns=["id"]).num_rows,
+        "manifests": len(stored.current_snapshot().manifests(stored.io)),  # type: ignore[union-attr]
+    }
+
+
+@pytest.mark.parametrize("commits", [240, pytest.param(2000, marks=FULL)])
+def test_metadata_of_a_commit_a_minute_stays_small(lake: Warehouse, commits: int) -> None:
+    # The mark FULL: a long run.
+    found = _week(lake, commits)
+    print(found)
+    assert found["rows"] == commits
+    assert found["metadata.json"] < 250_000
+    assert found["metadata files"] < 800
+    assert found["manifests"] <= 60
+
+
+# catalogs ---------------------------------------------------------------------------------------
+
+
+def test_processes_that_open_a_new_lake_at_once_agree_on_its_identity(location: Location) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(4) as pool:
+        found = pool.map(_identity, [location] * 8)
+    assert len(set(found)) == 1
+    assert Warehouse(location).identity == found[0]
+
+
+def _identity(location: Location) -> str:
+    return Warehouse(location).identity
+
+
+def test_a_catalog_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
+    location = Location.of(tmp_path, "postgresql://ada:secret@127.0.0.1:1/lake")
+    with pytest.raises(ConfigurationError) as caught:
+        _ = Warehouse(location).catalog
+    assert "secret" not in str(caught.value) + repr(caught.value.__cause__) + repr(location)
+
+
+def test_an_outage_of_the_catalog_is_a_store_unavailable(
+    location: Location, request: pytest.FixtureRequest
+) -> None:
+    if location.catalog_file is not None:
+        pytest.skip("a file has no outage")
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 1)
+    server = request.getfixturevalue("postgres_server")
+    import psycopg
+
+    database = location.catalog.rpartition("/")[2].partition("?")[0]
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        name = psycopg.sql.Identifier(database)
+        admin.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        server.disconnect(location.catalog)
+        with pytest.raises(StoreUnavailable):
+            table.state()
+        admin.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+    assert ids(table) == [1]
+
+
+def test_another_program_reads_the_same_table_by_the_settings(location: Location) -> None:
+    assert add(Warehouse(location).table(TRIES), 1, 2)
+    catalog = load_catalog(CATALOG, **location.pyiceberg())
+    assert sorted(
+        catalog.load_table("fairlead.bronze_tries").scan().to_arrow()["id"].to_pylist()
+    ) == [1, 2]
