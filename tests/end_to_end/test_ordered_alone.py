@@ -138,13 +138,14 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
         ("queues", "weight", "reminders", "acme", "2"): "FAIRLEAD_URL",
         ("periodic", "list"): "FAIRLEAD_URL",
         ("migrate", "--print"): "FAIRLEAD_URL",
-        ("pipeline", "reconcile"): "FAIRLEAD_URL",
     }
     for command, cure in refused.items():
         said = fairlead_here(shop, *command, exits=1)
         assert len(said.splitlines()) == 1, said
         assert "without a SQL database" in said
         assert cure in said, said
+    said = fairlead_here(shop, "pipeline", "maintain", "--skip", "check", exits=1)
+    assert "reconcile: " in said and "without a SQL database" in said and "FAIRLEAD_URL" in said
     assert "nobody" in fairlead_here(shop, "queues", "show", "reminders")
 
 

@@ -1,4 +1,4 @@
-"""`fairlead pipeline capacity | incidents | gc | erase`, as a person or a cron job runs them."""
+"""`fairlead pipeline capacity | incidents | maintain | erase`, as a person or a cron job runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fairlead.cli.main import app
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.runs import last_runs
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import put
@@ -49,11 +50,30 @@ def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Lake) -> Non
     assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
 
 
-def test_incidents_and_gc_print_a_table_or_json(lake: Lake) -> None:
+def test_incidents_are_printed_as_a_table_or_json(lake: Lake) -> None:
     assert "stall" in ran("incidents") and "1 incidents" in ran("incidents")
     [incident] = json.loads(ran("incidents", "--json"))
     assert (incident["kind"], incident["queue"], incident["keys_hit"]) == ("stall", "q", 1)
-    assert "0 files" in ran("gc") and json.loads(ran("gc", "--apply", "--json"))["files"] == []
+
+
+def test_maintain_names_the_step_that_failed_and_runs_the_others(lake: Lake) -> None:
+    nowhere = ("--url", f"sqlite:///{lake.root}/none/tasks.db", "--skip", "check")
+    printed = ran("maintain", *nowhere, code=1)
+    assert "fairlead: reconcile: " in printed and "none" in printed
+    steps = json.loads(ran("maintain", *nowhere, "--json", code=1).partition("\n")[0])["steps"]
+    assert [(step["name"], step["state"]) for step in steps] == [
+        ("compact", "done"),
+        ("expire", "done"),
+        ("reconcile", "failed"),
+        ("check", "skipped"),
+    ]
+    assert "use compact, expire, reconcile, check" in ran("maintain", "--skip", "gc", code=2)
+
+
+def test_maintain_shows_its_work_in_a_dry_run(lake: Lake) -> None:
+    printed = ran("maintain", "--dry-run", "--skip", "reconcile")
+    assert "1 hours would be compacted" in printed and "0 files" in printed
+    assert "compact" not in last_runs(lake)
 
 
 def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
@@ -66,7 +86,7 @@ def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "gc", "erase"])
+@pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "maintain", "erase"])
 def test_each_command_of_the_lake_has_an_example_in_its_help(command: str) -> None:
     assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
         "│", ""

@@ -292,7 +292,7 @@ async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_his
     assert "never been compared" in unchecked.what
     assert (
         unchecked.cure
-        == f"`fairlead pipeline reconcile`, or `fairlead pipeline status --forget '{lake.reader}'`"
+        == f"`fairlead pipeline maintain`, or `fairlead pipeline status --forget '{lake.reader}'`"
     )
 
     reconcile(history, lake, app.clock)

@@ -10,9 +10,8 @@ from fairlead.cli.lazy import entry_points_of, lazy_group
 _MODULES = {
     "build": "build",
     "report": "report",
-    "compact": "build",
-    "reconcile": "status",
     "check": "build",
+    "maintain": "maintain",
     "sql": "sql",
     "status": "status",
     "submit": "submit",
@@ -24,7 +23,6 @@ _MODULES = {
     "capacity": "capacity",
     "incidents": "incidents",
     "backfill": "backfill",
-    "gc": "gc",
     "erase": "erase",
     "tune": "tune",
     "policies": "policies",

@@ -1,4 +1,4 @@
-"""`fairlead pipeline build`, `compact` and `check`: the tables of the lake."""
+"""`fairlead pipeline build` and `check`: the tables of the lake."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import typer
 
 from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import job_on, lake_in
-from fairlead.pipeline.commands.options import DryRun, LakeFolder, SettingsFile, TableOptions
+from fairlead.pipeline.commands.options import DryRun, SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import failures, print_result, print_run, watching
 
 
@@ -54,43 +53,6 @@ def build(options: BuildOptions) -> None:
         print_run(run, options.json)
 
 
-class CompactOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `pipeline compact`."""
-
-    lake: LakeFolder = None
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="All hours but the present one, not only those unchanged for 26 h."
-        ),
-    ] = False
-    dry_run: DryRun = False
-    json: Json = False
-
-
-@with_options
-def compact(options: CompactOptions) -> None:
-    """Merge the files of each closed hour of bronze, and remove files that no table has used for 24
-    h.
-
-    Example: fairlead pipeline compact --lake lake --dry-run
-    """
-    with failures():
-        from fairlead.pipeline.jobs.compact import compact as run_compact
-        from fairlead.pipeline.jobs.compact import what_to_compact
-
-        lake = lake_in(options.lake)
-        if options.dry_run:
-            todo = what_to_compact(lake, SYSTEM_CLOCK, options.everything)
-            print_result(
-                options.json, todo, f"{sum(map(len, todo.values()))} hours would be compacted"
-            )
-            return
-        with watching("compacting") as on_rows:
-            run = run_compact(lake, SYSTEM_CLOCK, options.everything, on_rows)
-        print_run(run, options.json)
-
-
 class CheckOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline check`."""
 
@@ -101,7 +63,7 @@ class CheckOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def check(options: CheckOptions) -> None:
     """Check all tables: schema, keys, and the counts and worker time that must agree between
-    layers.
+    layers. `maintain` does so nightly; run this command alone when a figure looks wrong.
 
     Exit code 1: a check failed. Example: fairlead pipeline check --lake lake
     """

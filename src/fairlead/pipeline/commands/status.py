@@ -1,5 +1,4 @@
-"""`fairlead pipeline status`, `reconcile` and `tables`: the freshness of the lake, its agreement
-with the store, and its tables."""
+"""`fairlead pipeline status` and `tables`: the freshness of the lake, and its tables."""
 
 from __future__ import annotations
 
@@ -10,37 +9,10 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.pipeline.commands.access import history_of, lake_in
 from fairlead.pipeline.commands.options import LakeFolder, Url
-from fairlead.pipeline.commands.output import failures, print_run, watching
-
-
-class ReconcileOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `pipeline reconcile`."""
-
-    url: Url = None
-    lake: LakeFolder = None
-    json: Json = False
-
-
-@with_options
-def reconcile(options: ReconcileOptions) -> None:
-    """Compare the lake with the store by counts and checksums of rows. The store may clean rows
-    that agree.
-
-    Exit code 1: some rows differ, and the store cleans no more rows. Example: fairlead pipeline
-    reconcile --url sqlite:///tasks.db
-    """
-    with failures():
-        from fairlead.pipeline.jobs.reconcile import reconcile as run_reconcile
-
-        with watching("comparing") as on_rows:
-            run = run_reconcile(
-                history_of(options.url), lake_in(options.lake), SYSTEM_CLOCK, on_rows
-            )
-        print_run(run, options.json)
+from fairlead.pipeline.commands.output import failures
 
 
 class StatusOptions(CommandOptions, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ def gc(
     apply: bool = False,
     catalog: tuple[SparkSession, str] | None = None,
     on_rows: OnRows = lambda table, rows: None,
+    wait: bool = False,
 ) -> Collected:
     """Find unused files and rows; with `apply`, delete them.
 
@@ -62,11 +63,13 @@ def gc(
     day ago, and rows of BY_AGE older than `keep`. In a catalog, they are snapshots older than a
     day, and files older than ORPHANS_AFTER that no snapshot lists.
 
+    wait: wait for the end of a running build.
+
     Raise NotAllowed while a build is running, BrokenLake, ConfigurationError for a catalog that
     cannot be used.
     """
     params = {"keep_days": keep and keep.days, "apply": apply}
-    with alone(lake), recorded(lake, clock, "gc", params, keep_idle=False) as run:
+    with alone(lake, wait), recorded(lake, clock, "gc", params, keep_idle=False) as run:
         leases, now = live(lake.root), clock.now()
         files, parts = [], {}
         for table in TABLES:

@@ -11,12 +11,12 @@ from fairlead.pipeline.lake.lake import Lake
 
 
 @contextmanager
-def alone(lake: Lake) -> Iterator[None]:
+def alone(lake: Lake, wait: bool = False) -> Iterator[None]:
     """Hold the lock during a build or removal. Raise NotAllowed while another process holds the
-    lock; a crash releases the lock."""
+    lock, or with `wait`, wait for its release; a crash releases the lock."""
     with (lake.root / "_build.lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             raise NotAllowed(
                 f"another build of {lake.root} is under way, or a job that removes something: wait"

@@ -57,7 +57,7 @@ def _unchecked(reader: Reader) -> Finding:
     compared = "never been compared" if is_new else "not been compared in the last day"
     return problem(
         f"{reader.name} has {compared}, so the store keeps the history",
-        f"`fairlead pipeline reconcile`, or {_drop_reader(reader)}",
+        f"`fairlead pipeline maintain`, or {_drop_reader(reader)}",
     )
 
 
