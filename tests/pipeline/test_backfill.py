@@ -1,5 +1,5 @@
-"""`backfill` makes the same days as a build, shows differences in a dry run, and continues after a
-crash."""
+"""A backfill (`build --since --until`) makes the same days as a build, shows differences
+in a dry run, and continues after a crash."""
 
 from __future__ import annotations
 

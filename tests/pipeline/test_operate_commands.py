@@ -86,7 +86,16 @@ def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "maintain", "erase"])
+def test_a_build_refuses_options_that_contradict_each_other(lake: Lake) -> None:
+    days = ("--since", "2026-11-01", "--until", "2026-11-08")
+    assert "both --since and --until" in ran("build", *days[:2], code=2)
+    assert "either --full or --since" in ran("build", *days, "--full", code=2)
+    assert "--yes publishes the days" in ran("build", "--yes", code=2)
+    assert "either --yes or --dry-run" in ran("build", *days, "--yes", "--dry-run", code=2)
+    assert "instant 'monday'" in ran("build", "--since", "monday", *days[2:], code=2)
+
+
+@pytest.mark.parametrize("command", ["capacity", "incidents", "build", "maintain", "erase"])
 def test_each_command_of_the_lake_has_an_example_in_its_help(command: str) -> None:
     assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
         "│", ""

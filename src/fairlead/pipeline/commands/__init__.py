@@ -22,7 +22,6 @@ _MODULES = {
     "alerts": "alerts",
     "capacity": "capacity",
     "incidents": "incidents",
-    "backfill": "backfill",
     "erase": "erase",
     "tune": "tune",
     "policies": "policies",

@@ -1,4 +1,4 @@
-"""`backfill`: rebuilds past days with the present code, day by day.
+"""A build of a range of past days with the present code, day by day: a backfill.
 
 Each day is a build of its own: written beside the present tables, checked, compared with them, and
 then published. Finished days are recorded, so that a backfill that was interrupted continues with
@@ -186,8 +186,8 @@ def _comparable(table: Table, rows: DataFrame) -> DataFrame:
 def _days(since: datetime, until: datetime) -> list[str]:
     if since >= until:
         raise ConfigurationError(
-            f"no day lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}; --to is the day after the"
-            " last one"
+            f"no day lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}; --until is the day"
+            " after the last one"
         )
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
     days = []
