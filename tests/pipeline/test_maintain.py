@@ -158,7 +158,8 @@ def test_all_steps_share_one_spark_session(
     put(night.lake, ATTEMPTS, [attempt() for _ in range(3)])
     night.spark, night.catalog = spark, catalog
     build(JobContext(spark, night.lake, catalog, SYSTEM_CLOCK), PipelineSettings())
-    done = maintain(night.sources())
+    # Iceberg refuses to remove files younger than a day by the system clock.
+    done = maintain(night.sources()._replace(clock=SYSTEM_CLOCK))
     assert set(states(done).values()) == {"done"}, done
     assert night.opened == 1
     assert {"compact", "gc", "reconcile", "check"} <= set(last_runs(night.lake))
