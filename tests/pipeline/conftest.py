@@ -77,7 +77,7 @@ def spark(
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Yield the URL of an S3 endpoint on loopback."""
-    moto = pytest.importorskip("moto.server", reason="pip install 'moto[s3,server]'")
+    moto = pytest.importorskip("moto.server", reason="pip install -e .[dev]")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
