@@ -29,8 +29,9 @@ from fairlead.errors import (
     UnknownTask,
 )
 from fairlead.model import Incident, IncidentKind, Outcome, State
+from fairlead.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "App",

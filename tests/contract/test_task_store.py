@@ -888,7 +888,9 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
     now = SYSTEM_CLOCK.now()
 
     def set_old_heartbeat():
-        yield store.statement("register_node", "two", now - 60 * SECOND, "[]", "[]", "")
+        yield store.statement(
+            "register_node", "two", now - 60 * SECOND, "[]", "[]", "", None, None, None
+        )
         yield from store._first_heartbeat("two", now - 60 * SECOND)
 
     store.database.run(set_old_heartbeat())

@@ -31,6 +31,7 @@ from fairlead.model import FINAL_STATES, IncidentKind, IncidentReport  # noqa: E
 from fairlead.operate.doctor import examine, explain  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
+from fairlead.version import VERSION
 from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
 from tests.tiers import FULL  # noqa: E402
@@ -82,6 +83,7 @@ async def test_tasks_run_in_order_and_once_without_a_sql_database(
         views = await management.ordered.status("reminders")
         assert sum(view.unfinished + view.lag for view in views) == 0
         assert [node.queues for node in management.nodes()] == [["reminders"]]
+        assert management.nodes()[0].facts.version == VERSION
     for key in range(4):
         names = [int(name) for name in kit.runs.names if int(name) % 4 == key]
         assert names == list(range(key, 40, 4))

@@ -38,7 +38,7 @@ from fairlead.model import (
 from fairlead.model.lane import ReweighingRecord, RunTimesRecord
 from fairlead.model.peer import Call, Grant, Offer, Report
 from fairlead.ports import notification, owner_record, task_log
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster_state import NO_FACTS, NodeRecord
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicDeclaration, PeriodicRecord
 from fairlead.ports.run_history import RunCursor, RunPosition, read_cursor
@@ -305,7 +305,7 @@ def redis_records() -> Reader:
             registry.nodes(),
             registry.silent(1000),
             registry.beat("n"),
-            registry.register_node("n", ["mail"], []),
+            registry.register_node("n", ["mail"], [], NO_FACTS),
             periodics.register(
                 [PeriodicDeclaration("p", "t", "q", "* * * * *", "UTC", "all")], "n", 9
             ),

@@ -18,6 +18,7 @@ _COMMANDS = {
     "actions": "fairlead.cli.actions:actions",
     "audit": "fairlead.cli.actions:audit",
     "queues": "fairlead.cli.queues:queues",
+    "nodes": "fairlead.cli.nodes:list_nodes",
     "periodic": "fairlead.cli.periodic:periodic",
     "ordered": "fairlead.cli.ordered:ordered",
     "doctor": "fairlead.cli.doctor:doctor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import uuid
 from collections.abc import Sequence
 
@@ -15,7 +16,8 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.cluster_state import NodeFacts, NodeRecord, QueueSettings, SettingsMark
+from fairlead.version import VERSION
 
 log = logging.getLogger("fairlead.membership")
 
@@ -61,6 +63,7 @@ class Membership(SimplePart):
         self._claimer = claimer
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._served = sorted(self._partitions)
+        self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
         self._poked = asyncio.Event()
         self._steps = ClockSteps(context.clock)
         self.is_store_reachable = True
@@ -146,7 +149,7 @@ class Membership(SimplePart):
             queues = []
         if self._registered != queues or not await self._store.heartbeat(self._node, now):
             names = sorted(context.served.handlers)
-            joined = await self._store.register_node(self._node, queues, names, now)
+            joined = await self._store.register_node(self._node, queues, names, now, self._facts)
             context.channel.announce(joined)
             self._registered = queues
 

@@ -21,7 +21,7 @@ MOST_NODES = 1000
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. Nodes record neither their version nor their slots."""
+    """One node."""
 
     node: str
     started_at: int
@@ -35,6 +35,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the tasks that it has handlers for."""
     partitions: int
     """Partitions that it owns."""
+    slots: int | None
+    """Runs that it allows at once; None, as its versions, for a node of a version that does not
+    record them."""
+    version: str | None
+    """Version of Fairlead."""
+    python: str | None
+    """Version of Python."""
     blocked_loop: Incident | None
     """Open incident of a handler that blocks its event loop."""
 
@@ -66,6 +73,9 @@ async def nodes(
             queues=record.queues,
             names=record.names,
             partitions=owned[record.node],
+            slots=record.facts.slots,
+            version=record.facts.version,
+            python=record.facts.python,
             blocked_loop=by_node.get(record.node),
         )
         for record in records

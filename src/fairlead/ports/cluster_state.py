@@ -31,6 +31,21 @@ class SettingsMark(NamedTuple):
     can lose what it has acknowledged."""
 
 
+class NodeFacts(msgspec.Struct, frozen=True):
+    """Facts that a node records when it registers. A fact that the node has not recorded, because
+    its version is older, is None."""
+
+    slots: int | None = None
+    """Runs that the node allows at once."""
+    version: str | None = None
+    """Version of Fairlead."""
+    python: str | None = None
+    """Version of Python."""
+
+
+NO_FACTS = NodeFacts()
+
+
 class NodeRecord(msgspec.Struct, frozen=True):
     """Record of a node that the other nodes read; instants in microseconds since the epoch."""
 
@@ -40,6 +55,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     queues: list[str]
     names: list[str] = []
     """Names of the tasks that the node has handlers for."""
+    facts: NodeFacts = NO_FACTS
 
 
 class ClusterState(Protocol):

@@ -22,7 +22,7 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
-from fairlead.ports.cluster_state import ClusterState, QueueSettings
+from fairlead.ports.cluster_state import NO_FACTS, ClusterState, NodeFacts, QueueSettings
 from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
@@ -267,11 +267,16 @@ class TaskStore(ClusterState, Protocol):
     # the cluster ----------------------------------------------------------------------------------
 
     async def register_node(
-        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+        self,
+        node: str,
+        queues: Sequence[str],
+        names: Sequence[str],
+        now: int,
+        facts: NodeFacts = NO_FACTS,
     ) -> Notification:
-        """Record which queues the node serves and which task names it has handlers for, and that it
-        lives. Called again when these change. Return the notification to announce, so that other
-        nodes release its share of the partitions."""
+        """Record which queues the node serves, which task names it has handlers for, its facts, and
+        that it lives. Called again when these change. Return the notification to announce, so that
+        other nodes release its share of the partitions."""
 
     async def heartbeat(self, node: str, now: int) -> bool:
         """Record that the node lives. Return False if the store has no record of it, because it

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fairlead.model.reading import json_reader
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeFacts, NodeRecord, QueueSettings
 from fairlead.ports.statements import Statement, Steps
 
 APP = "fairlead"
@@ -103,11 +103,14 @@ def nodes() -> Steps[list[NodeRecord]]:
     return found
 
 
-def register_node(node: str, queues: Sequence[str], names: Sequence[str], now: int) -> Steps[None]:
-    """Record the queues of the node, and its heartbeat (microseconds since the epoch)."""
+def register_node(
+    node: str, queues: Sequence[str], names: Sequence[str], now: int, facts: NodeFacts
+) -> Steps[None]:
+    """Record the queues and facts of the node, and its heartbeat (microseconds since the epoch)."""
     known = {record.node: record for record in (yield from nodes())}.get(node)
     started = now if known is None else known.started_at
-    text = _encode(NodeRecord(node, started, now, list(queues), list(names))).decode()
+    record = NodeRecord(node, started, now, list(queues), list(names), facts)
+    text = _encode(record).decode()
     while not _applied((yield Statement("change_node", (text, now, APP, node)))):
         if _applied((yield Statement("add_node", (APP, node, text, now)))):
             return

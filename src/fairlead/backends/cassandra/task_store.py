@@ -27,7 +27,13 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.cluster_state import (
+    NO_FACTS,
+    NodeFacts,
+    NodeRecord,
+    QueueSettings,
+    SettingsMark,
+)
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
@@ -276,9 +282,14 @@ class CassandraTaskStore:
     # the cluster ----------------------------------------------------------------------------------
 
     async def register_node(
-        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+        self,
+        node: str,
+        queues: Sequence[str],
+        names: Sequence[str],
+        now: int,
+        facts: NodeFacts = NO_FACTS,
     ) -> Notification:
-        await self.database.run_async(registry.register_node(node, queues, names, now))
+        await self.database.run_async(registry.register_node(node, queues, names, now, facts))
         return Notification(control=True)
 
     async def heartbeat(self, node: str, now: int) -> bool:

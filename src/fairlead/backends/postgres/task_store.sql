@@ -666,8 +666,11 @@ UPDATE fairlead_queues SET partitions = $2, version = version + 1 WHERE queue = 
 UPDATE fairlead_queues SET paused = $2, version = version + 1 WHERE queue = $1 RETURNING queue
 
 -- name: register_node
-INSERT INTO fairlead_nodes (node, started_at, queues, names, digest) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (node) DO UPDATE SET queues = excluded.queues, names = excluded.names, digest = excluded.digest
+INSERT INTO fairlead_nodes (node, started_at, queues, names, digest, slots, version, python)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (node) DO UPDATE
+   SET queues = excluded.queues, names = excluded.names, digest = excluded.digest, slots = excluded.slots,
+       version = excluded.version, python = excluded.python
 
 -- name: first_heartbeat
 -- Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
@@ -711,7 +714,7 @@ DELETE FROM fairlead_heartbeats WHERE node = $1
 -- name: nodes
 -- Appended to last_heartbeats. $2: [digest, ...] of queues and names that the caller knows; these are returned as NULL
 SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN queues END,
-       CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN names END
+       CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN names END, slots, version, python
   FROM last
  ORDER BY started_at
 

@@ -11,7 +11,7 @@ import msgspec
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.clock import MICROS
 from fairlead.model.reading import json_reader
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeFacts, NodeRecord, QueueSettings
 
 T = TypeVar("T")
 RedisSteps = Generator[Any, Any, T]
@@ -50,13 +50,13 @@ class Registry:
         return True
 
     def register_node(
-        self, node: str, queues: Sequence[str], names: Sequence[str]
+        self, node: str, queues: Sequence[str], names: Sequence[str], facts: NodeFacts
     ) -> RedisSteps[None]:
-        """Record the queues of the node, and its heartbeat."""
+        """Record the queues and facts of the node, and its heartbeat."""
         now = yield from self.clock()
         known = yield from self._node(node)
         started = now if known is None else known.started_at
-        record = NodeRecord(node, started, now, list(queues), list(names))
+        record = NodeRecord(node, started, now, list(queues), list(names), facts)
         yield RedisCall(("HSET", self._nodes, node, _encode(record)))
 
     def beat(self, node: str) -> RedisSteps[bool]:

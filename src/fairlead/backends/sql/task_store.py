@@ -44,7 +44,13 @@ from fairlead.model import (
 )
 from fairlead.ports.action_store import ActionStore
 from fairlead.ports.audit_log import AuditLog
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.cluster_state import (
+    NO_FACTS,
+    NodeFacts,
+    NodeRecord,
+    QueueSettings,
+    SettingsMark,
+)
 from fairlead.ports.ended_sessions import EndedSessions
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
@@ -478,15 +484,23 @@ class SqlTaskStore(SqlTaskRecords):
     # the cluster ----------------------------------------------------------------------------------
 
     async def register_node(
-        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+        self,
+        node: str,
+        queues: Sequence[str],
+        names: Sequence[str],
+        now: int,
+        facts: NodeFacts = NO_FACTS,
     ) -> Notification:
-        steps = self._register_node(node, batch(queues), batch(names), now)
+        steps = self._register_node(node, batch(queues), batch(names), now, facts)
         return await self.database.run_async(steps, durable=False)
 
-    def _register_node(self, node: str, queues: str, names: str, now: int) -> Steps[Notification]:
+    def _register_node(
+        self, node: str, queues: str, names: str, now: int, facts: NodeFacts = NO_FACTS
+    ) -> Steps[Notification]:
         at = yield from self.shared_clock(now)
         digest = blake2b(f"{queues}\n{names}".encode(), digest_size=16).hexdigest()
-        yield self.statement("register_node", node, at, queues, names, digest)
+        said = (facts.slots, facts.version, facts.python)
+        yield self.statement("register_node", node, at, queues, names, digest, *said)
         yield from self._first_heartbeat(node, at)
         return (yield from self._control())
 
@@ -539,13 +553,13 @@ class SqlTaskStore(SqlTaskRecords):
         known = self._served
         rows = yield from self._of_nodes("nodes", batch(list(known)))
         served: dict[str, tuple[list[str], list[str]]] = {}
-        for *_, digest, queues, names in rows:
+        for _, _, _, digest, queues, names, *_ in rows:
             if digest not in served:
                 served[digest] = known.get(digest) or (_decode(queues), _decode(names))
         self._served = served
         return [
-            NodeRecord(node, started_at, heartbeat_at, *served[digest])
-            for node, started_at, heartbeat_at, digest, _, _ in rows
+            NodeRecord(node, started_at, heartbeat_at, *served[digest], NodeFacts(*facts))
+            for node, started_at, heartbeat_at, digest, _, _, *facts in rows
         ]
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 import time
@@ -18,10 +19,12 @@ from fairlead.backends.sql.drivers import drive, drive_async, executor, executor
 from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
+
+_MISSING_COLUMN = re.compile(r"^no such column|has no column named")
 
 CHECKPOINT_PAGES = 16_000
 """Pages in the write-ahead log (64 MiB) at which SQLite copies the log into the file. With a high
@@ -305,10 +308,12 @@ def _restore(connection: sqlite3.Connection) -> sqlite3.Connection:
 @contextmanager
 def failures() -> Iterator[None]:
     """Raise StoreUnavailable in place of SQLite's outages: a lock held too long, a full disk, a
-    missing file."""
+    missing file. Raise SchemaMismatch for a missing column."""
     try:
         yield
     except sqlite3.OperationalError as error:
+        if _MISSING_COLUMN.search(str(error)):
+            raise SchemaMismatch(f"SQLite: {error}; run `fairlead migrate`") from error
         raise StoreUnavailable(f"SQLite: {error}") from error
     except OSError as error:
         if isinstance(error, ConnectionError | TimeoutError):

@@ -405,9 +405,11 @@ UPDATE fairlead_queues SET partitions = ?2, version = version + 1 WHERE queue = 
 UPDATE fairlead_queues SET paused = ?2, version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: register_node
-INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names, digest) VALUES (?1, ?2, ?2, ?3, ?4, ?5)
+INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names, digest, slots, version, python)
+VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (node) DO UPDATE
-   SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names, digest = excluded.digest
+   SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names, digest = excluded.digest,
+       slots = excluded.slots, version = excluded.version, python = excluded.python
 
 -- name: heartbeat
 UPDATE fairlead_nodes SET heartbeat_at = ?2 WHERE node = ?1 RETURNING node
@@ -421,7 +423,7 @@ DELETE FROM fairlead_nodes WHERE node = ?1
 -- name: nodes
 -- ?1: [digest, ...] of queues and names that the caller knows; these are returned as NULL
 SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT value FROM json_each(?1)) THEN queues END,
-       CASE WHEN digest NOT IN (SELECT value FROM json_each(?1)) THEN names END
+       CASE WHEN digest NOT IN (SELECT value FROM json_each(?1)) THEN names END, slots, version, python
   FROM fairlead_nodes
  ORDER BY started_at
 

@@ -21,6 +21,7 @@ from fairlead.model import (
     State,
     Submitted,
 )
+from fairlead.ports.cluster_state import NO_FACTS, NodeFacts
 from fairlead.ports.notification import Lane
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
@@ -718,14 +719,19 @@ async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> No
 
 
 async def test_nodes_fall_silent_and_are_dropped(store: TaskStore) -> None:
-    """`heartbeat` returns False for an unknown node; `drop_node` removes a registered one."""
+    """`heartbeat` returns False for an unknown node; `drop_node` removes a registered one. A node
+    has the facts that it has registered last."""
     now = SYSTEM_CLOCK.now()
     assert not await store.heartbeat("one", now)
     await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
-    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now)
+    (node,) = store.database.run(store.nodes())
+    assert node.facts == NO_FACTS
+    facts = NodeFacts(500, "0.1.0", AWKWARD)
+    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now, facts)
     assert await store.heartbeat("one", now + SECOND)
     (node,) = store.database.run(store.nodes())
     assert (node.node, node.queues, node.names) == ("one", ["mail"], [AWKWARD, "pay"])
+    assert node.facts == facts
     assert node.started_at <= node.heartbeat_at
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
     await store.drop_node("one")

@@ -396,7 +396,8 @@ class QueueDetail(_Document, frozen=True, kw_only=True):
 
 
 class Node(_Document, frozen=True, kw_only=True):
-    """One worker process."""
+    """One worker process. `slots`, runs at once, and the versions of Fairlead and Python are null
+    if the worker is of a version that does not record them."""
 
     node: str
     started_at: Instant
@@ -405,6 +406,9 @@ class Node(_Document, frozen=True, kw_only=True):
     queues: list[str]
     names: list[str]
     partitions: Count
+    slots: Count | None
+    version: str | None
+    python: str | None
     blocked_loop: Incident | None
 
 

@@ -25,6 +25,7 @@ CHECKS: Sequence[Check] = (
     cluster.check_coordinator,
     channel.check_channel,
     cluster.check_silent_nodes,
+    cluster.check_versions,
     queues.check_queues,
     incidents.check_lanes,
     incidents.check_incidents,

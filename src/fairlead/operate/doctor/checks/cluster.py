@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -78,6 +79,18 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
     owners = set(leases.values())
     location = survey.context.coordinator.location
     yield ok(f"{location}: {len(leases)} leases of {len(owners)} workers")
+
+
+async def check_versions(survey: Survey) -> AsyncIterator[Finding]:
+    """Report living nodes of several versions of Fairlead."""
+    living = [each for each in survey.nodes if each.node not in survey.silent]
+    by_version = Counter(each.facts.version or "unknown" for each in living)
+    if len(by_version) > 1:
+        shown = ", ".join(f"{version} ({number})" for version, number in sorted(by_version.items()))
+        yield note(
+            f"workers run {len(by_version)} versions of Fairlead: {shown}",
+            "upgrade the older workers; `fairlead nodes` lists them",
+        )
 
 
 async def check_silent_nodes(survey: Survey) -> AsyncIterator[Finding]:

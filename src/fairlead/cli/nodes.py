@@ -1,0 +1,67 @@
+"""`fairlead nodes`: show the workers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairlead.app import App
+from fairlead.cli.options import OutputOptions
+from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.parameters import with_options
+from fairlead.cli.stores import app_on
+from fairlead.operate.nodes import NodeView, nodes
+
+
+@with_options
+def list_nodes(options: OutputOptions) -> None:
+    """Print every worker with its slots, its versions, and the queues that it serves.
+
+    A worker of a version that does not record its slots and versions is shown as "unknown".
+
+    Example: fairlead nodes --json
+    """
+    with one_line_errors():
+        found = asyncio.run(_read(app_on(options.url)))
+        if options.json:
+            as_json([readable(node) for node in found])
+            return
+        as_table(
+            (
+                "node",
+                "state",
+                "started",
+                "last heartbeat",
+                "partitions",
+                "slots",
+                "version",
+                "python",
+                "queues",
+            ),
+            [
+                (
+                    node.node,
+                    _state(node),
+                    time_of(node.started_at)[:19],
+                    time_of(node.heartbeat_at)[:19],
+                    node.partitions,
+                    "unknown" if node.slots is None else node.slots,
+                    node.version or "unknown",
+                    node.python or "unknown",
+                    ", ".join(node.queues),
+                )
+                for node in found
+            ],
+        )
+
+
+async def _read(app: App) -> list[NodeView]:
+    try:
+        return await nodes(app.operate_context)
+    finally:
+        await app.connections.close_async()
+
+
+def _state(node: NodeView) -> str:
+    if not node.is_alive:
+        return "silent"
+    return "loop blocked" if node.blocked_loop is not None else "runs"
