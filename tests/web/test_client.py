@@ -114,6 +114,11 @@ def test_every_operation_has_a_method_that_returns_its_struct(address: str) -> N
         client.set_weight("mail", HOSTILE, None)
         client.set_limit("mail", HOSTILE, 3)
         client.set_limit("mail", HOSTILE, None)
+        found = client.preview_tenants("weight", matching={"search": "acme"})
+        assert (found.number, found.first) == (1, ["acme"])
+        assert client.preview_tenants("limit", names=["acme", HOSTILE]).number == 2
+        assert client.set_weights("mail", 2.0, names=["acme", HOSTILE]).verb == "weight"
+        assert client.set_limits("mail", None, matching={}).state == "waiting"
         assert client.task(client.run_periodic("clean")).task.name == "clean"
         client.pause_periodic("clean")
         assert client.periodic().periodics[0].paused

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from fairlead.app import App
 from fairlead.cli.options import Actor, OutputOptions, Url, actor_of
 from fairlead.cli.output import (
     INTERRUPTED,
@@ -24,7 +25,10 @@ from fairlead.cli.output import (
 )
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
+from fairlead.errors import InvalidTask
+from fairlead.operate.changes import SetLimits, SetWeights, shown_text
 from fairlead.operate.tasks import Management
+from fairlead.operate.tenants import matching_tenants
 from fairlead.ports.action_store import ActionState, BulkAction
 
 actions = typer.Typer(
@@ -36,6 +40,7 @@ actions = typer.Typer(
 )
 
 Id = Annotated[int, typer.Argument(min=1, help="Id of the bulk action, as `list` shows it.")]
+Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 Before = Annotated[int | None, typer.Option(min=1, help="Only ids below this one.")]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of rows.")]
 
@@ -59,6 +64,22 @@ class ResumeOptions(PersonOptions, frozen=True, kw_only=True):
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Also if a process performs it; that process then stops."),
+    ] = False
+
+
+class TenantOptions(PersonOptions, frozen=True, kw_only=True):
+    """Options of changes of tenants."""
+
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="This tenant; repeat the option for more.")
+    ] = None
+    matching: Annotated[
+        str | None,
+        typer.Option(help='All tenants with this text in their names; "" for every tenant.'),
+    ] = None
+    clear: Annotated[bool, typer.Option("--clear", help="Remove what is set.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print how many tenants, and the first five.")
     ] = False
 
 
@@ -120,10 +141,68 @@ def show(id: Id, options: OutputOptions) -> None:
         if options.json:
             as_json(document(action))
             return
-        shown: dict[str, Any] = {**readable(action), "where": _filter(action)}
+        shown: dict[str, Any] = {
+            **readable(action),
+            "change": shown_text(action.change),
+            "where": _filter(action),
+        }
         as_table(
             ("", ""), [(name, value) for name, value in shown.items() if value not in (None, "")]
         )
+
+
+@actions.command("weight")
+@with_options
+def weight(
+    queue: Queue,
+    value: Annotated[
+        float | None,
+        typer.Argument(metavar="[WEIGHT]", help="Weight of each tenant: 0.001 to 1000."),
+    ] = None,
+    *,
+    options: TenantOptions,
+) -> None:
+    """Set the weight of several tenants in a queue, in batches, or clear it.
+
+    Example: fairlead actions weight payouts 2.5 --tenant acme --tenant globex
+    """
+    with one_line_errors():
+        if (value is None) is not options.clear:
+            raise InvalidTask("give a weight, or --clear")
+        app = app_on(options.url)
+        names = _tenants(app, options)
+        if names is not None:
+            change = SetWeights(
+                queue=queue, keys=names, weight=value, actor=actor_of(options.actor)
+            )
+            management = app.management
+            _end(management, management.actions.start_for_keys(change), options.json)
+
+
+@actions.command("limit")
+@with_options
+def limit(
+    queue: Queue,
+    value: Annotated[
+        int | None,
+        typer.Argument(metavar="[SLOTS]", help="Tasks of each tenant at once on each node."),
+    ] = None,
+    *,
+    options: TenantOptions,
+) -> None:
+    """Limit how many tasks with exactly the key of a tenant run at once, for several tenants.
+
+    Example: fairlead actions limit payouts 5 --matching corp- --dry-run
+    """
+    with one_line_errors():
+        if (value is None) is not options.clear:
+            raise InvalidTask("give a limit, or --clear")
+        app = app_on(options.url)
+        names = _tenants(app, options)
+        if names is not None:
+            change = SetLimits(queue=queue, keys=names, limit=value, actor=actor_of(options.actor))
+            management = app.management
+            _end(management, management.actions.start_for_keys(change), options.json)
 
 
 @actions.command("interrupt")
@@ -156,16 +235,7 @@ def resume(id: Id, options: ResumeOptions) -> None:
         action = management.actions.resume(
             id, actor=actor_of(options.actor), take_over=options.take_over
         )
-        action = perform(management, action, options.json)
-        if options.json:
-            as_json(document(action))
-        else:
-            say(f"{action.verb}: {action.changed:,} changed, {action.refused:,} refused")
-        if action.state == ActionState.INTERRUPTED:
-            say_error(hint(action.id))
-            raise typer.Exit(INTERRUPTED)
-        if action.refused:
-            raise typer.Exit(WORK_FAILED)
+        _end(management, action, options.json)
 
 
 @with_options
@@ -222,6 +292,41 @@ def perform(management: Management, action: BulkAction, json: bool) -> BulkActio
             return management.actions.show(action.id)
 
 
+def _end(management: Management, action: BulkAction, json: bool) -> None:
+    """Perform an action that this process has claimed, and print its end."""
+    action = perform(management, action, json)
+    if json:
+        as_json(document(action))
+    else:
+        say(f"{action.verb}: {action.changed:,} changed, {action.refused:,} refused")
+    if action.state == ActionState.INTERRUPTED:
+        say_error(hint(action.id))
+        raise typer.Exit(INTERRUPTED)
+    if action.refused:
+        raise typer.Exit(WORK_FAILED)
+
+
+def _tenants(app: App, options: TenantOptions) -> tuple[str, ...] | None:
+    """Return the tenants that a command is about; with `--dry-run`, print how many, and return
+    None. Raise InvalidTask."""
+    named = options.tenant or []
+    if bool(named) is (options.matching is not None):
+        raise InvalidTask("give --tenant, or --matching")
+    names, is_sample = list(dict.fromkeys(named)), False
+    if options.matching is not None:
+        found = matching_tenants(app.operate_context, search=options.matching)
+        names, is_sample = found.names, found.is_sample
+    if is_sample:
+        say_error("the table is big, so that a sample was searched: some tenants may be missing")
+    if not options.dry_run:
+        return tuple(names)
+    if options.json:
+        as_json({"number": len(names), "first": names[:5]})
+    else:
+        say(f"{len(names):,} tenants, the first: {', '.join(names[:5])}")
+    return None
+
+
 def sums(action: BulkAction) -> dict[str, int]:
     """Return the counts of an action by name."""
     return {"looked": action.looked, "changed": action.changed, "refused": action.refused}
@@ -236,7 +341,7 @@ def hint(id: int | None) -> str:
 
 def document(action: BulkAction) -> dict[str, Any]:
     """Return the action for JSON."""
-    return {**readable(action), "change": msgspec.Raw(action.change.encode())}
+    return {**readable(action), "change": msgspec.Raw(shown_text(action.change).encode())}
 
 
 def _filter(action: BulkAction) -> str:

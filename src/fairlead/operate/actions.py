@@ -15,12 +15,13 @@ from fairlead.errors import (
     NotAllowed,
     StoreUnavailable,
     UnknownAction,
+    UnknownQueue,
     WriteRefused,
 )
 from fairlead.model import TaskRecord
 from fairlead.operate import batches
 from fairlead.operate.audit import Recorder, checked_actor
-from fairlead.operate.changes import A_PERSON, Change, from_text
+from fairlead.operate.changes import A_PERSON, Change, KeyChange, from_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.ports.action_store import OPEN_STATES, ActionDraft, ActionState, BulkAction
@@ -147,6 +148,16 @@ class ActionManagement:
         draft = self._draft(change, where, limit, tenants)
         return self._database.run(self._added(draft, _performer()))
 
+    def ask_for_keys(self, change: KeyChange) -> BulkAction:
+        """Store a change of the weight or limit of keys for a worker to make, in batches. Raise
+        InvalidTask for a wrong change, UnknownQueue."""
+        return self._database.run(self._added(self._key_draft(change), None))
+
+    def start_for_keys(self, change: KeyChange) -> BulkAction:
+        """Store a change of keys and claim it for this process, which calls `perform` next. Raise
+        errors as `ask_for_keys` does."""
+        return self._database.run(self._added(self._key_draft(change), _performer()))
+
     def perform(
         self,
         action: BulkAction,
@@ -168,7 +179,7 @@ class ActionManagement:
                 if should_stop is not None and should_stop():
                     return self._stop(action, ActionState.WAITING) or self.show(action.id)
                 found: list[TaskRecord] = self._database.read_now(
-                    self._store.tasks(batches.rest_of(action), batches.page_size(action))
+                    batches.read_page(self._store, action, change)
                 )
                 now = self._context.clock.now()
                 after, notification = self._database.run(
@@ -236,6 +247,12 @@ class ActionManagement:
         tenants: Collection[str] | None,
     ) -> ActionDraft:
         return batches.draft_of(change, where, limit, tenants, self._context.clock.now())
+
+    def _key_draft(self, change: KeyChange) -> ActionDraft:
+        draft = batches.key_draft_of(change, self._context.clock.now())
+        if change.queue not in self._database.read_now(self._store.queue_settings()):
+            raise UnknownQueue(f"no queue named {change.queue!r} is known to any node")
+        return draft
 
     def _added(self, draft: ActionDraft, performer: str | None) -> Steps[BulkAction]:
         action = yield from self._actions.add(draft)

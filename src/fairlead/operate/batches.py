@@ -16,7 +16,16 @@ from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import FINAL_STATES, TaskRecord, tenant_of
-from fairlead.operate.changes import Change, NewValues, as_text, check_change
+from fairlead.operate.changes import (
+    Change,
+    KeyChange,
+    NewValues,
+    SetWeights,
+    StoredChange,
+    as_text,
+    check_change,
+    check_key_change,
+)
 from fairlead.operate.filters import scope_of
 from fairlead.ports.action_store import OPEN_STATES, ActionDraft, ActionState, BulkAction
 from fairlead.ports.notification import Notification
@@ -78,6 +87,18 @@ def draft_of(
         where=where,
         tenants=None if scope is None else tuple(sorted(scope)),
         most=limit,
+        actor=change.actor,
+        asked_at=now,
+    )
+
+
+def key_draft_of(change: KeyChange, now: int) -> ActionDraft:
+    """Return the bulk action of a person on keys. Raise InvalidTask for a wrong change."""
+    check_key_change(change)
+    return ActionDraft(
+        verb=change.verb,
+        change=as_text(change),
+        where=TaskFilter(queue=change.queue),
         actor=change.actor,
         asked_at=now,
     )
@@ -196,8 +217,16 @@ def claim(
     return mine
 
 
+def read_page(store: SqlStore, action: BulkAction, change: StoredChange) -> Steps[list[TaskRecord]]:
+    """Return the tasks that the next batch looks at; none for a change of keys, which names
+    them."""
+    if isinstance(change, KeyChange):
+        return []
+    return (yield from store.tasks(rest_of(action), page_size(action)))
+
+
 def change_page(
-    store: SqlStore, action: BulkAction, change: Change, found: Sequence[TaskRecord], now: int
+    store: SqlStore, action: BulkAction, change: StoredChange, found: Sequence[TaskRecord], now: int
 ) -> Steps[tuple[BulkAction | None, Notification]]:
     """Change the tasks of a page that `action` read; return the action afterwards, and what to
     announce. The action is None, and nothing is changed, if the claim is lost."""
@@ -213,18 +242,38 @@ def change_page(
         return after, Notification()
     if held.cursor != action.cursor:
         return held, Notification()
-    page = judge(action, change, found)
-    changed: Collection[str] = ()
     notification = Notification()
-    if page.fit:
-        changed, notification = yield from change.steps(store, page.fit, now)
-    after = msgspec.structs.replace(
-        advanced(held, page, len(changed)), expires_at=at + round(CLAIM_SECONDS * MICROS)
-    )
-    if page.is_last:
+    if isinstance(change, KeyChange):
+        after, is_last = yield from _set_keys(store, held, change)
+        notification = Notification(control=True)
+    else:
+        page = judge(action, change, found)
+        changed: Collection[str] = ()
+        if page.fit:
+            changed, notification = yield from change.steps(store, page.fit, now)
+        after, is_last = advanced(held, page, len(changed)), page.is_last
+    after = msgspec.structs.replace(after, expires_at=at + round(CLAIM_SECONDS * MICROS))
+    if is_last:
         after = stopped(after, ActionState.DONE, at)
     yield from store.actions().save(after)
     return after, notification
+
+
+def _set_keys(
+    store: SqlStore, held: BulkAction, change: KeyChange
+) -> Steps[tuple[BulkAction, bool]]:
+    """Set the weight or limit of the next keys; return the action afterwards, and whether these
+    are the last. Its cursor is the number of keys before."""
+    past = min(held.looked + MOST_CHANGED, len(change.keys))
+    keys = change.keys[held.looked : past]
+    if isinstance(change, SetWeights):
+        changed = yield from store.set_weights(change.queue, keys, change.weight)
+    else:
+        changed = yield from store.set_limits(change.queue, keys, change.limit)
+    after = msgspec.structs.replace(
+        held, cursor=str(past), looked=past, changed=held.changed + changed
+    )
+    return after, past == len(change.keys)
 
 
 def stop(

@@ -10,7 +10,7 @@ import msgspec
 from fairlead.core import values
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, NotAllowed
-from fairlead.model import FINAL_STATES, State, TaskRecord
+from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, State, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords, TaskVersion
@@ -170,20 +170,89 @@ class Fail(_Change, frozen=True, kw_only=True, tag="fail"):
         return store.end(versions(tasks), State.FAILED, now, self.actor)
 
 
+class _KeyChange(_Change, frozen=True, kw_only=True):
+    """A change of the settings of fairness keys, such as tenants, in one queue."""
+
+    states: ClassVar[frozenset[State]] = frozenset()
+    queue: str
+    keys: tuple[str, ...]
+    """Different keys, in the order in which they are changed."""
+
+    @property
+    def value(self) -> float | int | None:
+        """Return the new value; None to clear."""
+        raise NotImplementedError
+
+    def details(self) -> str | None:
+        """Return the new value, and the number of keys."""
+        value = "cleared" if self.value is None else self.value
+        return msgspec.json.encode({self.verb: value, "keys": len(self.keys)}).decode()
+
+
+class SetWeights(_KeyChange, frozen=True, kw_only=True, tag="weight"):
+    """Set the weight of keys, or return to the weights of their tasks."""
+
+    done: ClassVar[str] = "weighted"
+    weight: float | None
+
+    @property
+    def value(self) -> float | None:
+        """Return the weight."""
+        return self.weight
+
+
+class SetLimits(_KeyChange, frozen=True, kw_only=True, tag="limit"):
+    """Limit how many tasks of each key run at once on each node, or lift the limits."""
+
+    done: ClassVar[str] = "limited"
+    limit: int | None
+
+    @property
+    def value(self) -> int | None:
+        """Return the limit."""
+        return self.limit
+
+
+KeyChange = SetWeights | SetLimits
+"""Every change of the settings of keys."""
+
+MOST_KEYS = 10_000
+"""Fairness keys of one bulk action."""
+
+MOST_KEY_BYTES = 500_000
+"""Bytes of these keys together."""
+
 AnyChange = Retry | Resume | Reschedule | NewValues | Cancel | Fail
-"""Every kind of change; a bulk action stores its change as JSON."""
+"""Every kind of change of tasks."""
+
+StoredChange = AnyChange | KeyChange
+"""Every change that a bulk action stores, as JSON."""
 
 
-def as_text(change: Change) -> str:
+def as_text(change: Change | KeyChange) -> str:
     """Return the change as JSON."""
     return msgspec.json.encode(change).decode()
 
 
-def from_text(text: str) -> AnyChange:
+def shown_text(text: str) -> str:
+    """Return the change of `as_text` for a person: a change of keys names the first five, and has
+    their number. A text that this version cannot read is returned as it is."""
+    try:
+        change = from_text(text)
+    except InvalidTask:
+        return text
+    if not isinstance(change, KeyChange):
+        return text
+    found = msgspec.json.decode(text)
+    found |= {"keys": change.keys[:5], "number": len(change.keys)}
+    return msgspec.json.encode(found).decode()
+
+
+def from_text(text: str) -> StoredChange:
     """Return the change of `as_text`. Raise InvalidTask for a change that this version does not
     know."""
     try:
-        change: AnyChange = msgspec.json.decode(text, type=AnyChange)
+        change: StoredChange = msgspec.json.decode(text, type=StoredChange)
         return change
     except msgspec.MsgspecError as error:
         raise InvalidTask(
@@ -212,6 +281,32 @@ def check_state(task: TaskRecord, change: Change) -> None:
         f"task {task.id} is {task.state}: only {', '.join(sorted(change.states))} can be"
         f" {change.done}{hint}"
     )
+
+
+def check_key_change(change: KeyChange) -> None:
+    """Raise InvalidTask for a change of keys that is none, for keys or values that cannot be, and
+    for too many keys."""
+    if not isinstance(change, KeyChange):
+        raise InvalidTask(f"change {values.brief(change)}: use SetWeights(...) or SetLimits(...)")
+    values.text("actor", change.actor, may_be_empty=True, error=InvalidTask)
+    values.name("queue", change.queue, error=InvalidTask)
+    if not change.keys:
+        raise InvalidTask("no tenant is selected: name some, or search for others")
+    size = 0
+    for key in change.keys[: MOST_KEYS + 1]:
+        values.text("fairness_key", key, may_be_empty=True, error=InvalidTask)
+        size += len(key.encode())
+    if len(change.keys) > MOST_KEYS or size > MOST_KEY_BYTES:
+        raise InvalidTask(
+            f"{len(change.keys):,} keys: one action changes at most {MOST_KEYS:,}, of"
+            f" {MOST_KEY_BYTES:,} bytes together; search for fewer"
+        )
+    if len({*change.keys}) < len(change.keys):
+        raise InvalidTask("a key is named twice: name each once")
+    if isinstance(change, SetWeights) and change.weight is not None:
+        values.number("weight", change.weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
+    if isinstance(change, SetLimits) and change.limit is not None:
+        values.whole("limit", change.limit, 1, values.MOST_COUNT, InvalidTask)
 
 
 def check_change(change: Change) -> None:

@@ -54,9 +54,7 @@ async def _perform(context: PollerContext, store: SqlStore, action: BulkAction) 
     try:
         change = from_text(action.change)
         for _ in range(MOST_BATCHES):
-            found = await database.read(
-                store.tasks(batches.rest_of(action), batches.page_size(action))
-            )
+            found = await database.read(batches.read_page(store, action, change))
             after, notification = await database.run_async(
                 batches.change_page(store, action, change, found, clock.now())
             )

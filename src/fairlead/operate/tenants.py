@@ -163,6 +163,32 @@ def tenant(
     return parts.described([name])[0]
 
 
+class MatchingTenants(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the tenants that a search finds."""
+
+    names: list[str]
+    is_sample: bool
+    """Whether tenants with few tasks may be missing."""
+
+
+def matching_tenants(
+    context: OperateContext,
+    *,
+    queue: str | None = None,
+    search: str | None = None,
+    facts: Facts | None = None,
+) -> MatchingTenants:
+    """Return all tenants that `tenants` would list for this queue and search, by name. Raise
+    InvalidTask, NotSupported."""
+    for what, text in (("queue", queue), ("search", search)):
+        if text is not None:
+            values.text(what, text, may_be_empty=True, error=InvalidTask)
+    parts = _Parts(context, facts_of(context, facts), queue)
+    return MatchingTenants(
+        names=sorted(parts.tenants(None, search)), is_sample=parts.facts.is_sample
+    )
+
+
 def settings_of_key(
     context: OperateContext, key: str, *, facts: Facts | None = None
 ) -> list[KeySetting]:

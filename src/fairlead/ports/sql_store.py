@@ -58,6 +58,14 @@ class SqlStore(TaskRecords, Protocol):
         """Set the number of partitions of a registered queue, also to a lower one, unless its
         settings have another version; return whether it was set."""
 
+    def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
+        """Set the weight of different keys of a queue, as `set_weight` does for one; return the
+        number of keys that were changed, none in a queue that was never registered."""
+
+    def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
+        """Set the limit of different keys of a queue, as `set_limit` does for one; return the
+        number of keys that were changed."""
+
     def history(self) -> HistoryStore:
         """Return the history of attempts and events in the same database."""
 

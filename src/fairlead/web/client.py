@@ -46,6 +46,14 @@ class ChangeValues(TypedDict, total=False):
     """change: the new fairness key."""
 
 
+class ChosenTenants(TypedDict, total=False):
+    """Tenants that a bulk action is about: one of both."""
+
+    names: Sequence[str]
+    matching: Mapping[str, str]
+    """`queue` and `search`, as in the list of tenants; {} for every tenant."""
+
+
 class Period(TypedDict, total=False):
     """Period and parts of the history; each that is absent selects all."""
 
@@ -366,6 +374,28 @@ class ConsoleClient:
         """Set how many tasks of a key each node runs at once in a queue; None lifts the limit."""
         body = {"queue": queue, "fairness_key": fairness_key, "limit": limit}
         self._post("/queues/limit", documents.Done, body)
+
+    def set_weights(
+        self, queue: str, weight: float | None, **tenants: Unpack[ChosenTenants]
+    ) -> documents.BulkAction:
+        """Ask for another weight of tenants in a queue: of `names`, or of all that `matching`
+        finds, {} for every tenant. A worker makes the change in batches."""
+        body = {"queue": queue, "weight": weight, **tenants}
+        return self._post("/tenants/weight", documents.BulkAction, body)
+
+    def set_limits(
+        self, queue: str, limit: int | None, **tenants: Unpack[ChosenTenants]
+    ) -> documents.BulkAction:
+        """Ask for another limit of tenants in a queue, as `set_weights` does for weights."""
+        body = {"queue": queue, "limit": limit, **tenants}
+        return self._post("/tenants/limit", documents.BulkAction, body)
+
+    def preview_tenants(
+        self, verb: str, **tenants: Unpack[ChosenTenants]
+    ) -> documents.TenantPreview:
+        """Return how many tenants `set_weights` (verb `weight`) or `set_limits` (`limit`) would be
+        about now, and the first of them."""
+        return self._post(f"/tenants/{_part(verb)}/preview", documents.TenantPreview, tenants)
 
     def run_periodic(self, name: str) -> str:
         """Submit the task of a periodic task once, now; return its id."""

@@ -103,12 +103,14 @@ class Inputs:
         """Return whether a check box is on."""
         return self.one_of(name, ("on", "off", "1", "0"), "off") in ("on", "1")
 
-    def many(self, name: str, most: int = 1000) -> list[str]:
+    def many(self, name: str, most: int = 1000, *, may_be_empty: bool = False) -> list[str]:
         """Return all values of a parameter that may be repeated, at most `most`."""
         found = self._values.get(name, [])
         if len(found) > most:
             raise BadInput(f"{len(found)} times {name}: give it at most {most} times")
-        return [values.text(name, each, error=BadInput) for each in found]
+        return [
+            values.text(name, each, may_be_empty=may_be_empty, error=BadInput) for each in found
+        ]
 
     def rows(self) -> int:
         """Return the number of rows of a page, from the parameter `rows`."""

@@ -866,6 +866,32 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy =
 -- name: clear_limit
 DELETE FROM fairlead_limits WHERE queue = $1 AND fairness_key = $2 RETURNING fairness_key
 
+-- name: set_weights
+-- $2: [fairness_key, ...], each once
+INSERT INTO fairlead_weights (queue, fairness_key, weight)
+SELECT $1, k, $3::float8 FROM json_array_elements_text($2::json) AS k
+ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy = NULL
+RETURNING fairness_key
+
+-- name: clear_weights
+-- $2: [fairness_key, ...]
+DELETE FROM fairlead_weights
+ WHERE queue = $1 AND fairness_key IN (SELECT k FROM json_array_elements_text($2::json) AS k)
+RETURNING fairness_key
+
+-- name: set_limits
+-- $2: [fairness_key, ...], each once
+INSERT INTO fairlead_limits (queue, fairness_key, slots)
+SELECT $1, k, $3::integer FROM json_array_elements_text($2::json) AS k
+ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy = NULL
+RETURNING fairness_key
+
+-- name: clear_limits
+-- $2: [fairness_key, ...]
+DELETE FROM fairlead_limits
+ WHERE queue = $1 AND fairness_key IN (SELECT k FROM json_array_elements_text($2::json) AS k)
+RETURNING fairness_key
+
 -- name: heaviest_keys
 -- Returns tasks, weight and share of the fairness keys that have tasks to run, and the number of all such keys. The
 -- tenant of a key is the text before the first slash that is not its first character.

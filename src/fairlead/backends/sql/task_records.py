@@ -236,6 +236,24 @@ class SqlTaskRecords:
         yield from self.announce(Notification(control=True))
         return True
 
+    def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
+        if weight is None:
+            return (yield from self._set_keys("clear_weights", queue, keys))
+        return (yield from self._set_keys("set_weights", queue, keys, weight))
+
+    def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
+        if limit is None:
+            return (yield from self._set_keys("clear_limits", queue, keys))
+        return (yield from self._set_keys("set_limits", queue, keys, limit))
+
+    def _set_keys(self, name: str, queue: str, keys: Sequence[str], *given: float) -> Steps[int]:
+        yield self.statement("change_queues")
+        if not (yield self.statement("settings_changed", queue)):
+            return 0
+        rows = yield self.statement(name, queue, batch(list(keys)), *given)
+        yield from self.announce(Notification(control=True))
+        return len(rows)
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         yield self.statement("change_queues")
         rows = yield self.statement("pause", queue, paused)

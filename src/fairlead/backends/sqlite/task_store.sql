@@ -545,6 +545,30 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy =
 -- name: clear_limit
 DELETE FROM fairlead_limits WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
 
+-- name: set_weights
+-- ?2: [fairness_key, ...], each once
+INSERT INTO fairlead_weights (queue, fairness_key, weight)
+SELECT ?1, value, ?3 FROM json_each(?2) WHERE true
+ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy = NULL
+RETURNING fairness_key
+
+-- name: clear_weights
+-- ?2: [fairness_key, ...]
+DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key IN (SELECT value FROM json_each(?2))
+RETURNING fairness_key
+
+-- name: set_limits
+-- ?2: [fairness_key, ...], each once
+INSERT INTO fairlead_limits (queue, fairness_key, slots)
+SELECT ?1, value, ?3 FROM json_each(?2) WHERE true
+ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy = NULL
+RETURNING fairness_key
+
+-- name: clear_limits
+-- ?2: [fairness_key, ...]
+DELETE FROM fairlead_limits WHERE queue = ?1 AND fairness_key IN (SELECT value FROM json_each(?2))
+RETURNING fairness_key
+
 -- name: heaviest_keys
 -- Returns tasks, weight and share of the fairness keys that have tasks to run, and the number of all such keys. The
 -- tenant of a key is the text before the first slash that is not its first character.

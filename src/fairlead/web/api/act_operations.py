@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.operate.changes import SetLimits, SetWeights
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.tenants import MatchingTenants, matching_tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
@@ -198,6 +200,37 @@ def _set_limit(page: Page, body: bodies.NewLimit) -> documents.Done:
     return _DONE
 
 
+def _tenants(page: Page, body: bodies.ChosenTenants) -> MatchingTenants:
+    """Return the tenants that a body is about, each once. Raise BadInput."""
+    if (body.names is None) is (body.matching is None):
+        raise BadInput("give names, or matching")
+    if body.matching is None:
+        names = list(dict.fromkeys(body.names or ()))
+        return MatchingTenants(names=names, is_sample=False)
+    return matching_tenants(
+        page.context, queue=body.matching.queue, search=body.matching.search, facts=page.facts
+    )
+
+
+def _set_weights(page: Page, body: bodies.NewWeights) -> documents.BulkAction:
+    names = tuple(_tenants(page, body).names)
+    change = SetWeights(queue=body.queue, keys=names, weight=body.weight, actor=page.access.name)
+    return bulk_action(page.management.actions.ask_for_keys(change))
+
+
+def _set_limits(page: Page, body: bodies.NewLimits) -> documents.BulkAction:
+    names = tuple(_tenants(page, body).names)
+    change = SetLimits(queue=body.queue, keys=names, limit=body.limit, actor=page.access.name)
+    return bulk_action(page.management.actions.ask_for_keys(change))
+
+
+def _preview_tenants(page: Page, body: bodies.ChosenTenants) -> documents.TenantPreview:
+    found = _tenants(page, body)
+    return documents.TenantPreview(
+        number=len(found.names), first=found.names[:5], is_sample=found.is_sample
+    )
+
+
 def _run_periodic(page: Page, body: bodies.PeriodicName) -> documents.Submitted:
     handle = page.management.periodic.run(body.name, actor=page.access.name)
     return documents.Submitted(id=handle.id)
@@ -256,6 +289,7 @@ def _act(
     body: type[bodies.Body],
     respond: Callable[[Page, Any], Any],
     result: type[Any] = documents.Done,
+    status: int = 200,
 ) -> Act:
     return Act(
         name=name,
@@ -265,6 +299,7 @@ def _act(
         respond=respond,
         action=action,
         body=body,
+        status=status,
     )
 
 
@@ -321,6 +356,34 @@ ACTS: tuple[Act, ...] = (
         "limit",
         bodies.NewLimit,
         _set_limit,
+    ),
+    *(
+        act
+        for verb, body, respond in (
+            ("weight", bodies.NewWeights, _set_weights),
+            ("limit", bodies.NewLimits, _set_limits),
+        )
+        for act in (
+            _act(
+                f"{verb}_tenants",
+                f"/tenants/{verb}",
+                f"Set the {verb} of tenants in a queue, or clear it. A worker does it in batches.",
+                verb,
+                body,
+                respond,
+                documents.BulkAction,
+                202,
+            ),
+            _act(
+                f"preview_{verb}_tenants",
+                f"/tenants/{verb}/preview",
+                f"Count the tenants whose {verb} would be set. Changes nothing.",
+                verb,
+                bodies.ChosenTenants,
+                _preview_tenants,
+                documents.TenantPreview,
+            ),
+        )
     ),
     _act(
         "run_periodic",

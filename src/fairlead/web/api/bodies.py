@@ -11,7 +11,16 @@ from msgspec import Meta
 from fairlead.core import values
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
 from fairlead.operate.batches import MOST_CHANGED
-from fairlead.operate.changes import AnyChange, Cancel, Fail, NewValues, Reschedule, Resume, Retry
+from fairlead.operate.changes import (
+    MOST_KEYS,
+    AnyChange,
+    Cancel,
+    Fail,
+    NewValues,
+    Reschedule,
+    Resume,
+    Retry,
+)
 from fairlead.operate.filters import TaskFilters, instant
 from fairlead.ports.policy_store import SwitchMode
 
@@ -165,6 +174,36 @@ class NewLimit(Body, frozen=True, kw_only=True):
 
     queue: Text
     fairness_key: Text
+    limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
+
+
+class TenantSearch(Body, frozen=True, kw_only=True):
+    """All tenants with a part of `queue`, and with `search` in their names; an absent one selects
+    any."""
+
+    queue: Text | None = None
+    search: Text | None = None
+
+
+class ChosenTenants(Body, frozen=True, kw_only=True):
+    """Tenants: those of `names`, or all that `matching` finds. Give one of both."""
+
+    names: Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)] | None = None
+    matching: TenantSearch | None = None
+
+
+class NewWeights(ChosenTenants, frozen=True, kw_only=True):
+    """Weight of each of these tenants in a queue; null returns to the weights of their tasks."""
+
+    queue: Text
+    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
+
+
+class NewLimits(ChosenTenants, frozen=True, kw_only=True):
+    """Tasks with exactly the key of the tenant that each node runs at once in a queue; null lifts
+    the limits."""
+
+    queue: Text
     limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
 
 

@@ -627,6 +627,15 @@ class Preview(_Document, frozen=True, kw_only=True):
     first: list[Task]
 
 
+class TenantPreview(_Document, frozen=True, kw_only=True):
+    """Number of tenants that a bulk action would be about now, and the first of them by name.
+    `is_sample`: tenants with few tasks may be missing."""
+
+    number: Count
+    first: list[str]
+    is_sample: bool
+
+
 class AuditEntry(_Document, frozen=True, kw_only=True):
     """An action of a person."""
 

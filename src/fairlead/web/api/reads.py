@@ -11,6 +11,7 @@ import msgspec
 from fairlead.app import App
 from fairlead.errors import InvalidTask, NotAllowed, NotSupported, UnknownTask
 from fairlead.model import TaskRecord, tenant_of
+from fairlead.operate.changes import shown_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor import Explanation, examine, explanation
 from fairlead.operate.facts import Facts
@@ -390,6 +391,7 @@ def bulk_action(action: action_store.BulkAction) -> documents.BulkAction:
     return document(
         documents.BulkAction,
         action,
+        change=shown_text(action.change),
         where=document(
             documents.Where,
             where,

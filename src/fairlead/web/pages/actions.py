@@ -12,7 +12,7 @@ from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 NAVIGATION = Navigation(title="Actions", route="actions", order=130)
 
 _MOST_ID = (1 << 63) - 1
-_VERBS = frozenset({"retry", "resume", "reschedule", "change", "cancel", "fail"})
+_VERBS = frozenset({"retry", "resume", "reschedule", "change", "cancel", "fail", "weight", "limit"})
 """Verbs of bulk actions. Who interrupts or resumes one must have the right to its verb."""
 _OVER = frozenset({ActionState.DONE, ActionState.FAILED})
 

@@ -61,6 +61,9 @@ def show_tenants(page: Page) -> Response:
         orders=_ORDERS,
         queue=queue,
         search=search,
+        matching={
+            name: text for name, text in (("queue", queue), ("search", search)) if text is not None
+        },
         first=page.with_query(skip=None) if skip else None,
         following=None if found.skip is None else page.with_query(skip=found.skip),
         now=page.context.clock.now(),
