@@ -114,6 +114,16 @@ def test_every_operation_has_a_method_that_returns_its_struct(address: str) -> N
         client.set_weight("mail", HOSTILE, None)
         client.set_limit("mail", HOSTILE, 3)
         client.set_limit("mail", HOSTILE, None)
+        assert client.sharded().queues == []
+        for ask in (
+            lambda: client.sharded_queue("none"),
+            lambda: client.dead_letters("none"),
+            lambda: client.requeue_dead_letters("none", ["1-0"]),
+            lambda: client.delete_dead_letters("none", ["1-0"]),
+            lambda: client.set_shard_key_weight("none", "acme", None),
+        ):
+            with pytest.raises(ConsoleError, match="404 No such queue"):
+                ask()
         found = client.preview_tenants("weight", matching={"search": "acme"})
         assert (found.number, found.first) == (1, ["acme"])
         assert client.preview_tenants("limit", names=["acme", HOSTILE]).number == 2

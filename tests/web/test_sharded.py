@@ -11,7 +11,9 @@ import pytest
 from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.web import Access, console
-from tests.web.browsing import Browser, with_access
+from fairlead.web.client import ConsoleClient, ConsoleError
+from tests.web.api_kit import serving
+from tests.web.browsing import SAME_ORIGIN, Browser, with_access
 
 if TYPE_CHECKING:
     from fairlead.sharded import SyncShardedQueue
@@ -147,3 +149,90 @@ def test_wrong_queues_are_refused(app: App, redis_url: str) -> None:
     with pytest.raises(ConfigurationError, match="two queues"):
         console(app, sharded=[queue, queue])
     queue.close()
+
+
+def test_the_client_reads_and_acts_as_the_screens_do(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    token, images = "t" * 20, queues[0]
+    first, second, third = (letter.id for letter in images.dead_letter_heads())
+    with (
+        serving(console(app, token=token, sharded=queues)) as address,
+        ConsoleClient(address, token) as client,
+    ):
+        listed = {each.name: each for each in client.sharded().queues}
+        assert listed["images"].group == "resizers" and listed["unused"].groups == []
+        stats = listed["images"].stats
+        assert stats is not None and (stats.dead, stats.messages) == (3, 6)
+        assert stats.oldest is not None
+        found = client.sharded_queue("images", group="resizers")
+        assert [(key.shard_key, key.messages) for key in found.shard_keys][:1] == [("acme", 4)]
+        assert [(each.name, each.messages) for each in found.consumers][:1] == [("ann", 1)]
+        page = client.dead_letters("images", rows=2)
+        assert [letter.id for letter in page.letters] == [first, second]
+        assert page.letters[0].fields["html"] == "<b>" and page.letters[0].shard_key == "bad"
+        rest = client.dead_letters("images", after=page.next)
+        assert [letter.id for letter in rest.letters] == [third] and rest.next is None
+        assert client.requeue_dead_letters("images", [first]) == [first]
+        assert client.delete_dead_letters("images", [first, second]) == [second]
+        client.set_shard_key_weight("images", "acme", 2.5)
+        assert client.sharded_queue("images").shard_keys[0].weight == 2.5
+        client.set_shard_key_weight("images", "acme", None)
+        assert client.sharded_queue("images").shard_keys[0].weight is None
+        assert client.delete_dead_letters("images", ["not an id"]) == []
+        with pytest.raises(ConsoleError, match="400"):
+            client.delete_dead_letters("images", [first] * 101)
+    assert [letter.id for letter in images.dead_letter_heads()] == [third]
+    verbs = [entry.verb for entry in app.management.audit.list()]
+    assert {"requeue_dead_letters", "delete_dead_letters", "set_weight"} <= {*verbs}
+
+
+async def test_the_api_of_sharded_queues_is_guarded_and_masked(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    letter = queues[0].dead_letter_heads()[0].id
+    body = {"name": "images", "ids": [letter]}
+    weight = {"name": "images", "shard_key": "acme", "weight": 2.0}
+
+    async def post(browser: Browser, path: str, given: dict[str, object]) -> int:
+        await browser.get("/")
+        headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
+        sent = await browser.client.post(f"/api/v1/sharded/{path}", json=given, headers=headers)
+        return sent.status_code
+
+    reader = Browser(with_access(app, Access.read(), sharded=queues))
+    assert (await reader.get("/api/v1/sharded")).status_code == 200
+    for action, path, given in (
+        ("retry", "requeue", body),
+        ("cancel", "delete", body),
+        ("weight", "weight", weight),
+    ):
+        assert await post(reader, path, given) == 403
+        others = frozenset({"retry", "cancel", "weight"} - {action})
+        without = Access(actions=others, name="ada")
+        assert await post(Browser(with_access(app, without, sharded=queues)), path, given) == 403
+    of_tenant = Browser(with_access(app, Access.full(tenants={"acme"}), sharded=queues))
+    for path in ("", "/queue?name=images", "/dead-letters?name=images"):
+        assert (await of_tenant.get(f"/api/v1/sharded{path}")).status_code == 403
+
+    def mask(name: str, fields: dict[str, str]) -> dict[str, str]:
+        return dict.fromkeys(fields, f"{name} ***")
+
+    masked = Browser(with_access(app, Access.read(), sharded=queues, mask=mask))
+    text = (await masked.get("/api/v1/sharded/dead-letters?name=images")).text
+    assert '"html":"images ***"' in text and "<b>" not in text
+    assert len(queues[0].dead_letter_heads()) == 3
+
+
+async def test_the_api_says_which_queue_cannot_be_read(
+    app: App, queues: list[SyncShardedQueue]
+) -> None:
+    from fairlead.sharded import SyncShardedQueue
+
+    with SyncShardedQueue("redis://127.0.0.1:1/0", "away") as away:
+        browser = Browser(with_access(app, Access.full(), sharded=[*queues, away]))
+        found = (await browser.get("/api/v1/sharded")).json()["queues"]
+        assert [each["name"] for each in found if each["trouble"] is not None] == ["away"]
+        for path in ("queue", "dead-letters"):
+            response = await browser.get(f"/api/v1/sharded/{path}?name=away")
+            assert response.status_code == 503, path

@@ -236,6 +236,38 @@ class ConsoleClient:
             rows=rows,
         )
 
+    def sharded(self) -> documents.ShardedList:
+        """Return the sharded queues of the console."""
+        return self._get("/sharded", documents.ShardedList)
+
+    def sharded_queue(self, name: str, *, group: str | None = None) -> documents.ShardedDetail:
+        """Return one sharded queue for a group, by default its first one."""
+        return self._get("/sharded/queue", documents.ShardedDetail, name=name, group=group)
+
+    def dead_letters(
+        self, name: str, *, after: str | None = None, rows: int = 50
+    ) -> documents.DeadLetterList:
+        """Return a page of at most `rows` dead letters of a sharded queue (1 to 100)."""
+        return self._get(
+            "/sharded/dead-letters", documents.DeadLetterList, name=name, after=after, rows=rows
+        )
+
+    def requeue_dead_letters(self, name: str, ids: Sequence[str]) -> list[str]:
+        """Write the messages of dead letters into their sharded queue again; return the ids of
+        those that still were dead letters."""
+        body = {"name": name, "ids": list(ids)}
+        return self._post("/sharded/requeue", documents.ChangedLetters, body).ids
+
+    def delete_dead_letters(self, name: str, ids: Sequence[str]) -> list[str]:
+        """Remove dead letters for good; return the ids of those that still were dead letters."""
+        body = {"name": name, "ids": list(ids)}
+        return self._post("/sharded/delete", documents.ChangedLetters, body).ids
+
+    def set_shard_key_weight(self, name: str, shard_key: str, weight: float | None) -> None:
+        """Set the weight of a shard key; None returns to the weights of its messages."""
+        body = {"name": name, "shard_key": shard_key, "weight": weight}
+        self._post("/sharded/weight", documents.Done, body)
+
     def policies(self, *, queue: str | None = None, rows: int = 50) -> documents.PolicyList:
         """Return the newest versions of weights and limits, and the switches."""
         return self._get("/policies", documents.PolicyList, queue=queue, rows=rows)

@@ -23,6 +23,7 @@ from fairlead.operate.changes import (
 )
 from fairlead.operate.filters import TaskFilters, instant
 from fairlead.ports.policy_store import SwitchMode
+from fairlead.web.sharded_queues import MOST_LETTERS
 
 Text = Annotated[str, Meta(max_length=values.MOST_KEY_BYTES)]
 Moment = Annotated[datetime, Meta(tz=True, description="An instant with its offset (ISO 8601).")]
@@ -205,6 +206,21 @@ class NewLimits(ChosenTenants, frozen=True, kw_only=True):
 
     queue: Text
     limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
+
+
+class DeadLetters(Body, frozen=True, kw_only=True):
+    """Dead letters of a sharded queue."""
+
+    name: Text
+    ids: Annotated[list[Text], Meta(min_length=1, max_length=MOST_LETTERS)]
+
+
+class ShardKeyWeight(Body, frozen=True, kw_only=True):
+    """Weight of a shard key of a sharded queue; null returns to the weights of its messages."""
+
+    name: Text
+    shard_key: Text
+    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
 
 
 class PeriodicName(Body, frozen=True, kw_only=True):

@@ -506,6 +506,100 @@ class OrderedTaskList(_Document, frozen=True, kw_only=True):
     tasks: list[OrderedTask]
 
 
+# sharded queues -----------------------------------------------------------------------------------
+
+
+class ShardedStats(_Document, frozen=True, kw_only=True):
+    """Counts of messages. `pending`: claimed by the group; `waiting`: not yet delivered to it;
+    `cordoned`: past their deadline."""
+
+    streams: Count
+    messages: Count
+    pending: Count
+    waiting: Count
+    dead: Count
+    cordoned: Count
+    later: Count
+    oldest: Instant | None
+
+
+class ShardedQueue(_Document, frozen=True, kw_only=True):
+    """One sharded queue, with the counts of one of its groups. `trouble`: why it cannot be read."""
+
+    name: str
+    group: str
+    groups: list[str]
+    stats: ShardedStats | None
+    trouble: str | None
+
+
+class ShardedList(_Document, frozen=True, kw_only=True):
+    """The sharded queues that the console shows."""
+
+    queues: list[ShardedQueue]
+
+
+class ShardKeyLoad(_Document, frozen=True, kw_only=True):
+    """Messages of a shard key, and its weight if one is set."""
+
+    shard_key: str
+    messages: Count
+    weight: float | None
+
+
+class StreamLoad(_Document, frozen=True, kw_only=True):
+    """Messages of a stream."""
+
+    stream: str
+    messages: Count
+
+
+class ConsumerLoad(_Document, frozen=True, kw_only=True):
+    """Messages that a consumer has claimed, and its last read."""
+
+    name: str
+    messages: Count
+    last_read: Instant | None
+
+
+class ShardedDetail(_Document, frozen=True, kw_only=True):
+    """One sharded queue with its heaviest shard keys, longest streams and consumers of the group.
+    `is_whole`: whether all consumers and shard keys were looked at."""
+
+    queue: ShardedQueue
+    is_whole: bool
+    shard_keys: list[ShardKeyLoad]
+    shard_key_count: Count
+    streams: list[StreamLoad]
+    stream_count: Count
+    consumers: list[ConsumerLoad]
+    consumer_count: Count
+
+
+class DeadLetter(_Document, frozen=True, kw_only=True):
+    """A message that was delivered too often, with its first fields as the mask shows them."""
+
+    id: str
+    shard_key: str
+    deliveries: Count
+    at: Instant
+    size: Count
+    fields: dict[str, str]
+
+
+class DeadLetterList(_Document, frozen=True, kw_only=True):
+    """Dead letters, oldest first."""
+
+    letters: list[DeadLetter]
+    next: Next
+
+
+class ChangedLetters(_Document, frozen=True, kw_only=True):
+    """Ids of the dead letters that were requeued or deleted; the others were none any more."""
+
+    ids: list[str]
+
+
 # policies and doctor ------------------------------------------------------------------------------
 
 
