@@ -1,22 +1,52 @@
-"""Lakes in Iceberg for tests: rows as the exporter appends them."""
+"""Lakes in Iceberg for tests of Spark: rows as the exporter appends them, near the present."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from services import MissingProgram, iceberg
+from tests.pipeline.frames import T0
+
+
+def jars(on_s3: bool = False) -> list[Any]:
+    """Return the jars of Spark. Skip the test if they cannot be fetched."""
+    try:
+        return [iceberg.jar(), *iceberg.catalog_jars(), *([iceberg.aws_jar()] if on_s3 else [])]
+    except (MissingProgram, RuntimeError) as missing:
+        pytest.skip(str(missing).splitlines()[0])
+
+
+def shift() -> timedelta:
+    """Return the whole hours from T0 to eight hours before now. A snapshot has the time of its
+    commit, and tasks of a distant past would wait for thousands of hours until then."""
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    return now - timedelta(hours=8) - T0
+
+
+def moved(row: Mapping[str, Any], by: timedelta) -> dict[str, Any]:
+    """Return a row with all its instants moved."""
+    return {
+        name: value + by if isinstance(value, datetime) else value for name, value in row.items()
+    }
 
 
 def export(
-    warehouse: Warehouse, table: Table, rows: Iterable[Mapping[str, Any]], cursor: str
+    warehouse: Warehouse,
+    table: Table,
+    rows: Iterable[Mapping[str, Any]],
+    cursor: str,
+    by: timedelta = timedelta(0),
 ) -> None:
     """Append rows and move the cursor `store` in one commit, as the exporter does."""
     here = warehouse.table(table)
-    data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
+    data = pa.Table.from_pylist([moved(row, by) for row in rows], table.arrow())
     while True:
         seen = here.state()
         written = here.write(data, "export", seen)

@@ -67,13 +67,27 @@ def plan(
     gone = (before.attempts.keys() - attempts.parts.keys()) | (
         before.events.keys() - events.parts.keys()
     )
-    everything = full or bool(gone) or before.edition != EDITION or before.settings != settings
+    everything = full or bool(gone)
+    return plan_of(attempts, events, before, settings, everything, new_attempts, new_events)
+
+
+def plan_of(
+    attempts: Manifest,
+    events: Manifest,
+    before: Built,
+    settings: str,
+    full: bool,
+    changed_attempts: Iterable[str],
+    changed_events: Iterable[str],
+) -> BuildPlan:
+    """Return the plan for these changed partitions. Another edition or other settings need a full
+    build."""
     return BuildPlan(
-        full=everything,
+        full=full or before.edition != EDITION or before.settings != settings,
         attempts=attempts,
         events=events,
-        changed_attempts=frozenset(new_attempts),
-        changed_events=frozenset(new_events),
+        changed_attempts=frozenset(changed_attempts),
+        changed_events=frozenset(changed_events),
         before=before,
         until=max(attempts.written_at, events.written_at),
     )

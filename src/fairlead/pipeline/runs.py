@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 RUNS = Table(
     "ops.pipeline_runs",
@@ -86,7 +89,7 @@ class JobRun:
 
 @contextmanager
 def recorded(
-    lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
+    lake: Lake | Warehouse, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
 ) -> Iterator[JobRun]:
     """Write a row about the run of the `with` block, also if the block fails. Without `keep_idle`,
     write no row about a run that had nothing to do."""
@@ -113,7 +116,9 @@ def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
     return {row["job"]: row for row in rows}
 
 
-def _keep(lake: Lake, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
+def _keep(
+    lake: Lake | Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None
+) -> None:
     import pyarrow as pa
 
     row = {
@@ -131,8 +136,15 @@ def _keep(lake: Lake, clock: Clock, run: JobRun, started_at: int, error: str | N
         "error": error,
         "schema_version": SCHEMA_VERSION,
     }
-    table = lake.table(RUNS)
-    written = table.write(
-        pa.Table.from_pylist([row], schema=RUNS.arrow()), "0", f"{row['run_id']}.parquet"
-    )
-    table.append(written, {}, clock.now())
+    rows, name = pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"])
+    if isinstance(lake, Lake):
+        table = lake.table(RUNS)
+        table.append(table.write(rows, "0", f"{name}.parquet"), {}, clock.now())
+        return
+    in_iceberg = lake.table(RUNS)
+    while True:
+        seen = in_iceberg.state()
+        files = in_iceberg.write(rows, name, seen)
+        if in_iceberg.append(files, {}, seen):
+            return
+        in_iceberg.take_away(files)

@@ -10,6 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from fairlead.clock import Clock
+from fairlead.pipeline import snapshot_plan
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan, built, last_build, plan
 from fairlead.pipeline.jobs import checks
@@ -20,7 +21,9 @@ from fairlead.pipeline.lake.parts import dates_of
 from fairlead.pipeline.quality import sound
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.tables import lake_tables
+from fairlead.pipeline.tables import Tables, lake_tables
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 
 @dataclass(frozen=True)
@@ -60,28 +63,71 @@ def build(
             run.state = NOTHING_TO_DO
             return run
         tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
-        changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts
-        run.rows_in = sum(
-            part.rows for name, part in todo.attempts.parts.items() if name in changed
-        )
-        steps = Build(job.spark, tables, todo, settings, on_rows)
-        steps.run()
-        run.tables = steps.rows
-        run.rows_out = sum(steps.rows.values())
-        run.quarantined = steps.rows[QUARANTINE.name]
-        hours = None if todo.full else steps.touched.service
-        runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)
-        run.checks = [
-            *checks.bronze_checks(tables, None if todo.full else changed, run.rows_in),
-            *checks.service_checks(tables, runs, hours),
-            *checks.latency_checks(tables, None if todo.full else dates_of(changed)),
-        ]
-        checks.require(run.checks)
+        _compute(job.spark, tables, todo, settings, run, on_rows)
         tables.publish()
         tables.land(ATTEMPTS, None if todo.full else todo.changed_attempts)
         tables.land(EVENTS, None if todo.full else todo.changed_events)
         built(job.lake.root, todo, digest(settings))
     return run
+
+
+@dataclass(frozen=True)
+class WarehouseJob:
+    """Spark session, lake in Iceberg and clock of a job."""
+
+    spark: SparkSession
+    warehouse: Warehouse
+    clock: Clock
+
+
+def build_warehouse(
+    job: WarehouseJob,
+    settings: PipelineSettings,
+    full: bool = False,
+    on_rows: OnRows = lambda table, rows: None,
+) -> JobRun:
+    """Build the tables of a lake in Iceberg from the partitions of bronze that changed, or with
+    `full` from all of them, and publish them in one commit.
+
+    Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files or when
+    another build has published meanwhile, and StoreUnavailable.
+    """
+    with recorded(job.warehouse, job.clock, "build", {"full": full}) as run:
+        run.spark_version = job.spark.version
+        tables = WarehouseTables(job.spark, job.warehouse, job.clock)
+        todo = snapshot_plan.plan(tables, digest(settings), full)
+        if todo.is_empty:
+            run.state = NOTHING_TO_DO
+            return run
+        _compute(job.spark, tables, todo, settings, run, on_rows)
+        tables.publish_as(snapshot_plan.facts(tables, todo, digest(settings)))
+    return run
+
+
+def _compute(
+    spark: SparkSession,
+    tables: Tables,
+    todo: BuildPlan,
+    settings: PipelineSettings,
+    run: JobRun,
+    on_rows: OnRows,
+) -> None:
+    """Write the tables of the plan without publishing them, and check them. Raise CheckFailed."""
+    changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts
+    run.rows_in = sum(part.rows for name, part in todo.attempts.parts.items() if name in changed)
+    steps = Build(spark, tables, todo, settings, on_rows)
+    steps.run()
+    run.tables = steps.rows
+    run.rows_out = sum(steps.rows.values())
+    run.quarantined = steps.rows[QUARANTINE.name]
+    hours = None if todo.full else steps.touched.service
+    runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)
+    run.checks = [
+        *checks.bronze_checks(tables, None if todo.full else changed, run.rows_in),
+        *checks.service_checks(tables, runs, hours),
+        *checks.latency_checks(tables, None if todo.full else dates_of(changed)),
+    ]
+    checks.require(run.checks)
 
 
 def digest(settings: PipelineSettings) -> str:
