@@ -20,7 +20,7 @@ from fairlead.errors import FairleadError
 from fairlead.model import State, TaskKey
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement
-from fairlead.operate.changes import Cancel
+from fairlead.operate.changes import Cancel, SetWeights
 from fairlead.operate.doctor import explanation
 from fairlead.operate.filters import TaskFilters
 from fairlead.operate.limits import limits_of_queue
@@ -282,6 +282,13 @@ CALLS: dict[str, Call] = {
             lambda shop: {"change": Cancel(), "where": shop.app.management.where()},
         )
         for name in ("preview", "ask", "start")
+    },
+    **{
+        f"ActionManagement.{name}": Call(
+            lambda shop, name=name: getattr(shop.app.management.actions, name),
+            lambda _: {"change": SetWeights(queue="default", keys=("acme",), weight=2.0)},
+        )
+        for name in ("ask_for_keys", "start_for_keys")
     },
     "Management.bulk": Call(
         lambda shop: shop.app.management.bulk, lambda _: {"change": Cancel(), "limit": 2}

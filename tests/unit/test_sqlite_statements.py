@@ -72,7 +72,8 @@ def test_a_claim_costs_no_more_when_more_tasks_of_its_ordering_key_wait(
     store: SqliteTaskStore,
 ) -> None:
     with store.database.connection() as connection:
-        connection.execute(store.sql["register_node"], ("node", NOW, "[]", "[]", ""))
+        facts = (None, None, None)
+        connection.execute(store.sql["register_node"], ("node", NOW, "[]", "[]", "", *facts))
     tasks = make(FEW, ordering_key="acme")
     submit(store, tasks)
     given = (f'[["{tasks[0].id}", 1]]', "node", NOW, "hook", NOW, 0)
