@@ -106,7 +106,7 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
 
     def steps():
         at = app.clock.now() - round(ago_seconds * 1e6)
-        yield app.store.statement("register_node", "ghost", at, "[]", "[]", "")
+        yield app.store.statement("register_node", "ghost", at, "[]", "[]", "", None, None, None)
         yield from app.store._first_heartbeat("ghost", at)
 
     app.store.database.run(steps())
