@@ -22,7 +22,13 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.cluster_state import (
+    NO_FACTS,
+    NodeFacts,
+    NodeRecord,
+    QueueSettings,
+    SettingsMark,
+)
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
@@ -451,11 +457,16 @@ class ToyStore:
     # the cluster ----------------------------------------------------------------------------------
 
     async def register_node(
-        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+        self,
+        node: str,
+        queues: Sequence[str],
+        names: Sequence[str],
+        now: int,
+        facts: NodeFacts = NO_FACTS,
     ) -> Notification:
         known = self._nodes.get(node)
         started = now if known is None else known.started_at
-        self._nodes[node] = NodeRecord(node, started, now, list(queues), list(names))
+        self._nodes[node] = NodeRecord(node, started, now, list(queues), list(names), facts=facts)
         return Notification(control=True)
 
     async def heartbeat(self, node: str, now: int) -> bool:
