@@ -59,6 +59,18 @@ def test_the_address_opens_the_console_and_ctrl_c_ends_it_with_a_stream_open(fol
         assert errors.count("\n") == 1  # the line that explains the address
 
 
+def refusal(folder: Path, *words: str) -> str:
+    """Return what `fairlead web shop:app` says when it refuses an option."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", "web", "shop:app", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
 def test_a_function_gives_viewers_their_access_and_no_token_opens_the_console(folder: Path) -> None:
     with (folder / "shop.py").open("a") as module:
         module.write(RIGHTS)
@@ -72,13 +84,7 @@ def test_a_function_gives_viewers_their_access_and_no_token_opens_the_console(fo
         ("shop", "give MODULE:FUNCTION"),
         ("nowhere:authorize", "no module named 'nowhere'"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "fairlead", "web", "shop:app", "--authorize", wrong],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert said in refusal(folder, "--authorize", wrong)
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(folder: Path) -> None:
@@ -161,10 +167,4 @@ def test_an_option_shows_sharded_queues_of_a_module(folder: Path, redis_url: str
         ("shop", "give MODULE:NAME"),
         ("shop:app", "give queues as SyncShardedQueue"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "fairlead", "web", "shop:app", "--sharded", wrong],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert said in refusal(folder, "--sharded", wrong)

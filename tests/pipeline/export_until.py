@@ -79,6 +79,17 @@ def die_after(step: str, times: int) -> None:
     setattr(owner, name, then_dies)
 
 
+def export_until_killed(exporter: export.Exporter) -> None:
+    """Export in a loop; a line says when it begins."""
+    print("exporting", flush=True)
+    while True:
+        try:
+            exporter.round()
+        except StoreUnavailable as error:  # SQLite on a busy machine
+            print(error, flush=True)
+        time.sleep(0.002)  # an exporter of rounds without pause would leave SQLite to nobody
+
+
 def main(url: str, lake: str, step: str, times: str) -> None:
     exporter = export.Exporter(
         SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS
@@ -87,13 +98,7 @@ def main(url: str, lake: str, step: str, times: str) -> None:
         die_after(step, int(times))
         exporter.round()
         return
-    print("exporting", flush=True)
-    while True:
-        try:
-            exporter.round()
-        except StoreUnavailable as error:  # SQLite on a busy machine
-            print(error, flush=True)
-        time.sleep(0.002)
+    export_until_killed(exporter)
 
 
 if __name__ == "__main__":

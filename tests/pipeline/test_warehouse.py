@@ -369,6 +369,31 @@ def test_a_sweep_refuses_writers_that_have_begun_before_it(location: Location) -
     assert ids(table) == [0]
 
 
+def test_a_writer_whose_state_was_swept_is_refused(location: Location) -> None:
+    table = Warehouse(location).table(TRIES)
+    assert add(table, 0)
+    seen = table.state()
+    assert add(table, 1)
+    written = table.write(rows(2), "slow", table.state())
+    assert table.expire(now() + MINUTE) >= 1
+    assert table.sweep(now() + MINUTE) >= 2
+    assert not table.append(written, {}, seen)
+    assert not table.append([], {"store": "1"}, seen)
+    assert ids(table) == [0, 1]
+
+
+def test_a_state_whose_list_of_files_is_missing_is_damaged(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
+    assert add(table, 0)
+    seen = table.state()
+    assert seen.stored is not None
+    snapshot = seen.stored.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    with pytest.raises(BrokenLake, match="restore"):
+        table.append([], {"store": "1"}, seen)
+
+
 def test_a_commit_during_a_sweep_loses_no_file(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:

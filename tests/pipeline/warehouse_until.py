@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +18,12 @@ from pyiceberg.manifest import ManifestListWriter, ManifestWriter
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
-from fairlead.errors import StoreUnavailable
 from fairlead.pipeline import export
 from fairlead.pipeline.warehouse import data_files
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.export_until import KILLED, ROWS
+from tests.pipeline.export_until import KILLED, ROWS, export_until_killed
 
 
 def _always(*_: Any) -> bool:
@@ -82,13 +80,7 @@ def main(url: str, lake: str, catalog: str, step: str, times: str) -> None:
     if step != "never":
         exporter.round()
         return
-    print("exporting", flush=True)
-    while True:
-        try:
-            exporter.round()
-        except StoreUnavailable as error:  # SQLite on a busy machine
-            print(error, flush=True)
-        time.sleep(0.002)
+    export_until_killed(exporter)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,16 @@ from itertools import combinations
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.steps import Timing
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, LaneRecord, Level, Trigger, tenant_of
+from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
+from tests.simulation.stored_lane import StoredLane
 
 LANE = LaneKey("q", 0, 5)
 
 
-class KeyedWorld:
+class KeyedWorld(StoredLane):
     """One world. `run` starts tasks one by one."""
 
     def __init__(self, seed: int, has_tenants: bool = False, is_late: bool = False) -> None:
@@ -38,14 +39,13 @@ class KeyedWorld:
         """Whether the weights are those of the tasks, which the lane learns with the tasks."""
         set_weights = {} if self.is_by_task else dict(self.weights)
         self._ledger = SlotLedger(1)
-        self._table = TriggerTable(self._ledger)
-        self._table.weigh(LANE.queue, set_weights)
         passes = Passes(Counters(), set_weights)
-        self.backlog = Backlog(1, LaneRecord(), passes, self.capacity, Timing(), is_new=True)
+        backlog = Backlog(1, LaneRecord(), passes, self.capacity, Timing(), is_new=True)
+        super().__init__(backlog, TriggerTable(self._ledger))
+        self._table.weigh(LANE.queue, set_weights)
         self.backlog.is_read_by_key = True
         self.backlog.remember((), self.keys)
         self._table.spread(LANE, self.backlog.turns_taken)
-        self._rows: dict[Level, Trigger] = {}
         self._reading: list[tuple[str, int]] = []
         self._ticks_left = 0
         self._number = 0
@@ -54,7 +54,7 @@ class KeyedWorld:
         """Start tasks; return their keys."""
         ran: list[str] = []
         while len(ran) < count:
-            self._tidy()
+            self.tidy()
             if not self._reading and self.backlog.is_asking:
                 unread = len({*map(tenant_of, self.keys)})
                 self._reading, self._ticks_left = self.backlog.choose_keys(unread, 0), self.late
@@ -73,32 +73,13 @@ class KeyedWorld:
 
     def _read(self) -> None:
         read, self._reading = self._reading, []
-        self._apply(self.backlog.add([self._make(key) for key, most in read for _ in range(most)]))
+        self.apply(self.backlog.add([self._make(key) for key, most in read for _ in range(most)]))
         self.backlog.remember((), [key for key, _ in read])
 
     def _make(self, key: str) -> Trigger:
         self._number = number = self._number + 1
         weight = self.weights[key] if self.is_by_task else 1.0
         return Trigger(str(number), 1, "q", 0, "pay", 5, key, weight, None, seq=number)
-
-    def _tidy(self) -> None:
-        self._apply(self.backlog.shrink())
-        while (read := self.backlog.next_read()) is not None:
-            above = [row for level, row in sorted(self._rows.items()) if level > read.above]
-            self._apply(self.backlog.read(above[: read.limit]))
-
-    def _apply(self, changes: BacklogWrite | Changes) -> None:
-        if isinstance(changes, BacklogWrite):
-            self._rows |= {row.level: row for row in changes.entries if row.level is not None}
-            changes = self.backlog.written(changes)
-        self._table.remove(changes.dropped)
-        for trigger in changes.added:
-            self._table.push(trigger)
-
-    @property
-    def stored(self) -> int:
-        """Number of triggers that were written to the store."""
-        return len(self._rows)
 
     def shortest(self, ran: list[str]) -> float:
         """Return how much the share of a tenant, or of a key among the tasks of its tenant, is

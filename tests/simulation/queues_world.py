@@ -9,15 +9,16 @@ import random
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.steps import Timing
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, LaneRecord, Level, Trigger, tenant_of
+from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
+from tests.simulation.stored_lane import StoredLane
 
 PRIORITY = 5
 
 
-class ReadLane:
+class ReadLane(StoredLane):
     """One lane: its backlog, the rows that its channel keeps, and the read that is under way."""
 
     def __init__(
@@ -29,14 +30,11 @@ class ReadLane:
         self.ready_at = 0
         """Number of starts, in all lanes, after which the read under way ends."""
         self._keys = keys
-        self._table = table
-        self.backlog = Backlog(
-            1, LaneRecord(virtual_time=start), Passes(Counters()), capacity, Timing(), is_new=True
-        )
+        record, passes = LaneRecord(virtual_time=start), Passes(Counters())
+        super().__init__(Backlog(1, record, passes, capacity, Timing(), is_new=True), table)
         self.backlog.is_read_by_key = True
         self.backlog.remember((), keys)
         table.spread(self.name, self.backlog.turns_taken)
-        self._rows: dict[Level, Trigger] = {}
         self._reading: list[tuple[str, int]] = []
         self._number = 0
 
@@ -46,7 +44,7 @@ class ReadLane:
 
     def work(self, now: int, latency: int) -> None:
         """Begin a read, or end the one under way, if it is time. `now`: number of starts."""
-        self._tidy()
+        self.tidy()
         if not self._reading and self.backlog.is_asking:
             unread = len({*map(tenant_of, self._keys)})
             self._reading = self.backlog.choose_keys(unread, 0)
@@ -58,27 +56,13 @@ class ReadLane:
                 for key, most in read
                 for _ in range(1 if key.startswith("new") else most)
             ]
-            self._apply(self.backlog.add(made))
+            self.apply(self.backlog.add(made))
             self.backlog.remember((), [key for key, _ in read if not key.startswith("new")])
 
     def _make(self, key: str) -> Trigger:
         self._number = number = self._number + 1
         id = f"{self.queue} {number}"
         return Trigger(id, 1, self.queue, 0, "pay", PRIORITY, key, 1.0, None, seq=number)
-
-    def _tidy(self) -> None:
-        self._apply(self.backlog.shrink())
-        while (read := self.backlog.next_read()) is not None:
-            above = [row for level, row in sorted(self._rows.items()) if level > read.above]
-            self._apply(self.backlog.read(above[: read.limit]))
-
-    def _apply(self, changes: BacklogWrite | Changes) -> None:
-        if isinstance(changes, BacklogWrite):
-            self._rows |= {row.level: row for row in changes.entries if row.level is not None}
-            changes = self.backlog.written(changes)
-        self._table.remove(changes.dropped)
-        for trigger in changes.added:
-            self._table.push(trigger)
 
 
 class QueuesWorld:

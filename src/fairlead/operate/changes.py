@@ -178,14 +178,10 @@ class _KeyChange(_Change, frozen=True, kw_only=True):
     keys: tuple[str, ...]
     """Different keys, in the order in which they are changed."""
 
-    @property
-    def value(self) -> float | int | None:
-        """Return the new value; None to clear."""
-        raise NotImplementedError
-
     def details(self) -> str | None:
         """Return the new value, and the number of keys."""
-        value = "cleared" if self.value is None else self.value
+        given = getattr(self, self.verb)
+        value = "cleared" if given is None else given
         return msgspec.json.encode({self.verb: value, "keys": len(self.keys)}).decode()
 
 
@@ -195,22 +191,12 @@ class SetWeights(_KeyChange, frozen=True, kw_only=True, tag="weight"):
     done: ClassVar[str] = "weighted"
     weight: float | None
 
-    @property
-    def value(self) -> float | None:
-        """Return the weight."""
-        return self.weight
-
 
 class SetLimits(_KeyChange, frozen=True, kw_only=True, tag="limit"):
     """Limit how many tasks of each key run at once on each node, or lift the limits."""
 
     done: ClassVar[str] = "limited"
     limit: int | None
-
-    @property
-    def value(self) -> int | None:
-        """Return the limit."""
-        return self.limit
 
 
 KeyChange = SetWeights | SetLimits

@@ -330,7 +330,8 @@ class WarehouseTable:
         change: Callable[[Transaction, IcebergTable], None],
         properties: Mapping[str, str | None],
     ) -> bool:
-        """Commit a change with properties. Return False if the table has changed since `seen`."""
+        """Commit a change with properties. Return False if the table has changed since `seen`, also
+        if a sweep has removed what `seen` names. Raise BrokenLake for a missing list of files."""
         stored = seen.stored
         if stored is None:
             stored = self._create()
@@ -364,6 +365,10 @@ class WarehouseTable:
                 transaction.commit_transaction()
             except (CommitFailedException, ValidationException):
                 return False
+            except FileNotFoundError as error:  # a list of files that `seen` names
+                if self.state().snapshot != seen.snapshot:
+                    return False
+                raise BrokenLake(f"{self.table.name}: {error}; restore this file") from error
         return True
 
     def _has_no_retries(self, stored: IcebergTable) -> bool:
