@@ -29,6 +29,8 @@ def load(reference: str) -> App:
     attribute = reference.partition(":")[2]
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
+        app = getattr(app, "fairlead", None)  # an object that holds its App, such as a `Celery`
+    if not isinstance(app, App):
         names = (
             ", ".join(name for name, value in vars(module).items() if isinstance(value, App))
             or "none"

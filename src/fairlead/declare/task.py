@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from uuid import UUID
 
 import msgspec
 
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core import values
 from fairlead.core.ids import IdSource, id_text
 from fairlead.core.payload import pack
@@ -28,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ids = IdSource()
+_ID_VERSION = 7
 
 
 class TaskOptions(TypedDict, total=False):
@@ -51,6 +54,24 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
+    id: str | None = None
+    """Id chosen with `new_ids` just before the submit, so that drafts of one submit may name each
+    other; None for an id that the submit makes."""
+
+
+def new_ids(count: int) -> list[str]:
+    """Return ids for drafts that are submitted at once, in ascending order."""
+    return [id_text(each) for each in _ids.block(count, SYSTEM_CLOCK.now())]
+
+
+def _number_of(chosen: object) -> int:
+    try:
+        found = UUID(chosen) if isinstance(chosen, str) else None
+    except ValueError:
+        found = None
+    if found is None or found.version != _ID_VERSION:
+        raise InvalidTask(f"id {values.brief(chosen)}: use an id of new_ids()")
+    return found.int
 
 
 @dataclass
@@ -155,6 +176,8 @@ def encode(
     run_at = now
     for task_id, draft in zip(ids, drafts, strict=True):
         handler, options = draft.handler, draft.options
+        if draft.id is not None:
+            task_id = _number_of(draft.id)
         if options is not last_options:  # a bulk shares its options: prepare them once
             last_options = options
             run_at = options.run_at_micros(now)

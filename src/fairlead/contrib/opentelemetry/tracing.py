@@ -147,7 +147,7 @@ def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -
         if options is None:
             together = with_carrier(draft.options.context, carrier, span)
             options = changed[id(draft.options)] = draft.options.changed({"context": together})
-        carrying.append(Draft(draft.handler, draft.args, draft.kwargs, options))
+        carrying.append(Draft(draft.handler, draft.args, draft.kwargs, options, draft.id))
     return carrying
 
 

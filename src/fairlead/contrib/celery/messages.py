@@ -1,0 +1,105 @@
+"""Arguments and results as JSON, by the rules of Celery's JSON serializer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from fairlead.core import values
+from fairlead.errors import InvalidTask
+
+_TYPE, _VALUE = "__type__", "__value__"
+
+_WRITERS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (datetime, "datetime", datetime.isoformat),  # before date, of which it is a subclass
+    (date, "date", date.isoformat),
+    (time, "time", time.isoformat),
+    (Decimal, "decimal", str),
+    (uuid.UUID, "uuid", lambda value: {"hex": value.hex}),
+)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "date": lambda text: datetime.fromisoformat(text).date(),
+    "time": time.fromisoformat,
+    "decimal": Decimal,
+    "uuid": lambda value: uuid.UUID(**value),
+    "bytes": lambda text: text.encode(),
+    "base64": base64.b64decode,
+}
+
+Ids = str | list["Ids"]
+"""Ids of tasks whose results another task gets: one id, or a list as deep as its groups."""
+
+
+class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Fields of a message besides the arguments of the task."""
+
+    id: str | None = None
+    """Id that the caller gave, if it cannot be the id of a task row."""
+    after: Any = None
+    """Ids of the tasks before this one, as `Ids`; None for a task that waits for none."""
+    passes: bool = False
+    """Whether the results of the tasks before come first in the arguments."""
+    wakes: list[str] = []
+    """Ids of the tasks that wait for this one."""
+    is_partial: bool = False
+    """Whether many tasks wake one: each such wake then waits a second, so that one serves many."""
+    link_error: list[dict[str, Any]] = []
+    errback_of: str | None = None
+    """Id of the failed task for which this one runs."""
+    expires: datetime | None = None
+    eta: datetime | None = None
+    headers: dict[str, Any] = {}
+    root: str | None = None
+    parent: str | None = None
+    group: str | None = None
+
+
+class _Encoder(json.JSONEncoder):
+    def default(self, o: Any) -> Any:
+        reduce = getattr(o, "__json__", None)
+        if reduce is not None:
+            return reduce()
+        if type(o).__module__ == "django.utils.functional" and hasattr(o, "_delegate_text"):
+            return str(o)  # a lazy translation
+        for kind, name, write in _WRITERS:
+            if isinstance(o, kind):
+                return {_TYPE: name, _VALUE: write(o)}
+        if isinstance(o, bytes):
+            try:
+                return {_TYPE: "bytes", _VALUE: o.decode()}
+            except UnicodeDecodeError:
+                return {_TYPE: "base64", _VALUE: base64.b64encode(o).decode()}
+        raise TypeError(f"{values.brief(o)} of type {type(o).__module__}.{type(o).__qualname__}")
+
+
+def to_json(what: str, value: Any) -> Any:
+    """Return the value as plain data of JSON. Raise InvalidTask for a value that is not JSON."""
+    try:
+        return json.loads(json.dumps(value, cls=_Encoder, allow_nan=False))
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        raise InvalidTask(
+            f"{what}: {error} is not JSON; Fairlead never pickles: pass an id and load the object"
+            " in the task, or pass text, numbers, lists, maps, bytes, dates, Decimal or UUID"
+        ) from error
+
+
+def from_json(value: Any) -> Any:
+    """Return the value that `to_json` made plain. Raise InvalidTask for a type that is unknown."""
+    if isinstance(value, list):
+        return [from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_TYPE, _VALUE}:
+        read = _READERS.get(value[_TYPE])
+        if read is None:
+            raise InvalidTask(f"a value has the unknown type {values.brief(value[_TYPE])}")
+        return read(value[_VALUE])
+    return {name: from_json(each) for name, each in value.items()}

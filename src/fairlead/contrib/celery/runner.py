@@ -1,0 +1,249 @@
+"""One run of a task: what it waits for, its request, its hooks, its retries and its errbacks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import fairlead
+from fairlead.contrib.celery import held, signals, states
+from fairlead.contrib.celery.canvas import signature
+from fairlead.contrib.celery.exceptions import (
+    Ignore,
+    Reject,
+    Retry,
+    SoftTimeLimitExceeded,
+    TaskRevokedError,
+    TimeLimitExceeded,
+)
+from fairlead.contrib.celery.messages import Extras, from_json, to_json
+from fairlead.contrib.celery.request import Context, Running, running, set_running
+from fairlead.contrib.celery.result import AsyncResult
+from fairlead.contrib.celery.task import ExceptionInfo, Task, retry_seconds
+from fairlead.contrib.celery.time_limits import TimeLimit
+from fairlead.errors import Retry as RunAgain
+from fairlead.errors import Snooze
+
+if TYPE_CHECKING:
+    from fairlead.contrib.celery.app import Celery
+
+_PATIENCE = 0.5
+"""Seconds after which a thread that outlasted its time limit is interrupted."""
+
+
+class Retried(RunAgain):
+    """Raised to run a task again after some seconds; its text is the error of this run."""
+
+    def __init__(self, asked: Retry) -> None:
+        super().__init__(retry_seconds(asked))
+        self.args = (str(asked),)
+
+
+class AsTheTaskSays:
+    """The retry policy of a task whose run has already decided whether it is tried again."""
+
+    def delay(self, tries: int, error: BaseException) -> float | None:
+        """Return 0 for a run that asked to be tried again, else None."""
+        return 0.0 if type(error) is Retried else None
+
+
+class Outcome:
+    """End of one call of the function of a task."""
+
+    def __init__(self, state: str, value: Any, error: BaseException | None = None) -> None:
+        self.state = state
+        self.value = value
+        self.error = error
+
+    @property
+    def traceback(self) -> str | None:
+        """Text of the error with its traceback; None without an error."""
+        return None if self.error is None else ExceptionInfo.of(self.error).traceback
+
+
+def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras: Extras) -> Any:
+    """Run a task of the store; return its result as plain data. Raise what ends the run in another
+    way: an error, Retried or Snooze."""
+    current = fairlead.current_task()
+    assert current is not None
+    app.on_first_run()
+    given = from_json(args)
+    if extras.expires is not None and datetime.now(UTC) >= extras.expires:
+        signals.task_revoked.send(
+            sender=task, request=None, terminated=False, signum=None, expired=True
+        )
+        app.fairlead.management.cancel(current.id, actor=f"its expiry at {extras.expires}")
+        return None
+    if extras.after is not None:
+        try:
+            before = held.results(app.fairlead, extras.after)
+        except held.NotYet:
+            raise Snooze(held.next_look(current.attempt)) from None
+        except held.BrokenDependency as broken:
+            wakes = [*extras.wakes, *_submit_errbacks(app, extras, current.id)]
+            held.cancel(app.fairlead, current.id, str(broken))
+            app.waker.wake(wakes, False)
+            return None
+        if extras.eta is not None and extras.eta > datetime.now(UTC):
+            raise Snooze(extras.eta)
+        if extras.passes:
+            given = [from_json(before), *given]
+    if extras.errback_of is not None:
+        if not AsyncResult(extras.errback_of, app=app).ready():
+            raise Snooze(held.next_look(current.attempt))
+        given = _errback_arguments(app, task, extras.errback_of)
+    request = Context(
+        id=extras.id or current.id,
+        row_id=current.id,
+        task=task.name,
+        args=given,
+        kwargs=from_json(kwargs),
+        retries=current.tries - 1,
+        eta=extras.eta,
+        expires=extras.expires,
+        called_directly=False,
+        root_id=extras.root or extras.id or current.id,
+        parent_id=extras.parent,
+        group=extras.group,
+        headers=extras.headers,
+        hostname=f"fairlead@{socket.gethostname()}",
+        delivery_info={
+            "exchange": "",
+            "routing_key": current.queue,
+            "priority": app.celery_priority(current.priority),
+            "redelivered": current.attempt > current.tries,
+        },
+        timelimit=(task.time_limit, task.soft_time_limit),
+        errbacks=extras.link_error,
+    )
+    outcome = call(task, request, app.time_limits_of(task))
+    errbacks = functools.partial(_submit_errbacks, app, extras, current.id)
+    wakes = [*extras.wakes, *(errbacks() if outcome.state == states.FAILURE else ())]
+    if wakes or extras.link_error:
+        on_failure = errbacks if outcome.state != states.FAILURE else None
+        app.waker.ended(held.Ended(current.id, wakes, extras.is_partial, on_failure))
+    if outcome.error is not None:
+        if isinstance(outcome.error, Retry):
+            raise Retried(outcome.error) from None
+        if isinstance(outcome.error, Reject) and outcome.error.requeue:
+            raise Snooze(datetime.now(UTC) + timedelta(seconds=1))
+        raise outcome.error
+    is_kept = extras.wakes or not app.ignores_result(task)
+    return to_json(f"result of task {task.name!r}", outcome.value) if is_kept else None
+
+
+def call(task: Task, request: Context, limits: tuple[float | None, float | None]) -> Outcome:
+    """Call the function of a task with its request, hooks and signals."""
+    hard, soft = limits
+    before = running()
+    set_running(Running(task, request))
+    try:
+        outcome = _called(task, request, hard, soft)
+        _after(task, request, outcome)
+        return outcome
+    finally:
+        set_running(before)
+
+
+def _called(task: Task, request: Context, hard: float | None, soft: float | None) -> Outcome:
+    id, args, kwargs = request.id or "", request.args, request.kwargs
+    signals.task_prerun.send(sender=task, task_id=id, task=task, args=args, kwargs=kwargs)
+    try:
+        task.before_start(id, args, kwargs)
+        try:
+            with (
+                TimeLimit(None if hard is None else hard + _PATIENCE, TimeLimitExceeded),
+                TimeLimit(soft, SoftTimeLimitExceeded),
+            ):
+                value = task.run(*args, **kwargs)
+        except (Retry, Ignore, Reject):
+            raise
+        except Exception as error:
+            task.autoretry(error)
+            raise
+    except Retry as asked:
+        return Outcome(states.RETRY, asked, asked)
+    except Ignore:
+        return Outcome(states.IGNORED, None)
+    except Reject as rejected:
+        return Outcome(states.REJECTED, rejected, rejected)
+    except Exception as error:
+        return Outcome(states.FAILURE, error, error)
+    return Outcome(states.SUCCESS, value)
+
+
+def _after(task: Task, request: Context, outcome: Outcome) -> None:
+    """Call the hooks and send the signals for the end of a run."""
+    id, args, kwargs = request.id or "", request.args, request.kwargs
+    info = None if outcome.error is None else ExceptionInfo.of(outcome.error)
+    error = outcome.error
+    if outcome.state == states.SUCCESS:
+        task.on_success(outcome.value, id, args, kwargs)
+        signals.task_success.send(sender=task, result=outcome.value)
+    elif outcome.state == states.RETRY:
+        assert isinstance(error, Retry)
+        cause = error.exc or error
+        task.on_retry(cause, id, args, kwargs, info)
+        signals.task_retry.send(sender=task, request=request, reason=error, einfo=info)
+    elif outcome.state == states.FAILURE:
+        task.on_failure(error, id, args, kwargs, info)
+        signals.task_failure.send(
+            sender=task,
+            task_id=id,
+            exception=error,
+            args=args,
+            kwargs=kwargs,
+            traceback=None if error is None else error.__traceback__,
+            einfo=info,
+        )
+    if outcome.state not in (states.IGNORED, states.REJECTED):
+        task.after_return(outcome.state, outcome.value, id, args, kwargs, info)
+    signals.task_postrun.send(
+        sender=task,
+        task_id=id,
+        task=task,
+        args=args,
+        kwargs=kwargs,
+        retval=outcome.value,
+        state=outcome.state,
+    )
+
+
+def _submit_errbacks(app: Celery, extras: Extras, row_id: str) -> list[str]:
+    """Submit the errbacks of a failed task, each once although the run may repeat; return their
+    ids."""
+    ids = []
+    for position, given in enumerate(extras.link_error):
+        key = f"celery-errback/{row_id}/{position}"
+        submitted = app.submit(signature(given, app=app), errback_of=row_id, unique_key=key)
+        ids += [submitted.id] if isinstance(submitted, AsyncResult) else []
+    return ids
+
+
+def _errback_arguments(app: Celery, errback: Task, failed_id: str) -> list[Any]:
+    """Return (request, exception, traceback) of the failed task, or its id alone for a function
+    of one argument."""
+    parameters = [
+        each
+        for each in inspect.signature(errback.run).parameters.values()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+    required = [each for each in parameters if each.kind != each.VAR_POSITIONAL]
+    if len(required) == 1:
+        return [failed_id]
+    result = AsyncResult(failed_id, app=app)
+    record = result.record()
+    request = Context(
+        id=failed_id,
+        row_id=failed_id,
+        task=None if record is None else record.name,
+        retries=0 if record is None else max(0, record.tries - 1),
+        called_directly=False,
+    )
+    error = result.result
+    if not isinstance(error, BaseException):
+        error = TaskRevokedError("the task has not failed any more")
+    return [request, error, result.traceback]

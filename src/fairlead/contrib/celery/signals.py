@@ -1,0 +1,80 @@
+"""Signals that Celery's projects connect to, sent at the same points."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger("fairlead.celery")
+
+
+class Signal:
+    """A signal with receivers. An exception of a receiver is logged and changes nothing else."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.receivers: list[tuple[Any, Callable[..., Any]]] = []
+
+    def connect(self, *args: Any, sender: Any = None, **options: Any) -> Any:
+        """Connect a receiver; also used as a decorator, with or without `sender`. `weak` and
+        `dispatch_uid` are accepted."""
+
+        def register(receiver: Callable[..., Any]) -> Callable[..., Any]:
+            self.disconnect(receiver, sender)
+            self.receivers.append((sender, receiver))
+            return receiver
+
+        return register(args[0]) if args and callable(args[0]) else register
+
+    def disconnect(self, receiver: Any = None, sender: Any = None, **options: Any) -> bool:
+        """Remove a receiver; return whether it was connected."""
+        kept = [pair for pair in self.receivers if pair != (sender, receiver)]
+        is_removed = len(kept) < len(self.receivers)
+        self.receivers = kept
+        return is_removed
+
+    def send(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Call the receivers for this sender; return pairs (receiver, result or exception)."""
+        results = []
+        for wanted, receiver in list(self.receivers):
+            if wanted is not None and not _is_same(wanted, sender):
+                continue
+            try:
+                result = receiver(signal=self, sender=sender, **named)
+            except Exception as error:
+                log.exception("a receiver raised an exception", extra={"signal": self.name})
+                result = error
+            results.append((receiver, result))
+        return results
+
+
+def _is_same(wanted: Any, sender: Any) -> bool:
+    name = getattr(sender, "name", None)
+    return wanted is sender or (isinstance(wanted, str) and wanted == name)
+
+
+before_task_publish = Signal("before_task_publish")
+after_task_publish = Signal("after_task_publish")
+task_prerun = Signal("task_prerun")
+task_postrun = Signal("task_postrun")
+task_success = Signal("task_success")
+task_failure = Signal("task_failure")
+task_retry = Signal("task_retry")
+task_revoked = Signal("task_revoked")
+worker_init = Signal("worker_init")
+worker_ready = Signal("worker_ready")
+worker_shutdown = Signal("worker_shutdown")
+worker_process_init = Signal("worker_process_init")
+celeryd_init = Signal("celeryd_init")
+setup_logging = Signal("setup_logging")
+after_setup_logger = Signal("after_setup_logger")
+after_setup_task_logger = Signal("after_setup_task_logger")
+
+NEVER_SENT = {
+    "setup_logging": "configure logging with --log-level, --log-format or your own code",
+    "after_setup_logger": "configure logging where the App is made",
+    "after_setup_task_logger": "configure logging where the App is made",
+    "worker_shutdown": "use atexit, or an interceptor",
+}
+"""Signals that can be connected but are never sent, and what to use instead."""
