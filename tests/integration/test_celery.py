@@ -73,7 +73,9 @@ async def run(celery: Celery) -> None:
     """Run a worker until every task has ended or failed."""
     app = celery.fairlead
     async with running(app):
-        while any(task.state != State.ERROR for task in await asyncio.to_thread(app.management.find)):
+        while any(
+            task.state != State.ERROR for task in await asyncio.to_thread(app.management.find)
+        ):
             await asyncio.sleep(CHECK_EVERY)
 
 
@@ -753,7 +755,37 @@ def test_a_direct_call_of_a_bound_task_cannot_retry(celery: Celery) -> None:
         other()
 
 
-async def test_a_retry_with_other_arguments_is_refused(celery: Celery) -> None:
+async def test_a_retry_with_other_arguments_is_a_new_task_that_counts_on(celery: Celery) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @celery.task(bind=True, max_retries=3)
+    def work(self: Task, x: int) -> None:
+        seen.append((x, self.request.retries))
+        self.retry(args=[x + 1], countdown=0)
+
+    @celery.task(bind=True)
+    def parts(self: Task, numbers: list[int]) -> int:
+        if len(numbers) > 1:
+            for number in numbers:
+                self.retry([[number]], countdown=0, throw=False)
+            return 0
+        seen.append((numbers[0], self.request.retries))
+        return numbers[0]
+
+    work.delay(1)
+    await run(celery)
+    assert seen == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    seen.clear()
+    parts.delay([7, 8])
+    await run(celery)
+    assert sorted(seen) == [(7, 1), (8, 1)]
+    seen.clear()
+    celery.conf.task_always_eager = True
+    parts.delay([5, 6])
+    assert seen == [(5, 1), (6, 1)]
+
+
+async def test_a_retry_of_a_task_that_others_wait_for_keeps_its_arguments(celery: Celery) -> None:
     @celery.task(bind=True)
     def work(self: Task, x: int) -> None:
         self.retry(args=[x + 1], countdown=0)
@@ -764,10 +796,14 @@ async def test_a_retry_with_other_arguments_is_refused(celery: Celery) -> None:
             self.retry(args=[x], kwargs={}, countdown=0)
         return x
 
-    result, good = work.delay(1), same.delay(2)
+    @celery.task
+    def after(x: int) -> int:
+        return x
+
+    result, good = (work.s(1) | after.s())(), (same.s(2) | after.s())()
     await run(celery)
-    with pytest.raises(ImproperlyConfigured, match=r"self.retry\(args=...\) would change the task"):
-        result.get()
+    with pytest.raises(ImproperlyConfigured, match="other tasks wait for the result of this run"):
+        result.parent.get()
     assert good.get() == 2
 
 

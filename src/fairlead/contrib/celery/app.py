@@ -455,6 +455,7 @@ class Celery:
         what = f"task {name!r}"
         extras["link_error"] = to_json(what, [dict(canvas.signature(each)) for each in errbacks])
         extras["headers"] = to_json(what, options.pop("headers", None) or {})
+        extras["retries"] = options.pop("retries", 0)
         extras |= {"wakes": node.wakes, "is_partial": node.is_partial}
         if node.before is not None:
             extras |= {"after": node.after, "passes": not wanted.immutable}
@@ -626,7 +627,7 @@ class Celery:
             args.insert(0, _values(node.before, ended))
         if node.before is None:
             task.check_arguments(tuple(args), wanted.kwargs)
-        retries = 0
+        retries = int(wanted.options.get("retries") or 0)
         while True:
             request = Context(
                 id=id,
@@ -641,7 +642,7 @@ class Celery:
                 delivery_info={"is_eager": True},
             )
             outcome = runner.call(task, request, (None, self.time_limits_of(task)[1]))
-            if outcome.state != states.RETRY:
+            if outcome.state != states.RETRY or getattr(outcome.error, "is_submitted", False):
                 break
             retries += 1
         if outcome.state == states.FAILURE:

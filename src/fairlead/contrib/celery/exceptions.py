@@ -33,6 +33,8 @@ class Retry(TaskPredicate):
         self.exc = exc
         self.when = when
         self.is_eager = is_eager
+        self.is_submitted = False
+        """Whether a new task was submitted for the retry."""
         self.sig = sig
 
     def __str__(self) -> str:

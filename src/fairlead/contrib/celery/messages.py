@@ -57,6 +57,8 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expires: datetime | None = None
     eta: datetime | None = None
     headers: dict[str, Any] = {}
+    retries: int = 0
+    """Retries of the tasks before this one of which it is a retry with other arguments."""
     root: str | None = None
     parent: str | None = None
     group: str | None = None

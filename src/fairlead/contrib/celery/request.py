@@ -43,6 +43,8 @@ class Context(msgspec.Struct, kw_only=True):
     loglevel: int | None = None
     logfile: str | None = None
     utc: bool = True
+    has_dependents: bool = False
+    """Whether other tasks wait for the result of this one."""
 
     @property
     def correlation_id(self) -> str | None:

@@ -101,7 +101,7 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         task=task.name,
         args=given,
         kwargs=from_json(kwargs),
-        retries=current.tries - 1,
+        retries=extras.retries + current.tries - 1,
         eta=extras.eta,
         expires=extras.expires,
         called_directly=False,
@@ -118,6 +118,7 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         },
         timelimit=(task.time_limit, task.soft_time_limit),
         errbacks=extras.link_error,
+        has_dependents=bool(extras.wakes),
     )
     outcome = call(task, request, app.time_limits_of(task))
     errbacks = functools.partial(_submit_errbacks, app, extras, current.id)
@@ -127,6 +128,8 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         app.waker.ended(held.Ended(current.id, wakes, extras.is_partial, on_failure))
     if outcome.error is not None:
         if isinstance(outcome.error, Retry):
+            if outcome.error.is_submitted:
+                return None
             raise Retried(outcome.error) from None
         if isinstance(outcome.error, Reject) and outcome.error.requeue:
             raise Snooze(datetime.now(UTC) + timedelta(seconds=1))

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from fairlead.contrib.celery.app import Celery
 
 
+_RETRY_OPTIONS = frozenset({"queue", "priority", "expires"})
+"""Options of `retry` that a new task gets."""
+
+
 class ExceptionInfo(NamedTuple):
     """An exception and its traceback as text, as hooks and signals get them."""
 
@@ -111,13 +115,13 @@ class Task:
         max_retries: int | None = None,
         **options: Any,
     ) -> Retry:
-        """Run the task again after `countdown` seconds or at `eta`: raise Retry, or return it
-        without `throw`. Raise `exc`, or MaxRetriesExceededError, if its tries are used up, and
-        ImproperlyConfigured for other arguments than those of this run."""
+        """Run the task again after `countdown` seconds or at `eta`: raise Retry. With other
+        arguments, or without `throw`, submit a new task that counts the retries on, and return
+        Retry without `throw`. Raise `exc`, or MaxRetriesExceededError, if its tries are used up,
+        and ImproperlyConfigured for other arguments if tasks wait for the result of this one."""
         request = self.request
         if request.called_directly:
             raise exc or Retry("Task can be retried", None)
-        self._check_same(request, args, kwargs, options)
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and request.retries >= limit:
             if exc is not None:
@@ -131,31 +135,31 @@ class Task:
         if eta is None and countdown is None:
             countdown = self.default_retry_delay
         asked = Retry(exc=exc, when=eta or countdown, is_eager=request.is_eager)
+        chosen = {name: value for name, value in options.items() if name in _RETRY_OPTIONS}
+        if chosen or not throw or self._differ(request, args, kwargs):
+            if request.has_dependents and throw:
+                raise ImproperlyConfigured(
+                    f"task {self.name!r}: other tasks wait for the result of this run, so that a"
+                    " retry must run the same arguments; submit a new chain, and return"
+                )
+            again = self.signature(
+                request.args if args is None else args,
+                request.kwargs if kwargs is None else kwargs,
+                **{"eta": eta, "countdown": countdown, **chosen},
+            ).set(retries=request.retries + 1)
+            asked.is_submitted = True
+            (again.apply if request.is_eager else again.apply_async)()
         if throw:
             raise asked from exc
         return asked
 
-    def _check_same(
-        self,
-        request: Context,
-        args: Iterable[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-        options: Mapping[str, Any],
-    ) -> None:
-        changes = [
-            what
-            for what, given, now in (
-                ("args", args, request.args),
-                ("kwargs", kwargs, request.kwargs),
-            )
-            if given is not None and to_json(what, given) != to_json(what, now)
-        ]
-        changes += sorted(set(options) & {"queue", "priority", "expires"})
-        if changes:
-            raise ImproperlyConfigured(
-                f"task {self.name!r}: self.retry({changes[0]}=...) would change the task; a retry"
-                " runs the same task again. Submit a new one with apply_async, and return"
-            )
+    def _differ(self, request: Context, args: Any, kwargs: Any) -> bool:
+        """Return whether given arguments are other ones than those of the run."""
+        pairs = (("args", args, request.args), ("kwargs", kwargs, request.kwargs))
+        return any(
+            given is not None and to_json(what, given) != to_json(what, now)
+            for what, given, now in pairs
+        )
 
     def autoretry(self, error: BaseException) -> None:
         """Call `retry` if the options of the task say so for this error."""
