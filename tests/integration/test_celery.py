@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -56,6 +56,13 @@ from fairlead.model import State
 from fairlead.testing import CHECK_EVERY, running
 
 log = get_task_logger(__name__)
+
+
+class Point(NamedTuple):
+    """A tuple whose class takes other arguments than `tuple`."""
+
+    x: int
+    y: int
 
 
 @pytest.fixture
@@ -111,10 +118,11 @@ async def test_values_survive_as_with_celerys_json_serializer(celery: Celery) ->
         "text": b"abc",
         "bytes": b"\xff\x00",
         "list": [1, (2, 3)],
+        "named": Point(4, 5),
     }
     result = echo.delay(values)
     await run(celery)
-    expected = {**values, "list": [1, [2, 3]]}
+    expected = {**values, "list": [1, [2, 3]], "named": [4, 5]}
     assert seen == [expected]
     assert result.get() == expected
 

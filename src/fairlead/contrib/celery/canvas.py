@@ -378,10 +378,11 @@ _KINDS: dict[str, Any] = {"chain": chain, "group": group, "chord": chord}
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of maps and lists, however deep; other values are shared."""
-    if isinstance(value, Mapping):
+    """Return a copy of maps and lists, however deep; other values are shared, such as those of
+    their subclasses."""
+    if isinstance(value, Signature) or type(value) is dict:
         return {name: copied(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)([copied(each) for each in value])
     return value
 
