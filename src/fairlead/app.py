@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
@@ -22,7 +22,7 @@ from fairlead.declare.handle import FoundHandle, TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
-from fairlead.declare.task import Draft, Task
+from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
 from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, SafeObserver, Silent
@@ -34,6 +34,8 @@ from fairlead.submit.submission import Submitter
 from fairlead.submit.transaction import Transaction
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from fairlead.engine.node import Node
     from fairlead.operate.context import OperateContext
     from fairlead.operate.tasks import Management
@@ -175,13 +177,28 @@ class App:
     def task(
         self,
         *,
+        transactional: Literal[True],
         queue: str = ...,
         name: str | None = ...,
         retry: RetryPolicy = ...,
         processing: ProcessingPolicy | None = ...,
         timeout: float | None = ...,
         concurrency: AnyLimit | None = ...,
-        transactional: bool = ...,
+        keep_result: bool = ...,
+        executor: str | None = ...,
+        on_failure: str = ...,
+    ) -> Callable[[Callable[Concatenate[Any, P], R]], TransactionalTask[P, R]]: ...
+    @overload
+    def task(
+        self,
+        *,
+        queue: str = ...,
+        name: str | None = ...,
+        retry: RetryPolicy = ...,
+        processing: ProcessingPolicy | None = ...,
+        timeout: float | None = ...,
+        concurrency: AnyLimit | None = ...,
+        transactional: Literal[False] = ...,
         keep_result: bool = ...,
         executor: str | None = ...,
         on_failure: str = ...,
@@ -201,7 +218,7 @@ class App:
         keep_result: bool = False,
         executor: str | None = None,
         on_failure: str = "hold",
-    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+    ) -> Any:
         """Register a sync or async function as a task. The task has the function's name unless
         `name` is given.
 
@@ -232,7 +249,7 @@ class App:
                 on_failure=on_failure,
             )
             self._declared.add_handler(handler)
-            return Task(self, handler, function)
+            return (TransactionalTask if transactional else Task)(self, handler, function)
 
         return register if function is None else register(function)
 
@@ -243,8 +260,8 @@ class App:
         timezone: str = "UTC",
         catch_up: str = "last",
         ordering_key: str | None = None,
-        **options: Any,
-    ) -> Callable[[Any], Any]:
+        **options: Unpack[HandlerOptions],
+    ) -> PeriodicDecorator:
         """Submit a task at each time of a cron expression, once in the whole cluster.
 
         Use it above `@app.task`, or on a plain function, which it makes a task. The function takes
@@ -257,7 +274,8 @@ class App:
         """
 
         def register(target: Any) -> Any:
-            task = target if isinstance(target, Task) else self.task(**options)(target)
+            given: Any = options
+            task = target if isinstance(target, Task) else self.task(**given)(target)
             self._declared.add_periodic(task.handler, cron, timezone, catch_up, ordering_key)
             return task
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
 
@@ -26,6 +26,15 @@ from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R_co = TypeVar("R_co", default=Any, covariant=True)  # a bare `TaskHandle` is one of any result
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 _POLL_SECONDS = 5.0  # longest extra wait after a lost notification
 
@@ -75,9 +84,9 @@ def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
     return record
 
 
-class TaskHandle(msgspec.Struct, gc=False, eq=False):
-    """A handle of a submitted task. `is_new` is False if the unique key was taken and `id` is the
-    earlier task's."""
+class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
+    """A handle of a submitted task, whose result has the type `R_co`. `is_new` is False if the
+    unique key was taken and `id` is the earlier task's."""
 
     _access: TaskAccess
     id: str
@@ -113,7 +122,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         """Return the state of the task now. Raises UnknownTask as `record` does."""
         return self.record().state
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R_co:
         """Wait until the task is finished and return its return value, decoded from JSON.
 
         Raises InvalidTask for a wrong timeout, ResultNotKept, TaskFailed if the task ended without
@@ -127,7 +136,8 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         while True:
             finished, value = self._finished()
             if finished:
-                return value
+                found: R_co = value
+                return found
             left = (
                 _POLL_SECONDS
                 if deadline is None
@@ -139,7 +149,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
                 )
             self._access.notifier.wait_finished(self.id, left)
 
-    async def result_async(self, timeout: float | None = None) -> Any:
+    async def result_async(self, timeout: float | None = None) -> R_co:
         """Wait for the result at most `timeout` seconds without blocking the event loop, as
         `result` does."""
         return await asyncio.to_thread(self.result, timeout)

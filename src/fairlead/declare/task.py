@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -14,7 +14,10 @@ import msgspec
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core import values
 from fairlead.core.ids import IdSource, id_text
+from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.payload import pack
+from fairlead.core.policies.processing import ProcessingPolicy
+from fairlead.core.policies.retry import RetryPolicy
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
 from fairlead.declare.handle import TaskHandle
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 _ids = IdSource()
 _ID_VERSION = 7
@@ -44,6 +49,21 @@ class TaskOptions(TypedDict, total=False):
     unique_key: str | None
     context: Mapping[str, str] | None
     connection: Any
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of `App.task`."""
+
+    queue: str
+    name: str | None
+    retry: RetryPolicy
+    processing: ProcessingPolicy | None
+    timeout: float | None
+    concurrency: AnyLimit | None
+    transactional: bool
+    keep_result: bool
+    executor: str | None
+    on_failure: str
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +113,7 @@ class Submits(Protocol):
         """Submit the drafts from asynchronous code."""
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A handler that can be submitted. Calling a task runs the function directly, as if it were not
     decorated."""
 
@@ -101,7 +121,7 @@ class Task(Generic[P, R]):
         self,
         app: Submits,
         handler: Handler,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         options: Options | None = None,
     ) -> None:
         self.app = app
@@ -116,13 +136,13 @@ class Task(Generic[P, R]):
         """Name of the task in task rows."""
         return self.handler.name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of queue {self.handler.queue}>"
 
-    def options(self, **changes: Unpack[TaskOptions]) -> Task[P, R]:
+    def options(self, **changes: Unpack[TaskOptions]) -> Task[P, R_co]:
         """Return a copy of the task with these options for its submits. Raises InvalidTask for an
         option out of bounds."""
         return Task(self.app, self.handler, self.function, self._options.changed(changes))
@@ -132,22 +152,54 @@ class Task(Generic[P, R]):
         .draft(...), ...])`."""
         return Draft(self.handler, args, kwargs, self._options)
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
+    @overload
+    def submit(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[T]: ...
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[Any]:
         """Submit one task with these arguments. Raises InvalidTask, before anything is written, if
         they do not fit."""
         return self.app.submit_many([Draft(self.handler, args, kwargs, self._options)])[0]
 
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
+    @overload
+    async def submit_async(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[T]: ...
+    @overload
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[Any]:
         """Submit from asynchronous code, also with asynchronous connections and sessions."""
         return (
             await self.app.submit_many_async([Draft(self.handler, args, kwargs, self._options)])
         )[0]
 
-    def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
+    @overload
+    def submit_many(
+        self: Task[P, Coroutine[Any, Any, T]], arguments: Iterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[T]]: ...
+    @overload
+    def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R_co]]: ...
+
+    def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Submit one task for each map of arguments, all in one transaction, as a bulk."""
         return self.app.submit_many(self._drafts(arguments))
 
-    async def submit_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
+    @overload
+    async def submit_many_async(
+        self: Task[P, Coroutine[Any, Any, T]], arguments: Iterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[T]]: ...
+    @overload
+    async def submit_many_async(
+        self, arguments: Iterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[R_co]]: ...
+
+    async def submit_many_async(
+        self, arguments: Iterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[Any]]:
         """Submit many from asynchronous code; otherwise as `submit_many`."""
         return await self.app.submit_many_async(self._drafts(arguments))
 
@@ -162,6 +214,24 @@ class Task(Generic[P, R]):
                 )
             drafts.append(Draft(handler, (), dict(kwargs), options))
         return drafts
+
+
+class TransactionalTask(Task[P, R_co]):
+    """A task whose function gets a connection. For type checkers `connection` is its first
+    parameter, which a submit leaves out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, connection: Any, *args: P.args, **kwargs: P.kwargs) -> R_co: ...  # type: ignore[override]
+
+
+class PeriodicDecorator(Protocol):
+    """The decorator that `App.periodic` returns: it keeps a task, and makes a function one."""
+
+    @overload
+    def __call__(self, target: Task[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> Task[P, R]: ...
 
 
 def encode(

@@ -1,5 +1,5 @@
-"""What of a Celery project the shim carries over: read from its source, and from its application
-if Celery is installed. Nothing of the project runs unless it is imported."""
+"""Reports on Celery projects: lines that the shim does not carry over, found in the source, and in
+the application if Celery is installed. Nothing runs unless the application is imported."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What of a project is carried over, and what is not."""
+    """Findings in a project, and counts of what is carried over."""
 
     findings: list[Finding]
     carried: dict[str, int]
