@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import uuid as uuid_module
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -66,10 +67,10 @@ class Point(NamedTuple):
 
 
 @pytest.fixture
-def celery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     for name in ("_shared", "_apps"):
         monkeypatch.setattr(app_module, name, [])
-    app = Celery("shop", url=f"sqlite:///{tmp_path}/tasks.db")
+    app = Celery("shop", url=store_url)
     app.conf.task_default_queue = "celery"
     app.declaring.migrate()
     yield app
@@ -336,8 +337,8 @@ async def test_options_of_apply_async_reach_the_task_row(celery: Celery) -> None
         work.apply_async(queue="typo")
     with pytest.raises(ImproperlyConfigured, match="there are no exchanges: use queue="):
         work.apply_async(routing_key="mail.high")
-    with pytest.raises(ImproperlyConfigured, match="option contry"):
-        work.apply_async(contry=1)
+    with pytest.raises(ImproperlyConfigured, match="option land"):
+        work.apply_async(land=1)
     with pytest.raises(ImproperlyConfigured, match="whole number from 0 to 9"):
         work.apply_async(priority=10)
 
@@ -934,22 +935,24 @@ async def test_a_chain_is_written_in_one_transaction(celery: Celery) -> None:
 
 
 async def test_tasks_join_the_callers_transaction(celery: Celery, tmp_path: Path) -> None:
-    import sqlite3
+    app = Celery("own", url=f"sqlite:///{tmp_path}/own.db")
+    app.declaring.migrate()
 
-    @celery.task
+    @app.task
     def work(x: int) -> int:
         return x
 
-    _ = celery.fairlead
-    connection = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
+    _ = app.fairlead
+    connection = sqlite3.connect(tmp_path / "own.db", isolation_level=None)
     for ends in ("ROLLBACK", "COMMIT"):
         connection.execute("BEGIN")
         work.apply_async((1,), connection=connection)
         (work.s(1) | work.s()).apply_async(connection=connection)
         connection.execute(ends)
         expected = 0 if ends == "ROLLBACK" else 3
-        assert celery.fairlead.management.count().number == expected
+        assert app.fairlead.management.count().number == expected
     connection.close()
+    app.close()
 
 
 async def test_coroutine_functions_are_sent_to_fairleads_own_decorator(celery: Celery) -> None:

@@ -9,8 +9,8 @@ from datetime import datetime
 from fairlead import App, NoRetry, TaskHandle
 
 app = App("sqlite:///types.db")
-app.queue("mail", partitons=2)  # wrong
-App("sqlite:///types.db", chanel="redis://localhost")  # wrong
+app.queue("mail", partition=2)  # wrong
+App("sqlite:///types.db", channels="redis://localhost")  # wrong
 
 
 @app.task
@@ -35,10 +35,10 @@ def report(slot: datetime) -> None: ...
 
 pay.submit()  # wrong
 pay.submit(7)  # wrong
-pay.submit("acme", amont=3)  # wrong
+pay.submit("acme", amounts=3)  # wrong
 pay.submit("acme", amount="3")  # wrong
 pay.draft(partnr="acme")  # wrong
-pay.options(priorty=1)  # wrong
+pay.options(priorities=1)  # wrong
 pay.options(run_at="tomorrow").submit("acme")  # wrong
 pay("acme", "3")  # wrong
 count.submit("x").result().upper()  # wrong
@@ -51,7 +51,7 @@ book(7)  # wrong
 report.submit(slot="today")  # wrong
 report.submit_later()  # wrong
 app.task(retry=3)  # wrong
-app.task(retry=NoRetry(), timout=3)  # wrong
+app.task(retry=NoRetry(), time_out=3)  # wrong
 app.periodic("* * * * *", timezon="UTC")  # wrong
 app.periodic("* * * * *", queue=3)  # wrong
 wanted: TaskHandle[str] = count.submit("x")  # wrong

@@ -633,7 +633,7 @@ class Celery:
                 id=id,
                 row_id=id,
                 task=task.name,
-                args=args,
+                args=tuple(args),
                 kwargs=wanted.kwargs,
                 retries=retries,
                 is_eager=True,

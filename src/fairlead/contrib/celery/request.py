@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ class Context(msgspec.Struct, kw_only=True):
     """Id of the task in the store, which differs from `id` only if the caller chose one that no row
     can have."""
     task: str | None = None
-    args: list[Any] = []
+    args: Sequence[Any] = ()
+    """A list for a task of the store, and a tuple for one that runs at the call, as in Celery."""
     kwargs: dict[str, Any] = {}
     retries: int = 0
     eta: datetime | None = None

@@ -11,6 +11,7 @@ from fairlead.contrib.celery.exceptions import ImproperlyConfigured
 from fairlead.declare.periodic import cron_times
 
 _SEPARATORS = re.compile(r"\s+")
+_NAMES = re.compile(r"[a-z]{3,}", re.IGNORECASE)
 
 
 class crontab:
@@ -112,7 +113,8 @@ def cron_of(wanted: Any) -> tuple[str, float | None]:
 def _field(value: Any) -> str:
     """Return one field of cron. Celery also takes numbers and collections of numbers."""
     if isinstance(value, str):
-        return _SEPARATORS.sub("", value) or "*"
+        short = _NAMES.sub(lambda name: name[0][:3].lower(), value)  # `thursday` is `thu` in cron
+        return _SEPARATORS.sub("", short) or "*"
     if isinstance(value, Iterable):
         return ",".join(str(each) for each in sorted(value))
     return str(value)
