@@ -387,6 +387,10 @@ def test_revoke_cancels_a_task_that_waits(celery: Celery) -> None:
     result.revoke()
     assert result.state == "REVOKED"
     result.revoke()
+    others = [work.apply_async(countdown=3600) for _ in range(3)]
+    celery.control.revoke(others[0].id, terminate=True)
+    celery.control.revoke([each.id for each in others[1:]])
+    assert [each.state for each in others] == ["REVOKED"] * 3
 
 
 async def test_task_id_is_kept_whatever_it_is(celery: Celery) -> None:

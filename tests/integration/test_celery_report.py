@@ -50,6 +50,8 @@ PROJECT = {
             mail.apply_async(("a",), routing_key="mail.high", countdown=3)
             chain(clean.s(), mail.si("a")).delay()
             mail.apply_async(("a",), compression="gzip")
+            app.control.revoke("x")
+            app.control.enable_events()
     """,
 }
 
@@ -75,9 +77,11 @@ def test_each_line_that_must_change_is_found_with_the_reason_and_the_cure(projec
         ("tasks.py", 14, "a set as argument", "change"),
         ("tasks.py", 15, "routing_key=", "change"),
         ("tasks.py", 17, "compression=", "note"),
+        ("tasks.py", 19, ".control.enable_events", "change"),
     ]
     assert all(each.why and each.instead for each in found.findings)
     assert found.carried["task"] == 2 and found.carried["chain"] == 1
+    assert found.carried["control.revoke"] == 1
     assert found.application is None and found.files == 3
 
 
@@ -112,7 +116,7 @@ def test_the_command_reads_a_real_celery_application(project: Path) -> None:
     )
     assert done.returncode == 1
     assert "tasks.py:14: a set as argument: it is not JSON; instead: use a list" in done.stdout
-    assert "7 to change, 2 notes, in 3 files" in done.stdout
+    assert "8 to change, 2 notes, in 3 files" in done.stdout
 
 
 def test_the_command_is_documented() -> None:

@@ -573,6 +573,11 @@ class Celery:
     # running --------------------------------------------------------------------------------------
 
     @property
+    def control(self) -> Control:
+        """Remote control, which can revoke tasks."""
+        return Control(self)
+
+    @property
     def current_task(self) -> Task | None:
         """The task that runs here; None outside a run."""
         found = running()
@@ -673,6 +678,18 @@ def current() -> Celery:
     """Return the current application, made with the defaults if there is none."""
     found: Celery | None = getattr(_local, "app", None) or _default
     return found or Celery("default")
+
+
+class Control:
+    """The part of Celery's remote control that is carried over: revoking tasks."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def revoke(self, task_id: str | Iterable[str], terminate: bool = False, **options: Any) -> None:
+        """Cancel one task or several that have not ended, as `AsyncResult.revoke`."""
+        for each in [task_id] if isinstance(task_id, str) else list(task_id):
+            self._app.AsyncResult(each).revoke(terminate=terminate)
 
 
 class _Current:

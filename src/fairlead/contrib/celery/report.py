@@ -70,6 +70,8 @@ CALLS: dict[str, tuple[str, str]] = {
     "broadcast": ("no remote control", "fairlead commands, the console or its JSON API"),
     "pool_grow": ("no remote control", "start more workers"),
     "purge": ("no purge", "fairlead tasks cancel with a filter"),
+    "start": ("no commands of its own", "fairlead worker MODULE:APP"),
+    "worker_main": ("no commands of its own", "fairlead worker MODULE:APP"),
     "save": ("groups are not stored", "keep result.as_tuple()"),
 }
 """Methods that are not carried over: what, and what instead."""
@@ -78,6 +80,7 @@ _RECEIVERS: dict[str, frozenset[str]] = {
     "replace": frozenset({"self"}),
     "save": frozenset({"result", "group_result", "results"}),
     "purge": frozenset({"app", "celery", "control", "celery_app", "current_app"}),
+    "start": frozenset({"app", "celery", "celery_app"}),
 }
 """Names on which a method with a common name is Celery's."""
 
@@ -92,7 +95,10 @@ OPTIONS: dict[str, tuple[str, str]] = {
 """Options of tasks and submits that are not carried over."""
 
 ATTRIBUTES: dict[str, tuple[str, str]] = {
-    "control": ("no remote control", "fairlead commands, the console or its JSON API"),
+    "connection": ("no broker", "app.fairlead"),
+    "connection_for_read": ("no broker", "app.fairlead"),
+    "connection_for_write": ("no broker", "app.fairlead"),
+    "events": ("no events", "the history or the console"),
     "inspect": ("no remote control", "fairlead nodes, fairlead queues, the console"),
     "backend": ("no result backend", "AsyncResult, or app.fairlead.handle(id)"),
     "amqp": ("no broker", "task_queues with names"),
@@ -381,6 +387,13 @@ class _Reader(ast.NodeVisitor):
                     self._note(inner, f"a {kind} as argument", "it is not JSON", "use a list")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
+        control = node.value
+        if isinstance(control, ast.Attribute) and control.attr == "control":
+            if node.attr == "revoke":
+                self.carried["control.revoke"] += 1
+            elif _last(control.value) in _APPLICATIONS and node.attr not in CALLS:
+                instead = "fairlead commands, the console or its JSON API"
+                self._note(node, f".control.{node.attr}", "no remote control", instead)
         if node.attr in ATTRIBUTES and _last(node.value) in _APPLICATIONS:
             why, instead = ATTRIBUTES[node.attr]
             self._note(node, f".{node.attr}", why, instead)

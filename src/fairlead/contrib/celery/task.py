@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import random
 import time
@@ -222,6 +223,15 @@ class Task:
         result = self.signature(tuple(args or ()), dict(kwargs or {}), **chosen).apply_async()
         assert isinstance(result, AsyncResult)
         return result
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Submit the task after the commit of Django's transaction."""
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Submit the task after the commit of Django's transaction, as `apply_async`."""
+        transaction: Any = importlib.import_module("django.db").transaction
+        transaction.on_commit(lambda: self.apply_async(*args, **kwargs) and None)
 
     def apply(
         self,
