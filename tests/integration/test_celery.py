@@ -54,7 +54,7 @@ from fairlead.contrib.celery.signals import (
 from fairlead.contrib.celery.utils.log import get_task_logger
 from fairlead.errors import InvalidTask
 from fairlead.model import State
-from fairlead.testing import CHECK_EVERY, running
+from fairlead.testing import drain, running
 
 log = get_task_logger(__name__)
 
@@ -79,12 +79,7 @@ def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
 
 async def run(celery: Celery) -> None:
     """Run a worker until every task has ended or failed."""
-    app = celery.fairlead
-    async with running(app):
-        while any(
-            task.state != State.ERROR for task in await asyncio.to_thread(app.management.find)
-        ):
-            await asyncio.sleep(CHECK_EVERY)
+    await drain(celery.fairlead)
 
 
 async def test_delay_runs_the_function_and_get_returns_its_result(celery: Celery) -> None:
@@ -404,6 +399,32 @@ async def test_task_id_is_kept_whatever_it_is(celery: Celery) -> None:
     assert [each.state for each in results] == ["PENDING"] * 3
     await run(celery)
     assert [AsyncResult(each).get() for each in ids] == ids
+
+
+async def test_tasks_before_and_after_one_with_a_chosen_id_find_it(celery: Celery) -> None:
+    @celery.task
+    def add(x: int, y: int = 1) -> int:
+        return x + y
+
+    for chosen in (uuid(), str(uuid_module.uuid4())):
+        last = (add.s(1) | add.s()).apply_async(task_id=chosen, link=add.s(10))
+        assert last.id == chosen
+        await run(celery)
+        assert last.get() == 3
+        kept = celery.fairlead.management.find(state="DONE", limit=10)
+        assert sum(celery.fairlead.handle(each.id).result() == 13 for each in kept) >= 1
+
+
+def test_an_id_of_ones_own_submits_once_and_a_taken_id_is_refused(celery: Celery) -> None:
+    @celery.task
+    def work() -> None: ...
+
+    results = [work.apply_async(task_id="order-17") for _ in range(2)]
+    assert [each.id for each in results] == ["order-17"] * 2
+    assert celery.fairlead.management.count().number == 1
+    chosen = work.apply_async(task_id=uuid()).id
+    with pytest.raises(InvalidTask, match="which is SUBMITTED; make an id for each submit"):
+        work.apply_async(task_id=chosen)
 
 
 def test_the_state_of_an_unknown_id_is_pending(celery: Celery) -> None:

@@ -1,5 +1,5 @@
-"""The same code under Celery itself and under the shim, run at the call: equal results, and hooks and
-signals in the same order."""
+"""Code that runs at the call under Celery itself and under the shim: equal results, and hooks and signals
+in the same order."""
 
 from __future__ import annotations
 

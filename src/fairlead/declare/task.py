@@ -52,7 +52,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class HandlerOptions(TypedDict, total=False):
-    """The options of `App.task`."""
+    """The options of `App.task`; `timeout` is in seconds."""
 
     queue: str
     name: str | None

@@ -23,14 +23,14 @@ from fairlead.contrib.celery.plan import Before, Node, Plan, nodes_of
 from fairlead.contrib.celery.request import Context, running
 from fairlead.contrib.celery.result import AsyncResult, EagerResult, GroupResult, Result
 from fairlead.contrib.celery.task import Task
-from fairlead.contrib.celery.utils.ids import uuid
+from fairlead.contrib.celery.utils.ids import is_row_id, uuid
 from fairlead.core.limits.limits import RateLimit
 from fairlead.core.policies.processing import Processing
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
-from fairlead.errors import UnknownTask
+from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import FINAL_STATES
 
 log = logging.getLogger("fairlead.celery")
@@ -437,12 +437,11 @@ class Celery:
         if node.before is None and extras["errback_of"] is None and task is not None:
             task.check_arguments(wanted.args, wanted.kwargs)
         custom = options.pop("task_id", None)
-        row_id, unique = node.id, options.pop("unique_key", unique_key)
-        if custom is not None:
-            if _is_row_id(custom):
-                row_id = custom
-            else:
-                extras["id"], unique = str(custom), unique or f"{_CUSTOM_ID}{custom}"
+        unique = options.pop("unique_key", unique_key)
+        if custom is not None and custom != node.id:
+            extras["id"], unique = str(custom), unique or f"{_CUSTOM_ID}{custom}"
+        elif custom is not None:
+            self._check_free(custom)
         eta = options.pop("eta", None)
         countdown = options.pop("countdown", None)
         run_at = _instant(eta) if eta is not None else _later(now, countdown)
@@ -459,11 +458,6 @@ class Celery:
         extras |= {"wakes": node.wakes, "is_partial": node.is_partial}
         if node.before is not None:
             extras |= {"after": node.after, "passes": not wanted.immutable}
-            is_ready = not any(True for _ in nodes_of(node.before))
-            if not is_ready:
-                run_at = max(run_at or now, now + held.FIRST_LOOK)
-        elif extras["errback_of"] is not None:
-            run_at = max(run_at or now, now + held.FIRST_LOOK)
         priority = options.pop("priority", None)
         if priority is None and task is not None:
             priority = task.priority
@@ -484,7 +478,17 @@ class Celery:
             "kwargs": to_json(what, wanted.kwargs),
             "celery": Extras(**extras),
         }
-        return Draft(self._handler(name, queue), (), kwargs, checked, row_id)
+        return Draft(self._handler(name, queue), (), kwargs, checked, node.id)
+
+    def _check_free(self, task_id: str) -> None:
+        try:
+            record = self.handle_of(task_id).record()
+        except UnknownTask:
+            return
+        raise InvalidTask(
+            f"task_id {task_id!r} is that of a task which is {record.state}; make an id for each"
+            " submit, or use a text of your own, such as 'order-17', to submit once"
+        )
 
     def _check_rest(self, name: str, options: Mapping[str, Any], queue: Any) -> None:
         rest = set(options) - _WITHOUT_EFFECT
@@ -560,7 +564,7 @@ class Celery:
         """Return the handle of a task. An id that no row can have is looked up: while the task is
         unfinished, and among those that ended last. Raise UnknownTask."""
         fairlead = self.fairlead
-        if _is_row_id(task_id):
+        if is_row_id(task_id):
             return fairlead.handle(task_id)
         key = f"{_CUSTOM_ID}{task_id}"
         for record in fairlead.management.page(unique_key=key, limit=1).tasks:
@@ -808,11 +812,6 @@ def _values(before: Before, ended: Mapping[str, EagerResult]) -> Any:
     if isinstance(before, Node):
         return ended[before.id].result
     return [_values(each, ended) for each in before or []]
-
-
-def _is_row_id(task_id: object) -> bool:
-    text = str(task_id)
-    return len(text) == 36 and text[14] == "7" and re.fullmatch(r"[0-9a-f-]{36}", text) is not None
 
 
 def _instant(when: Any) -> datetime:

@@ -1,7 +1,8 @@
 """Tasks that wait for other tasks: chains, the bodies of chords, and callbacks.
 
-Such a task is WAITING in the store. The worker that ends the last task before it wakes it at once;
-should that worker die in between, the task looks by itself, at most a minute later.
+Such a task runs at its submit, looks for the tasks before it, and then is WAITING in the store; it
+counts as left to run. The worker that ends the last task before it wakes it at once. Should that
+worker die in between, the task looks by itself, at most a minute later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.celery")
 
 FIRST_LOOK = timedelta(seconds=10)
-"""Time after its submit at which a waiting task looks for the tasks before it if none woke it."""
+"""Time after its first look at which a waiting task looks again if nothing woke it."""
 LONGEST_LOOK = timedelta(seconds=60)
 MANY_PAUSE = 1.0
 """Seconds by which the wakes of a task with many before it are put off, so that one serves many."""
@@ -56,8 +57,8 @@ def results(app: App, after: Ids) -> Any:
 
 
 def next_look(runs: int) -> datetime:
-    """Return the time at which a task looks again after so many looks."""
-    wait = min(LONGEST_LOOK, FIRST_LOOK * 2.0 ** min(runs, 8))
+    """Return the time at which a task looks again after `runs` looks."""
+    wait = min(LONGEST_LOOK, FIRST_LOOK * 2.0 ** min(runs - 1, 8))
     return datetime.now(UTC) + wait
 
 

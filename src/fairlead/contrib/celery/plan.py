@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Optional, Union
 
-from fairlead.contrib.celery.utils.ids import uuid
+from fairlead.contrib.celery.utils.ids import is_row_id, uuid
 
 if TYPE_CHECKING:
     from fairlead.contrib.celery.canvas import Signature
@@ -20,7 +20,8 @@ class Node:
 
     def __init__(self, signature: Signature, before: Before) -> None:
         self.signature = signature
-        self.id = uuid()
+        chosen = signature.id
+        self.id = chosen if chosen is not None and is_row_id(chosen) else uuid()
         self.before = before
         self.wakes: list[str] = []
         self.is_partial = False
