@@ -316,8 +316,8 @@ class _Reader(ast.NodeVisitor):
             self.carried[f"setting {lowered}"] += 1
         elif (instead := replacement(lowered)) is not None:
             self._note(node, f"setting {shown or name}", "it has no effect", instead, NOTE)
-        else:
-            self._note(node, f"setting {shown or name}", "it is unknown", "leave it out", NOTE)
+        elif shown is None:  # other packages have settings whose names begin with CELERY_ too
+            self._note(node, f"setting {name}", "it is unknown", "leave it out", NOTE)
 
     # calls ----------------------------------------------------------------------------------------
 
