@@ -6,7 +6,16 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    overload,
+)
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
@@ -66,6 +75,8 @@ class App:
     ConfigurationError for bad values.
     """
 
+    connector_class: ClassVar[type[Connector]] = Connector
+
     # More than seven parameters: the public surface, by keyword; most applications use few of them.
     def __init__(
         self,
@@ -121,7 +132,7 @@ class App:
             values.methods("observer", observer, *OBSERVED)
         self.observer: Observer = observer or Silent()
         self._safe_observer = SafeObserver(lambda: self.observer)
-        self.connector = Connector(
+        self.connector = self.connector_class(
             urls,
             clock=lambda: self.clock,
             declared=self._declared,

@@ -63,6 +63,9 @@ class Handler:
         self.processing = _checked(processing, name)
         self.concurrency = concurrency
         self.transactional = transactional
+        self.transaction: Callable[[], AbstractContextManager[Any]] | None = None
+        """Factory of the transaction of a transactional handler, which gives the connection; None:
+        the store begins one."""
         self.keep_result = keep_result
         self.result_limit = result_limit
         """Maximum number of bytes of a result that is kept."""

@@ -113,9 +113,8 @@ class Invocation:
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
-                completed = self._database.complete(
-                    connection, self._store.completion(self._node, [finish])
-                )
+                complete = self._database.complete if handler.transaction is None else self._database.join
+                completed = complete(connection, self._store.completion(self._node, [finish]))
                 self._check(execution, completed)
             finally:
                 current.connection = None
@@ -144,8 +143,10 @@ class Invocation:
         now."""
         execution.is_beginning = True
         with ExitStack() as stack:
+            handler = execution.handler
+            begin = (handler and handler.transaction) or self._database.transaction
             with _not_begun():
-                connection = stack.enter_context(self._database.transaction())
+                connection = stack.enter_context(begin())
             self._begin(execution)
             yield connection
 

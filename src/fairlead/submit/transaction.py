@@ -123,12 +123,17 @@ class Transaction:
 
 
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
-    """Call `announce` after the commit if the connection is one of SQLAlchemy.
+    """Call `announce` after the commit if the connection is one of SQLAlchemy or Django.
 
     Do nothing for other connections, because they report no commits. PostgreSQL itself delivers
     notifications at the commit; on SQLite, `app.transaction()` or `handle.trigger()` sends them.
     """
-    if any(base.__module__.partition(".")[0] == "sqlalchemy" for base in type(connection).__mro__):
+    roots = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+    if "sqlalchemy" in roots:
         from fairlead.submit.sqlalchemy_commit import after_commit
+
+        after_commit(connection, announce)
+    elif "django" in roots:
+        from fairlead.submit.django_commit import after_commit
 
         after_commit(connection, announce)

@@ -33,7 +33,8 @@ from fairlead.backends.sql.drivers import (
     drive,
     drive_async,
     executor,
-    executor_async,
+    join,
+    join_async,
 )
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Row, ServerConnections, ServerMemory, Statement, Step, Steps
@@ -368,10 +369,10 @@ class PostgresDatabase:
     # the caller's connection ----------------------------------------------------------------------
 
     def join(self, connection: Any, steps: Steps[T]) -> T:
-        return drive(steps, executor(connection))
+        return join(connection, steps)
 
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
-        return await drive_async(steps, await executor_async(connection))
+        return await join_async(connection, steps)
 
     def complete(self, connection: ThreadConnection, steps: Steps[T]) -> T:
         connection.restore(self._prepare_threshold)

@@ -1,5 +1,5 @@
-"""Run steps through the caller's connection: sqlite3, aiosqlite, psycopg, asyncpg, or SQLAlchemy
-around one of them.
+"""Run steps through the caller's connection: sqlite3, aiosqlite, psycopg, asyncpg, or SQLAlchemy or
+Django around one of them.
 
 The owner of the connection begins and ends the transaction; nothing here does.
 """
@@ -42,6 +42,30 @@ async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:
         return result
     finally:
         steps.close()
+
+
+def join(connection: Any, steps: Steps[T]) -> T:
+    """Run the steps in the transaction of a synchronous connection or session.
+
+    Raise ConfigurationError for an asynchronous or unknown kind of connection.
+    """
+    if _kind(connection) == "django":
+        from fairlead.backends.sql import django_connection
+
+        return django_connection.join(connection, steps)
+    return drive(steps, executor(connection))
+
+
+async def join_async(connection: Any, steps: Steps[T]) -> T:
+    """Run the steps in the transaction of a connection or session of any kind.
+
+    Raise ConfigurationError for an unknown kind of connection.
+    """
+    if _kind(connection) == "django":
+        from fairlead.backends.sql import django_connection
+
+        return await django_connection.join_async(connection, steps)
+    return await drive_async(steps, await executor_async(connection))
 
 
 def is_async(connection: Any) -> bool:
@@ -103,6 +127,8 @@ def _kind(connection: Any) -> str:
             "async_scoped_session",
         ):
             return "sqlalchemy_async"
+        if root == "django" and name in ("ConnectionProxy", "BaseDatabaseWrapper"):
+            return "django"
         if root == "sqlite3" and name == "Connection":
             return "sqlite3"
         if root == "aiosqlite" and name == "Connection":
@@ -114,7 +140,7 @@ def _kind(connection: Any) -> str:
     raise ConfigurationError(
         f"cannot submit through a {type(connection).__module__}.{type(connection).__name__}; give a"
         " connection of sqlite3, aiosqlite, psycopg or asyncpg, or a SQLAlchemy Connection,"
-        " Session, AsyncConnection or AsyncSession"
+        " Session, AsyncConnection or AsyncSession, or django.db.connection"
     )
 
 

@@ -38,11 +38,12 @@ class Migration(NamedTuple):
 
 def migrations(database: SqlDatabase) -> list[Migration]:
     """Return all migrations for this database, in order."""
-    return _migrations(package_of(database))
+    return migrations_of(package_of(database))
 
 
 @cache  # each application checks the tables
-def _migrations(package: str) -> list[Migration]:
+def migrations_of(package: str) -> list[Migration]:
+    """Return all migrations in the package of a database, in order."""
     found = []
     for file in resources.files(package).joinpath("migrations").iterdir():
         if match := _FILE.match(file.name):

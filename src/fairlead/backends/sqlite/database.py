@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
+from fairlead.backends.sql.drivers import drive, executor, join, join_async
 from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
@@ -247,10 +247,10 @@ class SqliteDatabase:
             return drive(steps, executor(self._reader))
 
     def join(self, connection: Any, steps: Steps[T]) -> T:
-        return drive(steps, executor(connection))
+        return join(connection, steps)
 
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
-        return await drive_async(steps, await executor_async(connection))
+        return await join_async(connection, steps)
 
     def complete(self, connection: sqlite3.Connection, steps: Steps[T]) -> T:
         _restore(connection)

@@ -1,0 +1,27 @@
+"""Django's connections: run steps in the transaction of the caller."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from fairlead.backends.sql.drivers import drive, executor
+from fairlead.ports.statements import Steps
+
+T = TypeVar("T")
+
+
+def join(connection: Any, steps: Steps[T]) -> T:
+    """Run the steps in the open transaction of Django's connection, else in one of their own.
+    Raise Django's errors, by which Django knows a connection that is broken."""
+    block = transaction.atomic(using=connection.alias, savepoint=False)
+    with block, connection.wrap_database_errors:
+        return drive(steps, executor(connection.connection))
+
+
+async def join_async(connection: Any, steps: Steps[T]) -> T:
+    """Run the steps as `join` does, in the thread in which asynchronous Django uses its
+    connections."""
+    return await sync_to_async(join, thread_sensitive=True)(connection, steps)

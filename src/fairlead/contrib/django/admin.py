@@ -1,0 +1,150 @@
+"""Tasks and attempts in Django's admin: lists with filters, and actions behind its permissions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.utils.html import format_html, format_html_join
+
+from fairlead.contrib.django.actions import management
+from fairlead.contrib.django.models import Attempt, Task
+from fairlead.core.payload import unpack
+from fairlead.errors import FairleadError
+
+MOST_SHOWN = 4000
+"""Greatest number of characters of the arguments on the page of a task."""
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """An admin without forms: rows are looked at, and changed by actions only."""
+
+    show_full_result_count = False
+    list_per_page = 50
+
+    def has_add_permission(self, request: Any) -> bool:
+        """Return False: code submits tasks."""
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        """Return False: history is cleaned by workers."""
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        """Return False, so that every page shows its row without a form."""
+        return False
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+        """Return all fields of the page."""
+        return [field.name for field in self.model._meta.fields if field.name != "payload"]
+
+
+@admin.register(Task)
+class TaskAdmin(ReadOnlyAdmin):
+    """Unfinished tasks. The actions need the permission `fairlead.change_task`."""
+
+    list_display = (
+        "short_name",
+        "state",
+        "queue",
+        "priority",
+        "fairness_key",
+        "submitted_at",
+        "run_at",
+        "attempt",
+        "error_type",
+        "id",
+    )
+    list_filter = ("state", "queue", "name", "priority")
+    search_fields = ("=id", "=fairness_key", "=ordering_key", "=unique_key", "name", "error_type")
+    actions = ("retry", "resume", "cancel")
+    exclude: ClassVar[list[str]] = ["payload", "payload_format"]
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+        """Return all fields of the page, with arguments and attempts."""
+        fields = [
+            field.name
+            for field in self.model._meta.fields
+            if field.name not in ("payload", "payload_format")
+        ]
+        return [*fields, "arguments", "attempts"]
+
+    def get_fields(self, request: Any, obj: Any = None) -> list[str]:
+        """Return the same fields."""
+        return self.get_readonly_fields(request, obj)
+
+    def has_act_permission(self, request: Any) -> bool:
+        """Return whether the person may use the actions."""
+        return bool(request.user.has_perm("fairlead.change_task"))
+
+    @admin.display(description="task", ordering="name")
+    def short_name(self, task: Task) -> str:
+        """Return the name without its module."""
+        return str(task.name).rpartition(".")[2]
+
+    @admin.display(description="arguments")
+    def arguments(self, task: Task) -> str:
+        """Return the arguments as JSON."""
+        try:
+            decoded = json.loads(unpack(bytes(task.payload), task.payload_format))
+            text = json.dumps(decoded, indent=2, ensure_ascii=False)
+        except (FairleadError, ValueError) as error:
+            text = f"cannot be read: {error}"
+        return str(format_html("<pre>{}</pre>", text[:MOST_SHOWN]))
+
+    @admin.display(description="attempts")
+    def attempts(self, task: Task) -> str:
+        """Return a line for each attempt."""
+        found = Attempt.objects.filter(task_id=task.id).order_by("attempt")[:100]
+        lines = ((a.attempt, a.finished_at, a.outcome, a.error_type or "") for a in found)
+        return str(format_html_join("", "{}. {}: {} {}<br>", lines) or "-")
+
+    @admin.action(description="Retry selected tasks now", permissions=["act"])
+    def retry(self, request: Any, queryset: Any) -> None:
+        """Run tasks in ERROR, or that wait, again now."""
+        self._change(request, queryset, "retry", "retried")
+
+    @admin.action(description="Resume selected tasks with all tries", permissions=["act"])
+    def resume(self, request: Any, queryset: Any) -> None:
+        """Run tasks again with all of their tries."""
+        self._change(request, queryset, "resume", "resumed")
+
+    @admin.action(description="Cancel selected tasks", permissions=["act"])
+    def cancel(self, request: Any, queryset: Any) -> None:
+        """Cancel tasks that have not ended."""
+        self._change(request, queryset, "cancel", "cancelled")
+
+    def _change(self, request: Any, queryset: Any, verb: str, done: str) -> None:
+        commands, changed = management(), 0
+        for task in queryset.only("id", "version"):
+            try:
+                getattr(commands, verb)(
+                    task.id, version=task.version, actor=request.user.get_username()
+                )
+                changed += 1
+            except FairleadError as error:
+                self.message_user(request, f"{task.id}: {error}", messages.WARNING)
+        if changed:
+            self.message_user(request, f"{changed} {done}.", messages.SUCCESS)
+
+
+@admin.register(Attempt)
+class AttemptAdmin(ReadOnlyAdmin):
+    """The history of runs."""
+
+    list_display = (
+        "name",
+        "outcome",
+        "next_state",
+        "queue",
+        "fairness_key",
+        "attempt",
+        "started_at",
+        "finished_at",
+        "node",
+        "error_type",
+        "task_id",
+    )
+    list_filter = ("outcome", "next_state", "queue", "name")
+    search_fields = ("=task_id", "=fairness_key", "name", "error_type")

@@ -1,0 +1,51 @@
+"""The setting FAIRLEAD of a Django project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+
+from fairlead.core import values
+from fairlead.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """Values of the setting FAIRLEAD, a map; each has a default."""
+
+    database: str = "default"
+    """DATABASE: entry of DATABASES that holds the tasks."""
+    modules: tuple[str, ...] = ("tasks",)
+    """MODULES: modules that a worker imports. A name without a dot is looked for in every installed
+    application."""
+    url: str | None = field(default=None, repr=False)
+    """URL: replaces the URL that is made from DATABASES, for example to reach the server around a
+    pooler. It must lead to the same database."""
+    app: dict[str, Any] = field(default_factory=dict)
+    """APP: further options of `fairlead.App` by name, such as `lake`."""
+
+    @classmethod
+    @cache
+    def load(cls) -> Configuration:
+        """Return the configuration in force, read once. Raise ConfigurationError for an unknown
+        name or a wrong value."""
+        given = getattr(settings, "FAIRLEAD", {})
+        if not isinstance(given, dict):
+            raise ConfigurationError(f"FAIRLEAD {values.brief(given)}: use a map")
+        known = {name.upper(): name for name in cls.__dataclass_fields__}
+        if unknown := set(given) - set(known):
+            raise ConfigurationError(
+                f"FAIRLEAD: unknown name {values.brief(min(map(str, unknown)))}; known:"
+                f" {', '.join(known)}"
+            )
+        found = {known[name]: value for name, value in given.items()}
+        if "modules" in found:
+            modules = values.many("FAIRLEAD['MODULES']", found["modules"])
+            found["modules"] = tuple(values.text("FAIRLEAD['MODULES']", each) for each in modules)
+        values.text("FAIRLEAD['DATABASE']", found.get("database", "default"))
+        if not isinstance(found.get("app", {}), dict):
+            raise ConfigurationError("FAIRLEAD['APP']: use a map of options of fairlead.App")
+        return cls(**found)

@@ -1,0 +1,198 @@
+"""Helpers for the tests of a Django project.
+
+`run_tasks` runs tasks in the transaction of a TestCase. `drain` runs a worker, for tests that
+commit: in a TransactionTestCase with a database in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from django.utils import timezone
+
+from fairlead.clock import to_micros
+from fairlead.contrib.django.models import Task
+from fairlead.contrib.django.project import DjangoApp, get_app
+from fairlead.declare.current import current_run, set_run
+from fairlead.engine.execution import Execution
+from fairlead.engine.outcome import failed, succeeded
+from fairlead.errors import ConfigurationError
+from fairlead.model import ClaimedTask, Finish, State, Trigger
+from fairlead.testing import drain as drain_app
+
+NODE = "run_tasks"
+"""Name of the node in the attempts of tasks that `run_tasks` has run."""
+
+_EMPTIED = (
+    "fairlead_tasks",
+    "fairlead_attempts",
+    "fairlead_events",
+    "fairlead_results",
+    "fairlead_unique_keys",
+    "fairlead_incidents",
+)
+
+
+def run_tasks(*, at: Any = None, raises: bool = True) -> int:
+    """Run the tasks that are due, and those that they submit, in this thread and on Django's
+    connection, so that a TestCase sees and rolls back all that they do. Return the number of runs.
+
+    Tasks run one after another, by priority and then in the order of their submits. `at`: an
+    instant up to which tasks are due, such as that of a retry; now by default. With `raises=False`,
+    the error of a task is kept with it, as by a worker; else the first one is raised.
+    """
+    app, runs = get_app(), 0
+    while (task := _next_task(app, at)) is not None:
+        error = _run(app, task)
+        runs += 1
+        if raises and error is not None:
+            raise error
+    return runs
+
+
+def drain(timeout: float = 30.0) -> None:
+    """Run a worker in this process until no task is left to run or retry. Raise TimeoutError after
+    `timeout` seconds, ConfigurationError for a database in memory or inside a TestCase, whose
+    tasks no worker can see."""
+    app = get_app()
+    if app.is_in_memory:
+        raise ConfigurationError(
+            "a worker cannot reach a database in memory: set DATABASES[...]['TEST']['NAME'] to the"
+            " path of a file, or use run_tasks()"
+        )
+    if connections[app.alias].in_atomic_block:
+        raise ConfigurationError(
+            "the test is inside a transaction, whose tasks a worker cannot see: use run_tasks(), or"
+            " a TransactionTestCase"
+        )
+
+    def run() -> None:
+        asyncio.run(drain_app(app, timeout))
+
+    _run_apart(run)
+    app.close()
+
+
+def clear() -> None:
+    """Delete all tasks and their history, which a TransactionTestCase does not flush because their
+    tables belong to no managed model."""
+    connection = connections[get_app().alias]
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        for table in _EMPTIED:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")  # noqa: S608
+
+
+class ClearsTasks:
+    """A mix-in of a TransactionTestCase, first in its list of base classes: begins each test
+    without tasks."""
+
+    def setUp(self) -> None:  # noqa: N802 - the name of unittest
+        """Delete the tasks of earlier tests."""
+        super().setUp()  # type: ignore[misc]
+        clear()
+
+
+def _run_apart(call: Any) -> None:
+    """Run a function in a thread, so that a test may have an event loop, and raise its error."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+
+def _next_task(app: DjangoApp, at: Any) -> Any:
+    until = timezone.now() if at is None else at
+    ready = Task.objects.filter(state__in=[State.SUBMITTED, State.WAITING], run_at__lte=until)
+    tasks: Iterator[Any] = ready.filter(name__in=list(app.handlers)).order_by("priority", "id")
+    return next(iter(tasks), None)
+
+
+def _run(app: DjangoApp, task: Any) -> BaseException | None:
+    """Run one task, and record the end of its run; return its error."""
+    execution = _claim(app, task)
+    handler, error, result = app.handlers[task.name], None, None
+    before = current_run()
+    execution.start(app.clock.now())
+    set_run(execution)
+    try:
+        with transaction.atomic(using=app.alias):
+            args, kwargs = execution.arguments()
+            if handler.transactional:
+                kwargs["connection"] = connections[app.alias].connection
+            function = async_to_sync(handler.function) if handler.is_async else handler.function
+            result = function(*args, **kwargs)
+    except Exception as raised:
+        error = raised
+    finally:
+        set_run(before)
+    now = app.clock.now()
+    finish: Finish = (
+        succeeded(execution, result, now) if error is None else failed(execution, error, now)
+    )
+    store = app.connections.store
+    store.database.join(connections[app.alias], store.completion(NODE, [finish]))
+    return error
+
+
+def _claim(app: DjangoApp, task: Any) -> Execution:
+    connection = connections[app.alias]
+    now = app.clock.now()
+    row = 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE fairlead_tasks SET state = 'PROCESSING', version = version + 1,"
+            " attempt = attempt + 1, tries = tries + 1, node = %s, claimed_at = %s,"
+            " stuck_at = %s WHERE id = %s",
+            [NODE, now, now + 3_600_000_000, task.id],
+        )
+        if connection.vendor == "sqlite":
+            cursor.execute("SELECT seq FROM fairlead_tasks WHERE id = %s", [task.id])
+            row = cursor.fetchone()[0]
+        cursor.execute(
+            "SELECT keep_result, context, ready_at FROM fairlead_tasks WHERE id = %s", [task.id]
+        )
+        keep_result, context, ready_at = cursor.fetchone()
+    trigger = Trigger(
+        id=task.id,
+        version=task.version,
+        queue=task.queue,
+        partition=0,
+        priority=task.priority,
+        seq=0,
+        name=task.name,
+        fairness_key=task.fairness_key,
+        weight=task.weight,
+        ordering_key=task.ordering_key,
+    )
+    claimed = ClaimedTask(
+        task.id,
+        task.version + 1,
+        task.attempt + 1,
+        task.tries + 1,
+        bytes(task.payload),
+        task.payload_format,
+        ready_at or to_micros(task.run_at),
+        bool(keep_result),
+        context,
+        row,
+    )
+    return Execution(trigger, claimed, app.handlers[task.name])
+
+
+__all__ = ["NODE", "ClearsTasks", "clear", "drain", "run_tasks"]
