@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import threading
 from typing import Any
 
@@ -18,7 +19,6 @@ from fairlead.connector import Connector
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.connections import CleanConnections, begin_transaction
 from fairlead.contrib.django.database_url import is_in_memory, url_of
-from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.task import Task
 from fairlead.engine.node import Node
 from fairlead.errors import ConfigurationError, SchemaMismatch
@@ -88,14 +88,13 @@ class DjangoApp(App):
         asynchronous transactional one, because Django has no asynchronous transactions."""
         if function is None:
             return functools.partial(self.task, **options)
+        if options.get("transactional") and inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"task {function.__qualname__!r}: Django has no asynchronous transactions: declare"
+                " a transactional task with `def`"
+            )
         task: Task[Any, Any] = super().task(**options)(function)
         if task.handler.transactional:
-            if task.handler.executor is not ExecutorKind.THREAD:
-                del self.handlers[task.name]
-                raise ConfigurationError(
-                    f"task {task.name!r}: Django has no asynchronous transactions: declare a"
-                    " transactional task with `def`"
-                )
             task.handler.transaction = functools.partial(begin_transaction, self.alias)
         return task
 

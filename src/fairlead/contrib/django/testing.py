@@ -55,9 +55,9 @@ def run_tasks(*, at: Any = None, raises: bool = True) -> int:
     return runs
 
 
-def drain(timeout: float = 30.0) -> None:
-    """Run a worker in this process until no task is left to run or retry. Raise TimeoutError after
-    `timeout` seconds, ConfigurationError for a database in memory or inside a TestCase, whose
+def drain(timeout: float = 30.0, **settings: Any) -> None:
+    """Run a worker in this process until no task is left to run or retry. `settings`: see
+    `App.node`. Raise TimeoutError after `timeout` seconds, ConfigurationError for a database in memory or inside a TestCase, whose
     tasks no worker can see."""
     app = get_app()
     if app.is_in_memory:
@@ -72,10 +72,15 @@ def drain(timeout: float = 30.0) -> None:
         )
 
     def run() -> None:
-        asyncio.run(drain_app(app, timeout))
+        asyncio.run(drain_app(app, timeout, **settings))
 
     _run_apart(run)
     app.close()
+
+
+async def adrain(timeout: float = 30.0, **settings: Any) -> None:
+    """Do what `drain` does, from asynchronous code."""
+    await asyncio.to_thread(drain, timeout, **settings)
 
 
 def clear() -> None:
@@ -195,4 +200,4 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
     return Execution(trigger, claimed, app.handlers[task.name])
 
 
-__all__ = ["NODE", "ClearsTasks", "clear", "drain", "run_tasks"]
+__all__ = ["NODE", "ClearsTasks", "adrain", "clear", "drain", "run_tasks"]
