@@ -29,7 +29,6 @@ import psycopg  # noqa: E402
 from asgiref.local import Local  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connections  # noqa: E402
-
 from psycopg import sql  # noqa: E402
 
 from fairlead.contrib.django import get_app  # noqa: E402

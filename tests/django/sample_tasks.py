@@ -18,7 +18,7 @@ except ModuleNotFoundError:
 
 app = get_app()
 seen: list[Any] = []
-"""What tasks have noted, in the order of their runs."""
+"""Notes of tasks, in the order of their runs."""
 entered = threading.Event()
 go_on = threading.Event()
 

@@ -63,7 +63,11 @@ def test_using_changes_a_copy() -> None:
     changed = tasks.echo.using(priority=7, queue_name="mail", run_after=at, fairness_key="acme")
     assert (changed.priority, changed.queue_name, changed.run_after) == (7, "mail", at)
     assert changed.fairness_key == "acme"
-    assert (tasks.echo.priority, tasks.echo.queue_name, tasks.echo.run_after) == (0, "default", None)
+    assert (tasks.echo.priority, tasks.echo.queue_name, tasks.echo.run_after) == (
+        0,
+        "default",
+        None,
+    )
     assert tasks.echo.fairness_key == ""
 
 

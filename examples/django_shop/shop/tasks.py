@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from shop.models import Order
-
 from fairlead import Limit, NoRetry
 from fairlead.contrib.django import get_app
+from shop.models import Order
 
 try:
     from django.tasks import task  # Django 6
@@ -42,6 +41,6 @@ async def thank(context: Any, order_id: int) -> str:
 
 
 @app.periodic("0 3 * * *")
-def forget_old_orders() -> None:
+def drop_old_orders() -> None:
     """Delete orders that were never charged, each night."""
     Order.objects.filter(state="placed").delete()

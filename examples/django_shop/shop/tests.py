@@ -2,10 +2,10 @@
 
 from django.test import TestCase, TransactionTestCase
 from django.urls import reverse
-from shop.models import Order
-from shop.tasks import charge, refuse
 
 from fairlead.contrib.django.testing import ClearsTasks, drain, run_tasks
+from shop.models import Order
+from shop.tasks import charge, refuse
 
 
 class OrderTests(TestCase):
@@ -27,7 +27,7 @@ class OrderTests(TestCase):
 
     def test_a_view_that_breaks_leaves_no_task(self) -> None:
         """Roll back the task with the order."""
-        with self.assertRaises(ValueError):
+        with self.assertRaisesMessage(ValueError, "rolled back"):
             data = {"customer": "acme", "amount": "3", "breaks": "1"}
             self.client.post(reverse("place_order"), data)
         assert not Order.objects.exists()

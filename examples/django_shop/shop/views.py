@@ -7,6 +7,7 @@ from django.db import transaction
 from django.http import JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
+
 from shop.models import Order
 from shop.tasks import charge, thank
 
@@ -17,7 +18,9 @@ from shop.tasks import charge, thank
 def place_order(request: Any) -> JsonResponse:
     """Save an order and enqueue its task, both or neither."""
     with transaction.atomic():
-        order = Order.objects.create(customer=request.POST["customer"], amount=request.POST["amount"])
+        order = Order.objects.create(
+            customer=request.POST["customer"], amount=request.POST["amount"]
+        )
         result = charge.using(fairness_key=order.customer).enqueue(order.id)
         if request.POST.get("breaks"):
             raise ValueError("the order and its task are rolled back")

@@ -113,7 +113,9 @@ class Invocation:
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
-                complete = self._database.complete if handler.transaction is None else self._database.join
+                complete = (
+                    self._database.complete if handler.transaction is None else self._database.join
+                )
                 completed = complete(connection, self._store.completion(self._node, [finish]))
                 self._check(execution, completed)
             finally:

@@ -134,6 +134,6 @@ def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None
 
         after_commit(connection, announce)
     elif "django" in roots:
-        from fairlead.submit.django_commit import after_commit
+        from fairlead.submit import django_commit
 
-        after_commit(connection, announce)
+        django_commit.after_commit(connection, announce)

@@ -116,7 +116,7 @@ class FairleadBackend(BaseTaskBackend):
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Submit a task in the transaction of Django's connection, and return its result. For a
-        unique key that is taken, return the result of the earlier task."""
+        unique key that is taken, return the result of the earlier task. Raise InvalidTask."""
         self.validate_task(task)
         try:
             handle = self.app.submit_many([self.draft_of(task, args, kwargs)])[0]

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning
+from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as CheckWarning
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import DatabaseError
@@ -65,7 +66,7 @@ def _check_sqlite(alias: str, connection: Any) -> Iterable[CheckMessage]:
     if str(options.get("transaction_mode", "")).upper() in ("IMMEDIATE", "EXCLUSIVE"):
         return
     what = "With ATOMIC_REQUESTS, every view" if _has_atomic_requests(connection) else "A block"
-    yield Warning(
+    yield CheckWarning(
         f"{what} that reads from the database {alias!r} and then writes or enqueues fails at once"
         " with 'database is locked' if a worker wrote meanwhile.",
         hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE'} for this database.",
@@ -126,13 +127,13 @@ def check_migrations(databases: Iterable[str] | None = None, **given: Any) -> li
         targets = [each for each in executor.loader.graph.leaf_nodes() if each[0] == "fairlead"]
         plan = [migration for migration, _ in executor.migration_plan(targets)]
     except DatabaseError as error:
-        return [Warning(f"The database {alias!r} cannot be read: {error}", id="fairlead.W003")]
+        return [CheckWarning(f"The database {alias!r} cannot be read: {error}", id="fairlead.W003")]
     missing = [each.name for each in plan if each.app_label == "fairlead"]
     if not missing:
         return []
     # A warning, because errors would keep `manage.py migrate` from running.
     return [
-        Warning(
+        CheckWarning(
             f"Migrations of Fairlead are not applied in {alias!r}: {', '.join(missing)}.",
             hint="Run manage.py migrate.",
             id="fairlead.W002",

@@ -23,7 +23,7 @@ class Configuration:
     application."""
     url: str | None = field(default=None, repr=False)
     """URL: replaces the URL that is made from DATABASES, for example to reach the server around a
-    pooler. It must lead to the same database."""
+    pooler. Both URLs lead to the same database."""
     app: dict[str, Any] = field(default_factory=dict)
     """APP: further options of `fairlead.App` by name, such as `lake`."""
 

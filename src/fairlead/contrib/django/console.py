@@ -49,7 +49,9 @@ def access_of(request: Any) -> Access:
     else reading."""
     user = request.scope[_USER]
     name = user.get_username()
-    return Access.full(name=name) if user.has_perm("fairlead.change_task") else Access.read(name=name)
+    return (
+        Access.full(name=name) if user.has_perm("fairlead.change_task") else Access.read(name=name)
+    )
 
 
 def _login_url() -> str:

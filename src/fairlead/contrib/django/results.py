@@ -95,7 +95,8 @@ def result_of(found: Found, backend: str, task_at: Callable[[str], FairleadTask]
 
 
 def imported(path: str) -> FairleadTask:
-    """Import the Django task at this path. Raise as `result_of` does."""
+    """Import the Django task at this path. Raise ImportError, or SuspiciousOperation for something
+    else."""
     found = import_string(path)
     if not isinstance(found, FairleadTask):
         raise SuspiciousOperation(f"{path!r} is no Django task of Fairlead")

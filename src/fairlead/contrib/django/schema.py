@@ -93,5 +93,3 @@ def _migration(connection: Any, version: int) -> tuple[Migration, dict[str, str]
         )
     found = {each.version: each for each in migrations_of(package)}
     return found[version], load("migrations.sql", package)
-
-

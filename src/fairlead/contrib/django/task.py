@@ -35,13 +35,16 @@ class FairleadTask(Task):
 
     def using(self, **changes: Any) -> FairleadTask:
         """Return a copy with other values of priority, queue_name, run_after, backend,
-        fairness_key, weight, ordering_key or unique_key; None keeps the present one."""
+        fairness_key, weight, ordering_key or unique_key; None keeps the present one. Raise
+        InvalidTask for others, and for values out of bounds."""
         if wrong := sorted(set(changes) & set(_DECLARED)):
             raise InvalidTask(
                 f"using({wrong[0]}=...): {wrong[0]} belongs to the function, because a worker reads"
                 " it from its own code: give it to the decorator, or declare another task"
             )
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        return replace(
+            self, **{name: value for name, value in changes.items() if value is not None}
+        )
 
     def options(self, **more: Any) -> Options:
         """Return the options of a submit. Raise fairlead's InvalidTask for one out of bounds."""

@@ -57,8 +57,8 @@ def run_tasks(*, at: Any = None, raises: bool = True) -> int:
 
 def drain(timeout: float = 30.0, **settings: Any) -> None:
     """Run a worker in this process until no task is left to run or retry. `settings`: see
-    `App.node`. Raise TimeoutError after `timeout` seconds, ConfigurationError for a database in memory or inside a TestCase, whose
-    tasks no worker can see."""
+    `App.node`. Raise TimeoutError after `timeout` seconds, ConfigurationError for a database in
+    memory or inside a TestCase, whose tasks no worker can see."""
     app = get_app()
     if app.is_in_memory:
         raise ConfigurationError(
@@ -79,7 +79,7 @@ def drain(timeout: float = 30.0, **settings: Any) -> None:
 
 
 async def adrain(timeout: float = 30.0, **settings: Any) -> None:
-    """Do what `drain` does, from asynchronous code."""
+    """Do what `drain` does, from asynchronous code. `timeout`: seconds."""
     await asyncio.to_thread(drain, timeout, **settings)
 
 
@@ -96,7 +96,7 @@ class ClearsTasks:
     """A mix-in of a TransactionTestCase, first in its list of base classes: begins each test
     without tasks."""
 
-    def setUp(self) -> None:  # noqa: N802 - the name of unittest
+    def setUp(self) -> None:
         """Delete the tasks of earlier tests."""
         super().setUp()  # type: ignore[misc]
         clear()

@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from fairlead.cli import main as fairlead
+from fairlead.cli.main import main as fairlead
 from fairlead.contrib.django.project import get_app
 from fairlead.errors import FairleadError
 
