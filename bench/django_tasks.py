@@ -8,7 +8,7 @@ Each project enqueues its tasks one by one through Django, in transactions of 10
 process with default settings runs them; the task does nothing. Prints one JSON line for each:
 enqueued and run tasks per second, the latter from the first start to the last end that its tables
 show. django-tasks-db runs one task at a time in a worker; Procrastinate runs one too by default, and
-Fairlead as many as it has threads. The peers live in bench/.venv-django, made at the first run.
+Fairlead as many as it has threads. The peers live in bench/.venv/django, made at the first run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-VENV = HERE / ".venv-django"
+VENV = HERE / ".venv" / "django"
 REQUIREMENTS = HERE / "requirements-django.txt"
 NAMES = ("fairlead", "django-tasks-db", "procrastinate")
 EACH = 100
