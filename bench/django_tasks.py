@@ -4,11 +4,12 @@ Procrastinate with its Django connector.
     python bench/django_tasks.py                  # 2,000 tasks each
     python bench/django_tasks.py --tasks 20000
 
-Each project enqueues its tasks one by one through Django, in transactions of 100, and then one worker
-process with default settings runs them; the task does nothing. Prints one JSON line for each:
-enqueued and run tasks per second, the latter from the first start to the last end that its tables
-show. django-tasks-db runs one task at a time in a worker; Procrastinate runs one too by default, and
-Fairlead as many as it has threads. The peers live in bench/.venv/django, made at the first run.
+Each project enqueues its tasks one by one through Django, in transactions of 100, and then one
+worker process with default settings runs them; the task does nothing. Prints one JSON line for
+each: enqueued and run tasks per second, the latter from the first start to the last end that its
+tables show. django-tasks-db runs one task at a time in a worker; Procrastinate runs one too by
+default, and Fairlead as many as it has threads. The peers live in bench/.venv/django, made at the
+first run.
 """
 
 from __future__ import annotations
