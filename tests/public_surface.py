@@ -78,6 +78,8 @@ NOT_CALLED = {
     "Transaction": "made by App.transaction",
     "Task.__call__": "the function itself",
     "TaskHandle.trigger": "without parameters",
+    "TaskHandle.ended": "called by as_completed",
+    "TaskHandle.value_of": "called by gather",
     **dict.fromkeys(
         (
             f"{policy}.{method}"
@@ -227,6 +229,17 @@ CALLS: dict[str, Call] = {
     "Task.submit_many_async": Call(
         lambda shop: shop.pay.submit_many_async, lambda _: {"arguments": [{}]}
     ),
+    **{
+        name: Call(lambda shop, of=of: functools.partial(of, shop.done))
+        for name, of in {"gather": fairlead.gather, "gather_async": fairlead.gather_async}.items()
+    },
+    **{
+        name: Call(lambda _, of=of: of, lambda shop: {"handles": [shop.done]})
+        for name, of in {
+            "as_completed": fairlead.as_completed,
+            "as_completed_async": fairlead.as_completed_async,
+        }.items()
+    },
     "TaskHandle.result": Call(lambda shop: shop.done.result),
     "TaskHandle.result_async": Call(lambda shop: shop.done.result_async),
     **{

@@ -7,6 +7,7 @@ from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimi
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
 from fairlead.declare.current import ContextFilter, CurrentTask, current_task
+from fairlead.declare.gathering import as_completed, as_completed_async, gather, gather_async
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import RunInterceptor as Interceptor
 from fairlead.declare.task import Draft, Task
@@ -75,5 +76,9 @@ __all__ = [
     "TaskTimeout",
     "UnknownQueue",
     "UnknownTask",
+    "as_completed",
+    "as_completed_async",
     "current_task",
+    "gather",
+    "gather_async",
 ]

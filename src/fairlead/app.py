@@ -309,12 +309,14 @@ class App:
         Submits inside use `connection=` as usual."""
         return self.submitter.transaction(connection)
 
-    def handle(self, task_id: str) -> TaskHandle:
+    def handle(self, task_id: str | uuid.UUID) -> TaskHandle:
         """Return a handle of a submitted task by its id, which another process may have kept. No
         request is sent yet: the methods of the handle raise UnknownTask if there is no such task.
         Raises InvalidTask for an id that no task can have."""
+        if isinstance(task_id, uuid.UUID):
+            task_id = str(task_id)
         values.text("id", task_id, error=InvalidTask)
-        return FoundHandle(self.connector, task_id, False, True, None, self.handlers)
+        return FoundHandle(self.connector, task_id, False, True, _handlers=self.handlers)
 
     # where tasks live -----------------------------------------------------------------------------
 

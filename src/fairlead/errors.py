@@ -80,7 +80,12 @@ class NotAllowed(FairleadError):
 
 class TaskFailed(FairleadError):
     """Raised by `handle.result()` if the task ended in ERROR, FAILED or CANCELLED; carries the
-    task's error text."""
+    task's error text, and its error type as `error_type`."""
+
+    def __init__(self, message: str, *, task_id: str = "", error_type: str | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.error_type = error_type
 
 
 class ResultNotKept(FairleadError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import sqlite3
 import subprocess
@@ -289,6 +290,25 @@ def test_each_of_twenty_threads_waits_for_its_own_task(neighbours: Neighbours) -
     assert not done[19].is_set()
     neighbours.notify(LOOK_EVERYWHERE)
     assert done[19].wait(5.0)
+
+
+def test_a_watcher_is_called_with_the_tasks_that_finished_until_it_stops(
+    neighbours: Neighbours,
+) -> None:
+    notifier = neighbours.make()
+    heard: queue.Queue[list[str]] = queue.Queue()
+    stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
+    notifier.wait_finished("the task", 1.0)  # until the listener is open
+    neighbours.notify(Notification(finished=["a", "b"]))
+    while (ids := heard.get(timeout=10.0)) != ["a", "b"]:
+        assert not ids  # the listener opened: look everywhere
+    neighbours.notify(LOOK_EVERYWHERE)
+    assert heard.get(timeout=10.0) == []
+    stop()
+    neighbours.notify(Notification(finished=["c"]))
+    notifier.wait_finished("c", 5.0)
+    while not heard.empty():
+        assert heard.get() != ["c"]
 
 
 # named pipes --------------------------------------------------------------------------------------

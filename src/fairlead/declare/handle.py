@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.declare.handler import Handler
+from fairlead.declare.waiting import Find, ended_now, loop_waiter
 from fairlead.errors import (
     InvalidTask,
     NotSupported,
@@ -24,6 +25,7 @@ from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_records import TaskStatus
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
@@ -36,7 +38,6 @@ else:
 
     R_co = TypeVar("R_co", covariant=True)
 
-_POLL_SECONDS = 5.0  # longest extra wait after a lost notification
 
 
 class OrderedAccess(Protocol):
@@ -93,6 +94,8 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
     is_new: bool
     _keeps_result: bool
     _notification: Notification | None = None
+    _done: TaskStatus | None = None
+    """Status of the task once it is known to be DONE, which never changes."""
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r}{'' if self.is_new else ', is_new=False'})"
@@ -128,46 +131,69 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         Raises InvalidTask for a wrong timeout, ResultNotKept, TaskFailed if the task ended without
         success, ResultTimeout after `timeout` seconds.
         """
-        if timeout is not None:
-            values.number("timeout (seconds)", timeout, 0, values.MOST_SECONDS, InvalidTask)
-        if not self._keeps_result:
-            raise self._not_kept()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            finished, value = self._finished()
-            if finished:
-                found: R_co = value
-                return found
-            left = (
-                _POLL_SECONDS
-                if deadline is None
-                else min(_POLL_SECONDS, deadline - time.monotonic())
-            )
-            if left <= 0:
-                raise ResultTimeout(
-                    f"task {self.id} has not finished within {timeout} s; the task continues"
-                )
-            self._access.notifier.wait_finished(self.id, left)
+        check_timeout(timeout)
+        self.check_kept()
+        if self._done is None:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            found = list(ended_now(self._access, [self.id], self.find, deadline))
+            if not found:
+                raise self._late(timeout)
+            return self.value_of(found[0][0])
+        return self.value_of(self._done)
 
     async def result_async(self, timeout: float | None = None) -> R_co:
         """Wait for the result at most `timeout` seconds without blocking the event loop, as
-        `result` does."""
-        return await asyncio.to_thread(self.result, timeout)
+        `result` does. All coroutines of a loop that wait share one reader."""
+        check_timeout(timeout)
+        self.check_kept()
+        if self._done is not None:
+            return self.value_of(self._done)
+        try:
+            async with asyncio.timeout(timeout):
+                status = await loop_waiter(self._access).wait(self.id, self.find)
+        except TimeoutError:
+            raise self._late(timeout) from None
+        return self.value_of(status)
 
-    def _finished(self) -> tuple[bool, Any]:
-        store = self._access.store.records
-        record = self.record()
-        if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
-            why = f"{record.error_type or ''} {record.error_text or ''}".strip()
-            raise TaskFailed(f"task {self.id} ended as {record.state}: {why}")
-        if record.state != State.DONE:
-            return False, None
-        # Read after the state: one transaction wrote both.
-        kept = store.database.read_now(store.result(self.id))
-        return True, self._result_of(record, kept)
+    def _late(self, timeout: float | None) -> ResultTimeout:
+        return ResultTimeout(
+            f"task {self.id} has not finished within {timeout} s; the task continues"
+        )
 
-    def _result_of(self, record: TaskRecord, kept: bytes | None) -> Any:
-        return None if kept is None else msgspec.json.decode(kept)
+    @property
+    def access(self) -> TaskAccess:
+        """The adapters of the application that made the handle."""
+        return self._access
+
+    @property
+    def find(self) -> Find:
+        """Function that raises UnknownTask unless the task is somewhere, such as in a schedule."""
+        return lambda _: self.record()
+
+    def check_kept(self) -> None:
+        """Raise ResultNotKept if the task is known to keep no result."""
+        if not self._keeps_result:
+            raise self._not_kept()
+
+    def ended(self, status: TaskStatus) -> None:
+        """Keep the status of a task that is DONE, so that `result` reads nothing."""
+        if status.state == State.DONE:
+            self._done = status
+
+    def value_of(self, status: TaskStatus) -> R_co:
+        """Return the result of a task that has ended. Raises TaskFailed, ResultNotKept."""
+        if status.state != State.DONE:
+            why = f"{status.error_type or ''} {status.error_text or ''}".strip()
+            raise TaskFailed(
+                f"task {self.id} ended as {status.state}: {why}",
+                task_id=self.id,
+                error_type=status.error_type,
+            )
+        value: R_co = self._decoded(status)
+        return value
+
+    def _decoded(self, status: TaskStatus) -> Any:
+        return None if status.result is None else msgspec.json.decode(status.result)
 
     def _not_kept(self) -> ResultNotKept:
         return ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")
@@ -179,11 +205,11 @@ class FoundHandle(TaskHandle, gc=False, eq=False):
 
     _handlers: Mapping[str, Handler] = {}
 
-    def _result_of(self, record: TaskRecord, kept: bytes | None) -> Any:
-        handler = self._handlers.get(record.name)
-        if kept is None and handler is not None and not handler.keep_result:
+    def _decoded(self, status: TaskStatus) -> Any:
+        handler = self._handlers.get(status.name)
+        if status.result is None and handler is not None and not handler.keep_result:
             raise self._not_kept()
-        return super()._result_of(record, kept)
+        return TaskHandle._decoded(self, status)
 
 
 class OrderedHandle(TaskHandle, gc=False, eq=False):
@@ -205,6 +231,15 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
             )
         return record
 
+    def check_kept(self) -> None:
+        raise NotSupported(
+            f"task {self.id} is in an ordered queue, which keeps no results; await each"
+            " `handle.result_async()` to know that the log has the task"
+        )
+
+    async def result_async(self, timeout: float | None = None) -> None:
+        await asyncio.to_thread(self.result, timeout)
+
     def result(self, timeout: float | None = None) -> None:
         """Wait until the log has stored the task durably. For a task submitted in your own
         transaction, your commit guarantees that. Raises StoreUnavailable if the log may not have
@@ -217,3 +252,9 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
             raise ResultTimeout(
                 f"the log has not confirmed task {self.id} within {timeout} s"
             ) from error
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise InvalidTask for a timeout that is no number of seconds, from 0 on."""
+    if timeout is not None:
+        values.number("timeout (seconds)", timeout, 0, values.MOST_SECONDS, InvalidTask)

@@ -3,7 +3,7 @@ be lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from fairlead.model.peer import PeerMessage
@@ -33,3 +33,7 @@ class Notifier(Protocol):
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         """Block this thread until the task may have finished, or `timeout` seconds have passed."""
+
+    def watch_finished(self, on_finished: Callable[[Collection[str]], None]) -> Callable[[], None]:
+        """Call `on_finished`, from any thread, with the ids of tasks that have finished, until the
+        returned function is called. Without ids, any task may have finished."""

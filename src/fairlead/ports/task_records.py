@@ -42,6 +42,18 @@ class TaskFilter(msgspec.Struct, frozen=True):
     """Tenants of the fairness keys: see `tenant_of`. An empty tuple selects no task."""
 
 
+class TaskStatus(msgspec.Struct, frozen=True, gc=False):
+    """State of a task, with its last error and its kept result."""
+
+    id: str
+    name: str
+    state: State
+    error_type: str | None
+    error_text: str | None
+    result: bytes | None
+    """JSON of the kept result of a task that is DONE."""
+
+
 TaskVersion = tuple[str, int]
 """Id of a task, and the version that a change expects."""
 
@@ -110,6 +122,10 @@ class TaskRecords(ClusterState, Protocol):
 
     def result(self, task_id: str) -> Steps[bytes | None]:
         """Return the kept result of a finished task."""
+
+    def statuses(self, task_ids: Sequence[str]) -> Steps[list[TaskStatus]]:
+        """Return the statuses of those tasks that exist, in one statement. The id of a status is
+        the given one. Raises NotSupported if the store keeps no results."""
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
         """Return the status of every queue. May read every unfinished task, so only commands of

@@ -40,7 +40,14 @@ from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database, Steps
 from fairlead.ports.task_reads import TaskReads
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords, TaskVersion
+from fairlead.ports.task_records import (
+    KeyLoad,
+    QueueStatus,
+    TaskFilter,
+    TaskRecords,
+    TaskStatus,
+    TaskVersion,
+)
 from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
 
@@ -131,6 +138,16 @@ class CassandraTaskStore:
     def result(self, task_id: str) -> Steps[bytes | None]:
         return None
         yield
+
+    def statuses(self, task_ids: Sequence[str]) -> Steps[list[TaskStatus]]:
+        """Return tasks that have ended, one read each: this store keeps no results, so nobody waits
+        for many."""
+        found = []
+        for task_id in task_ids:
+            if (task := (yield from self.task(task_id))) is not None:
+                error = (task.error_type, task.error_text)
+                found.append(TaskStatus(task_id, task.name, task.state, *error, None))
+        return found
 
     def move(
         self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool

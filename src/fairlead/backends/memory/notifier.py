@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
 log = logging.getLogger("fairlead.notifier")
 
 OnNotification = Callable[[Notification], None]
+OnFinished = Callable[[Collection[str]], None]
 
 LINGER = 10.0
 """Seconds that a listener stays open after the last thread stopped waiting, so that the next thread
@@ -57,6 +58,9 @@ class MemoryNotifier:
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._hub.waiting.wait(task_id, timeout)
+
+    def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
+        return self._hub.waiting.watch(on_finished)
 
 
 class _Hub:
@@ -105,11 +109,12 @@ class ThreadListener(Protocol):
 
 
 class WaitingThreads:
-    """Threads of this process that wait for tasks to finish, and the one listener they share.
+    """Threads and watchers of this process that wait for tasks to finish, and the one listener they
+    share.
 
-    The first thread that waits starts a thread that opens the listener. The listener stays open for
-    LINGER seconds after the last thread stopped waiting. Notifications from before it opened are
-    lost, so all threads that wait at that moment check their tasks once.
+    The first that waits starts a thread that opens the listener. The listener stays open for LINGER
+    seconds after the last one stopped waiting. Notifications from before it opened are lost, so all
+    that wait at that moment check their tasks once.
     """
 
     def __init__(self, open_listener: Callable[[], ThreadListener] | None = None) -> None:
@@ -120,6 +125,7 @@ class WaitingThreads:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = {}
+        self._watchers: dict[object, OnFinished] = {}
         self._finished: dict[str, None] = {}
         self._listener: threading.Thread | None = None
         self._is_closing = False
@@ -132,16 +138,8 @@ class WaitingThreads:
                 # Used once: a thread that waits again has seen that the task is not finished.
                 del self._finished[task_id]
                 return
-            self._is_closing = False
             self._waiting.setdefault(task_id, []).append(event)
-            if self._listener is None and self._open_listener is not None:
-                self._listener = threading.Thread(
-                    target=self._listen,
-                    args=(self._open_listener,),
-                    name="fairlead-waiting",
-                    daemon=True,
-                )
-                self._listener.start()
+            self._start_listener()
         event.wait(timeout)
         with self._lock:
             events = self._waiting.get(task_id, [])
@@ -150,16 +148,42 @@ class WaitingThreads:
             if not events:
                 self._waiting.pop(task_id, None)
 
+    def watch(self, on_finished: OnFinished) -> Callable[[], None]:
+        """Call `on_finished` for each notification until the returned function is called."""
+        key = object()
+        with self._lock:
+            self._watchers[key] = on_finished
+            self._start_listener()
+
+        def stop() -> None:
+            with self._lock:
+                self._watchers.pop(key, None)
+
+        return stop
+
+    def _start_listener(self) -> None:
+        """Start the thread that listens, unless it runs. The caller holds the lock."""
+        self._is_closing = False
+        if self._listener is None and self._open_listener is not None:
+            self._listener = threading.Thread(
+                target=self._listen,
+                args=(self._open_listener,),
+                name="fairlead-waiting",
+                daemon=True,
+            )
+            self._listener.start()
+
     def close(self) -> None:
         """Close the listener within a second, unless a thread waits."""
         with self._lock:
             self._is_closing = True
 
     def notify(self, notification: Notification) -> None:
-        """Wake the threads whose tasks may have finished."""
+        """Wake the threads whose tasks may have finished, and call the watchers."""
         if not (notification.finished or notification.is_empty):
             return
         with self._lock:
+            watchers = list(self._watchers.values())
             for task_id in notification.finished:
                 self._finished[task_id] = None
             while len(self._finished) > _REMEMBERED:
@@ -169,6 +193,9 @@ class WaitingThreads:
                     self._finished.pop(task_id, None)
                     for event in events:
                         event.set()
+        for on_finished in watchers:
+            with suppress(RuntimeError):  # the loop of the watcher was closed
+                on_finished(notification.finished)
 
     def _listen(self, open_listener: Callable[[], ThreadListener]) -> None:
         last_reason = ""
@@ -201,7 +228,7 @@ class WaitingThreads:
                     self.notify(notification)
                 with self._lock:
                     now = time.monotonic()
-                    if self._waiting:
+                    if self._waiting or self._watchers:
                         used_at = now
                     elif self._is_closing or now - used_at > LINGER:
                         self._listener = None
@@ -213,7 +240,7 @@ class WaitingThreads:
         """Wait, then return whether no thread needs the listener."""
         threading.Event().wait(seconds)
         with self._lock:
-            if not self._waiting:
+            if not (self._waiting or self._watchers):
                 self._listener = None
             return self._listener is None
 

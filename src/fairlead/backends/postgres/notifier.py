@@ -18,7 +18,12 @@ from typing import Protocol
 
 import psycopg
 
-from fairlead.backends.memory.notifier import OnNotification, ThreadListener, WaitingThreads
+from fairlead.backends.memory.notifier import (
+    OnFinished,
+    OnNotification,
+    ThreadListener,
+    WaitingThreads,
+)
 from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.lane_floors import LaneFloors
 from fairlead.backends.postgres.polling import Polling, PollingListener
@@ -144,6 +149,9 @@ class PostgresNotifier:
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
+
+    def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
+        return self._waiting.watch(on_finished)
 
     async def _keep_listening(
         self, on_notification: OnNotification, node: str | None, tried: asyncio.Event

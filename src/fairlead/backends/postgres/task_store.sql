@@ -552,6 +552,17 @@ SELECT seq, task_id::text, attempt, tries, queue, name, partition, priority, fai
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 
+-- name: statuses
+-- $1: [id, ...], each once. unnest: a low estimate, so that each id is searched by index.
+SELECT g.id::text, coalesce(t.name, a.name), coalesce(t.state, a.next_state), coalesce(t.error_type, a.error_type),
+       coalesce(t.error_text, a.error_text), CASE WHEN t.id IS NULL THEN r.result END
+  FROM (SELECT (j #>> '{}')::uuid AS id FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS g
+  LEFT JOIN LATERAL (SELECT id, name, state, error_type, error_text FROM fairlead_tasks WHERE id = g.id LIMIT 1) AS t ON true
+  LEFT JOIN LATERAL (SELECT name, next_state, error_type, error_text FROM fairlead_attempts
+                      WHERE task_id = g.id AND t.id IS NULL ORDER BY attempt DESC, xid DESC, seq DESC LIMIT 1) AS a ON true
+  LEFT JOIN LATERAL (SELECT result FROM fairlead_results WHERE task_id = g.id AND t.id IS NULL LIMIT 1) AS r ON true
+ WHERE t.id IS NOT NULL OR a.next_state IS NOT NULL
+
 -- name: hold_readers
 LOCK TABLE fairlead_readers IN SHARE MODE
 

@@ -56,7 +56,14 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords, TaskVersion
+from fairlead.ports.task_records import (
+    KeyLoad,
+    QueueStatus,
+    TaskFilter,
+    TaskRecords,
+    TaskStatus,
+    TaskVersion,
+)
 from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
 MOST_LOST = 5
@@ -189,6 +196,9 @@ class RedisTaskStore:
         return []
 
     def result(self, task_id: str) -> RedisSteps[bytes | None]:
+        _refuse("Redis keeps no results")
+
+    def statuses(self, task_ids: Sequence[str]) -> RedisSteps[list[TaskStatus]]:
         _refuse("Redis keeps no results")
 
     def move(

@@ -20,6 +20,7 @@ from fairlead.ports.task_records import (
     KeyLoad,
     QueueStatus,
     TaskFilter,
+    TaskStatus,
     TaskVersion,
 )
 
@@ -87,6 +88,19 @@ class SqlTaskRecords:
     def result(self, task_id: str) -> Steps[bytes | None]:
         rows = yield self.statement("result", canonical(task_id))
         return bytes(rows[0][0]) if rows else None
+
+    def statuses(self, task_ids: Sequence[str]) -> Steps[list[TaskStatus]]:
+        given: dict[str, list[str]] = {}
+        for task_id in task_ids:
+            given.setdefault(canonical(task_id), []).append(task_id)
+        rows = yield self.statement("statuses", batch(list(given)))
+        return [
+            TaskStatus(
+                task_id, row[1], State(row[2]), row[3], row[4], row[5] and bytes(row[5])
+            )
+            for row in rows
+            for task_id in given[row[0]]
+        ]
 
     # changing tasks -------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.backends.memory.notifier import (
+    OnFinished,
     OnNotification,
     ThreadListener,
     WaitingThreads,
@@ -100,6 +101,9 @@ class FifoNotifier:
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
+
+    def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
+        return self._waiting.watch(on_finished)
 
     def _open_pipe(self, node: str | None = None) -> _Pipe | None:
         try:

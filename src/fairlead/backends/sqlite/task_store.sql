@@ -332,6 +332,17 @@ SELECT seq, task_id, attempt, tries, queue, name, partition, priority, fairness_
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = ?1
 
+-- name: statuses
+-- ?1: [id, ...], each once
+SELECT j.value, coalesce(t.name, a.name), coalesce(t.state, a.next_state), coalesce(t.error_type, a.error_type),
+       coalesce(t.error_text, a.error_text), CASE WHEN t.id IS NULL THEN r.result END
+  FROM json_each(?1) j
+  LEFT JOIN fairlead_tasks t ON t.id = j.value
+  LEFT JOIN fairlead_attempts a
+    ON t.id IS NULL AND a.seq = (SELECT seq FROM fairlead_attempts WHERE task_id = j.value ORDER BY attempt DESC, seq DESC LIMIT 1)
+  LEFT JOIN fairlead_results r ON r.task_id = j.value
+ WHERE t.id IS NOT NULL OR a.seq IS NOT NULL
+
 -- name: clean_attempts
 -- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
 DELETE FROM fairlead_attempts

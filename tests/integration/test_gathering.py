@@ -1,0 +1,159 @@
+"""Results of many tasks are read together: no thread for a waiter, one statement for a wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import fairlead
+from fairlead import App, InvalidTask, NoRetry, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.declare.task import Task
+from fairlead.errors import NotSupported
+from fairlead.testing import drain
+
+STORES = ["sqlite_url", "migrated_postgres_url"]
+SOON = 30.0
+
+
+class Shop:
+    """An application with tasks that keep results, and the sizes of the reads of its waiters."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.app, self.worker = App(url), App(url)
+        self.app.migrate()
+        self.double = declared(self.app)
+        declared(self.worker)
+        self.reads: list[int] = []
+        records = self.app.store.records
+        statuses = records.statuses
+
+        def counted(task_ids: Sequence[str]) -> Any:
+            self.reads.append(len(task_ids))
+            return statuses(task_ids)
+
+        monkeypatch.setattr(records, "statuses", counted)
+
+    def close(self) -> None:
+        self.app.close()
+        self.worker.close()
+
+
+def declared(app: App) -> Task[[int], Any]:
+    @app.task(name="double", keep_result=True, retry=NoRetry())
+    async def double(n: int) -> int:
+        if n < 0:
+            raise ValueError(f"{n} is negative")
+        return 2 * n
+
+    return double
+
+
+@pytest.fixture(params=STORES)
+def shop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    shop = Shop(request.getfixturevalue(request.param), monkeypatch)
+    yield shop
+    shop.close()
+
+
+async def test_a_thousand_coroutines_wait_without_a_thread_each_and_with_few_statements(
+    shop: Shop,
+) -> None:
+    handles = shop.double.submit_many([{"n": n} for n in range(1000)])
+    waiting = [asyncio.create_task(handle.result_async(SOON)) for handle in handles]
+    await asyncio.sleep(0.1)
+    assert sum("asyncio" in thread.name for thread in threading.enumerate()) < 20
+    await drain(shop.worker)
+    assert await asyncio.gather(*waiting) == [2 * n for n in range(1000)]
+    assert shop.reads[0] == 1000
+    assert len(shop.reads) < 60
+
+
+async def test_gather_returns_results_in_the_order_of_the_handles(shop: Shop) -> None:
+    handles = shop.double.submit_many([{"n": n} for n in range(50)])
+    found = asyncio.create_task(fairlead.gather_async(*reversed(handles), timeout=SOON))
+    in_thread = asyncio.create_task(asyncio.to_thread(fairlead.gather, *handles, timeout=SOON))
+    await asyncio.sleep(0.1)
+    await drain(shop.worker)
+    assert await found == [2 * n for n in reversed(range(50))]
+    assert await in_thread == [2 * n for n in range(50)]
+    shop.reads.clear()
+    assert fairlead.gather(*handles) == [2 * n for n in range(50)]
+    assert shop.reads == [50]
+    assert fairlead.gather() == await fairlead.gather_async() == []
+
+
+async def test_the_first_failure_is_raised_with_the_error_of_the_task(shop: Shop) -> None:
+    good, bad = shop.double.submit_many([{"n": 1}, {"n": -1}])
+    await drain(shop.worker)
+    with pytest.raises(TaskFailed, match="-1 is negative") as caught:
+        fairlead.gather(good, bad, timeout=SOON)
+    assert caught.value.task_id == bad.id and caught.value.error_type == "ValueError"
+    with pytest.raises(TaskFailed, match="-1 is negative"):
+        await fairlead.gather_async(good, bad, timeout=SOON)
+    value, error = await fairlead.gather_async(good, bad, return_exceptions=True)
+    assert value == 2 and isinstance(error, TaskFailed)
+
+
+async def test_as_completed_yields_handles_that_return_without_another_read(shop: Shop) -> None:
+    first = shop.double.submit(1)
+    await drain(shop.worker)
+    second = shop.double.submit(2)
+    steps = fairlead.as_completed_async([second, first], timeout=SOON)
+    assert await anext(steps) is first
+    await drain(shop.worker)
+    assert [handle async for handle in steps] == [second]
+    assert set(fairlead.as_completed([first, second])) == {first, second}
+    shop.reads.clear()
+    assert (first.result(), second.result(), shop.reads) == (2, 4, [])
+
+
+async def test_a_wait_ends_at_its_timeout_and_names_a_task_that_has_not_finished(
+    shop: Shop,
+) -> None:
+    late = shop.double.submit(1)
+    for wait in (fairlead.gather, lambda *of, timeout: list(fairlead.as_completed(of, timeout=timeout))):
+        with pytest.raises(ResultTimeout, match=late.id):
+            wait(late, timeout=0.01)
+    with pytest.raises(ResultTimeout, match=late.id):
+        await fairlead.gather_async(late, timeout=0.01)
+    with pytest.raises(ResultTimeout, match=late.id):
+        await late.result_async(0.01)
+    await drain(shop.worker)
+    assert await late.result_async(SOON) == 2
+
+
+async def test_an_id_that_no_task_has_is_a_clear_error(shop: Shop) -> None:
+    known, unknown = shop.double.submit(1), shop.app.handle(uuid.uuid4())
+    await drain(shop.worker)
+    with pytest.raises(UnknownTask, match=unknown.id):
+        fairlead.gather(known, unknown)
+    with pytest.raises(UnknownTask, match=unknown.id):
+        await fairlead.gather_async(known, unknown)
+    assert shop.app.handle(uuid.UUID(known.id)).result() == 2
+
+
+def test_other_objects_and_handles_of_other_applications_are_refused(shop: Shop) -> None:
+    ours, theirs = shop.double.submit(1), shop.worker.handle(str(uuid.uuid4()))
+    with pytest.raises(InvalidTask, match="several applications"):
+        fairlead.gather(ours, theirs)
+    with pytest.raises(InvalidTask, match="use handles"):
+        fairlead.gather(ours.id)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="timeout"):
+        fairlead.gather(ours, timeout=-1)
+
+
+def test_tasks_without_results_cannot_be_gathered(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+    app.queue("letters", kind="ordered", partitions=1)
+    plain = app.task(name="plain")(lambda: None)
+    letter = app.task(name="letter", queue="letters")(lambda: None)
+    with pytest.raises(ResultNotKept):
+        fairlead.gather(plain.submit())
+    with pytest.raises(NotSupported, match="ordered queue"):
+        fairlead.gather(letter.options(ordering_key="a").submit())
+    app.close()
