@@ -251,7 +251,7 @@ CALLS: dict[str, Call] = {
             lambda shop, name=name: getattr(shop.app.management, name),
             lambda shop: {"task_id": shop.done.id},
         )
-        for name in ("show", "attempts", "payload")
+        for name in ("show", "attempts", "notes", "payload")
     },
     "Management.named": Call(
         lambda shop: shop.app.management.named, lambda shop: {"beginning": shop.done.id}

@@ -18,7 +18,7 @@ from typing import (
 )
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
-from fairlead.config import PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
+from fairlead.config import CHECKPOINT_LIMIT, PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
 from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core import values
@@ -69,7 +69,8 @@ class App:
     kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder to
     which workers move the history of attempts, as Parquet; by default $FAIRLEAD_LAKE or the same
     files. `lake=""` means no lake, whatever is configured. `payload_limit`: maximum bytes of JSON
-    for the arguments of one task; `result_limit`: the same for a result that is kept.
+    for the arguments of one task; `result_limit`, `checkpoint_limit`: the same for a result that is
+    kept and for a checkpoint. `keep_log`: default of the option of `task`.
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
     def`. A call that raises or takes more than `incident_timeout` seconds is repeated later. Raises
     ConfigurationError for bad values.
@@ -91,6 +92,8 @@ class App:
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
         result_limit: int = RESULT_LIMIT,
+        checkpoint_limit: int = CHECKPOINT_LIMIT,
+        keep_log: bool = False,
         interceptors: Sequence[RunInterceptor] = (),
         observer: Observer | None = None,
         on_incident: OnIncident | None = None,
@@ -100,6 +103,8 @@ class App:
         self.name = values.text("name", name)
         self.payload_limit = values.whole("payload_limit", payload_limit, 1, MOST_BYTES)
         self._result_limit = values.whole("result_limit", result_limit, 1)
+        self._checkpoint_limit = values.whole("checkpoint_limit", checkpoint_limit, 1)
+        self._keep_log = keep_log
         self.interceptors: Sequence[RunInterceptor] = _checked(interceptors)
         if on_incident is not None and not callable(on_incident):
             raise ConfigurationError(f"on_incident {values.brief(on_incident)}: use a function")
@@ -211,6 +216,7 @@ class App:
         concurrency: AnyLimit | None = ...,
         transactional: Literal[False] = ...,
         keep_result: bool = ...,
+        keep_log: bool | None = ...,
         executor: str | None = ...,
         on_failure: str = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -227,6 +233,7 @@ class App:
         concurrency: AnyLimit | None = None,
         transactional: bool = False,
         keep_result: bool = False,
+        keep_log: bool | None = None,
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> Any:
@@ -236,7 +243,8 @@ class App:
         `timeout`: maximum seconds of one run; short for `processing=Processing(timeout=...)`.
         `transactional`: the function gets `connection`; its writes there, the tasks it submits and
         its completion commit in one transaction. `keep_result`: `handle.result()` returns the
-        return value. `on_failure`: "hold" keeps the later tasks of the ordering key waiting once
+        return value. `keep_log`: the last log lines of each run, of any logger, are kept with its
+        attempt. `on_failure`: "hold" keeps the later tasks of the ordering key waiting once
         the task's tries are used up, until a person retries, fails or cancels it; "skip" lets them
         run. While the task has tries left, they wait in either case. Raises ConfigurationError for
         a name that is taken or a function whose arguments cannot be encoded as JSON.
@@ -256,6 +264,9 @@ class App:
                 transactional=transactional,
                 keep_result=keep_result,
                 result_limit=self._result_limit,
+                checkpoint_limit=self._checkpoint_limit,
+                keep_log=keep_log,
+                keep_log_default=self._keep_log,
                 executor=executor,
                 on_failure=on_failure,
             )

@@ -20,6 +20,9 @@ RESULT_LIMIT = 1 << 20
 """Maximum number of bytes of JSON of a result that is kept; an application may set another
 limit."""
 
+CHECKPOINT_LIMIT = 1 << 16
+"""Maximum number of bytes of JSON of a checkpoint; an application may set another limit."""
+
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")
 

@@ -31,6 +31,21 @@ async def work(n: int) -> None:
 
 
 @app.task(queue="crash")
+def load(n: int) -> None:
+    """Begin after the checkpoint, and store one for each of n rows; stop at half without one."""
+    task = fairlead.current_task()
+    assert task is not None
+    first = task.last_checkpoint or 0
+    for row in range(first, n):
+        trace(row)
+        task.progress(row, n)
+        task.checkpoint(row + 1)
+        if first == 0 and row + 1 == n // 2:
+            trace(-1)
+            time.sleep(600)
+
+
+@app.task(queue="crash")
 async def follow(n: int) -> None: ...
 
 

@@ -34,6 +34,9 @@ def app_of(url: str) -> App:
     @app.task(queue="crash")
     async def work(n: int) -> None: ...
 
+    @app.task(queue="crash")
+    def load(n: int) -> None: ...
+
     @app.task(queue="crash", transactional=True)
     async def effect_async(n: int, connection) -> None: ...
 
@@ -122,6 +125,29 @@ def test_a_killed_worker_is_known_to_be_dead_before_it_has_been_silent_for_long(
         assert max(runs[1][1] for runs in again.values()) - killed < SILENT_SECONDS / 2
         for process in crew.processes:
             process.kill()
+    app.close()
+
+
+def test_the_next_attempt_begins_after_the_checkpoint_of_a_killed_worker(
+    store_url: str, tmp_path: Path
+) -> None:
+    app = app_of(store_url)
+    with Crew(store_url, tmp_path, 1) as crew:
+        submit(app, "load", range(20, 21))
+        (handle,) = [app.handle(task.id) for task in app.management.find(limit=2)]
+        deadline = time.monotonic() + PATIENCE
+        while -1 not in crew.runs() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while (seen := handle.progress()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert seen is not None and seen.attempt == 1
+        crew.kill_one()
+        wait_until_finished(app, crew)
+        rows = crew.runs()
+    assert len(rows.pop(-1)) == 1
+    assert {row: len(runs) for row, runs in rows.items()} == dict.fromkeys(range(20), 1)
+    ended = handle.progress()
+    assert ended is not None and (ended.done, ended.attempt) == (19, 2)
     app.close()
 
 

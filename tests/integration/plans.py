@@ -19,6 +19,7 @@ GROWING = {
     "fairlead_attempts",
     "fairlead_events",
     "fairlead_results",
+    "fairlead_run_notes",
     "fairlead_unique_keys",
     "fairlead_backlog",
     "fairlead_task_log",

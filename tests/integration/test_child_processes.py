@@ -14,7 +14,7 @@ from fairlead import State
 from fairlead.testing import drain
 
 APP = """
-import multiprocessing, os, subprocess, threading
+import logging, multiprocessing, os, subprocess, threading
 import fairlead
 
 app = fairlead.App()
@@ -36,6 +36,21 @@ def dies_and_leaves_a_process() -> None:
 @app.task(name="plain", executor="process", keep_result=True)
 def plain() -> int:
     return 1
+
+@app.task(name="noted", executor="process", keep_log=True, retry=fairlead.Fixed(0.001, max_attempts=2))
+def noted() -> None:
+    task = fairlead.current_task()
+    logging.getLogger("shop").warning("begins after %s", task.last_checkpoint)
+    for n in range(1000):
+        task.progress(n, 1000)
+    task.progress(1000, 1000, "all")
+    if task.last_checkpoint is None:
+        task.checkpoint({"row": 7})
+        raise ValueError("again")
+    try:
+        task.checkpoint("x" * 70_000)
+    except fairlead.InvalidTask as error:
+        logging.getLogger("shop").error("%s", error)
 
 @app.task(name="fenced", executor="process", keep_result=True)
 def fenced() -> list[int]:
@@ -84,3 +99,16 @@ async def test_a_child_process_sees_the_fencing_token_of_its_run(tasks: dict[str
     await drain(tasks["app"], timeout=10, application="child_app:app", processes=1)
     fence, version = fenced.result()
     assert fence == version > 0
+
+
+async def test_a_handler_in_a_child_process_reports_progress_checkpoints_and_log_lines(
+    tasks: dict[str, Any],
+) -> None:
+    app, handle = tasks["app"], tasks["noted"].submit()
+    await drain(app, timeout=60, application="child_app:app", processes=1)
+    assert handle.state() == State.DONE
+    first, second = app.management.notes(handle.id)
+    assert first.progress.text == second.progress.text == "1000 of 1000 (100 %): all"
+    assert [line.text for line in first.lines] == ["begins after None"]
+    assert second.lines[0].text == "begins after {'row': 7}"
+    assert "checkpoint_limit" in second.lines[1].text

@@ -55,6 +55,10 @@ FILL = {
         INSERT INTO fairlead_results (task_id, finished_at, result)
         SELECT gen_random_uuid(), 1000000 * nextval('fairlead_ready_seq'), 'null'
           FROM generate_series(1, %s) AS n""",
+    "clean_run_notes": """
+        INSERT INTO fairlead_run_notes (task_id, attempt, began_at, lines)
+        SELECT gen_random_uuid(), 1, 1000000 * nextval('fairlead_ready_seq'), repeat('x', 1000)
+          FROM generate_series(1, %s) AS n""",
     "clean_unique_keys": """
         INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
         SELECT 'mail', gen_random_uuid(), gen_random_uuid(), nextval('fairlead_ready_seq')

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead import App, InvalidTask, NoRetry, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead import (
+    App,
+    InvalidTask,
+    NoRetry,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.declare.task import Task
 from fairlead.errors import NotSupported
 from fairlead.testing import drain
@@ -116,7 +124,10 @@ async def test_a_wait_ends_at_its_timeout_and_names_a_task_that_has_not_finished
     shop: Shop,
 ) -> None:
     late = shop.double.submit(1)
-    for wait in (fairlead.gather, lambda *of, timeout: list(fairlead.as_completed(of, timeout=timeout))):
+    for wait in (
+        fairlead.gather,
+        lambda *of, timeout: list(fairlead.as_completed(of, timeout=timeout)),
+    ):
         with pytest.raises(ResultTimeout, match=late.id):
             wait(late, timeout=0.01)
     with pytest.raises(ResultTimeout, match=late.id):

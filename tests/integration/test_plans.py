@@ -106,7 +106,13 @@ def _work(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     _lose_and_change_tasks(store, explain, size)
     _read_lanes(store, explain, size)
     _use_backlog(store, explain, size)
-    for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
+    for name in (
+        "clean_attempts",
+        "clean_events",
+        "clean_results",
+        "clean_run_notes",
+        "clean_unique_keys",
+    ):
         do(store._clean(name, NOW + SECOND, size), explain)
 
 

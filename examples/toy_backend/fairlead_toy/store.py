@@ -31,6 +31,7 @@ from fairlead.ports.cluster_state import (
 )
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
@@ -198,15 +199,19 @@ class ToyStore:
 
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
         for task in tasks:
-            if task.transactional or task.keep_result:
+            if task.transactional or task.keep_result or task.keep_log:
                 raise NotSupported(
                     f"task {task.name!r}: {self.database.location} has no transactions and keeps no"
-                    " results; sqlite:// does"
+                    " results and logs; sqlite:// does"
                 )
 
     @property
     def records(self) -> TaskRecords:
         raise NotSupported(f"{self.database.location} shows no tasks; sqlite:// does")
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        raise NotSupported(f"{self.database.location} keeps no notes of runs; sqlite:// does")
 
     @property
     def periodics(self) -> PeriodicStore:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from fairlead.clock import MICROS, to_datetime
+from fairlead.declare.notes import Notes, decoded
 
 
 class Run(Protocol):
@@ -46,6 +47,7 @@ class CurrentTask:
         "fence",
         "id",
         "name",
+        "notes",
         "notifications",
         "priority",
         "queue",
@@ -70,8 +72,10 @@ class CurrentTask:
         ready_at: int,
         started_at: int,
         fence: int,
+        notes: Notes,
     ) -> None:
         """`ready_at`, `started_at`: microseconds since the epoch."""
+        self.notes = notes
         self.id = id
         self.name = name
         self.queue = queue
@@ -106,6 +110,37 @@ class CurrentTask:
         """Seconds from `ready_at` to the start of this run; 0 if the clocks of two machines
         disagree."""
         return max(0, self._started_at - self._ready_at) / MICROS
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report the progress of this run, from 0 on, in a unit of its own: `handle.progress()`,
+        `fairlead tasks show` and the console show it.
+
+        Never waits: a worker writes the last report of each of its runs once a second, all in one
+        statement, and the end of the run writes its last one. Raises InvalidTask for a number below
+        0 or a note of more than 1,000 bytes, NotSupported where the store keeps no progress.
+        """
+        self.notes.report(done, total, note)
+
+    def checkpoint(self, value: object) -> None:
+        """Store a JSON value for the next run of this task, in place of an earlier one, and return
+        when it is stored durably. The next run finds it in `last_checkpoint`, also after a crash.
+        The checkpoint is gone when the task is DONE, FAILED or CANCELLED.
+
+        Raises InvalidTask for a value that is not JSON or has more bytes than `checkpoint_limit` of
+        the App, StaleVersion if the task was given to another node, StoreUnavailable, and
+        NotSupported in a transactional handler and where the store keeps no checkpoints.
+        """
+        self.notes.store(value)
+
+    async def checkpoint_async(self, value: object) -> None:
+        """Store a checkpoint as `checkpoint` does, in an `async def` handler."""
+        await self.notes.store_async(value)
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """Value of the last checkpoint of this task, by this run or an earlier one; None without
+        one."""
+        return decoded(self.notes.checkpoint)
 
     @property
     def cancelled(self) -> bool:

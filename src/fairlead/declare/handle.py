@@ -21,7 +21,7 @@ from fairlead.errors import (
     TaskFailed,
     UnknownTask,
 )
-from fairlead.model import State, TaskKey, TaskRecord
+from fairlead.model import Progress, State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
@@ -154,6 +154,17 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         except TimeoutError:
             raise self._late(timeout) from None
         return self.value_of(status)
+
+    def progress(self) -> Progress | None:
+        """Return the progress of the latest run that reported any; None if none did. Raises
+        NotSupported if the store keeps no progress."""
+        store = self._access.store
+        return store.database.read_now(store.run_notes.progress(self.id))
+
+    async def progress_async(self) -> Progress | None:
+        """Return the progress without blocking the event loop, as `progress` does."""
+        store = self._access.store
+        return await store.database.read(store.run_notes.progress(self.id))
 
     def _late(self, timeout: float | None) -> ResultTimeout:
         return ResultTimeout(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.config import RESULT_LIMIT
+from fairlead.config import CHECKPOINT_LIMIT, RESULT_LIMIT
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
 from fairlead.core.policies.processing import ProcessingPolicy
@@ -47,6 +47,9 @@ class Handler:
         transactional: bool = False,
         keep_result: bool = False,
         result_limit: int = RESULT_LIMIT,
+        checkpoint_limit: int = CHECKPOINT_LIMIT,
+        keep_log: bool | None = None,
+        keep_log_default: bool = False,
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
@@ -69,6 +72,11 @@ class Handler:
         self.keep_result = keep_result
         self.result_limit = result_limit
         """Maximum number of bytes of a result that is kept."""
+        self.checkpoint_limit = checkpoint_limit
+        """Maximum number of bytes of a checkpoint."""
+        self._is_log_asked = keep_log is True
+        self.keep_log = keep_log_default if keep_log is None else bool(keep_log)
+        """Whether the log lines of each run are kept."""
         if on_failure not in ("hold", "skip"):
             raise ConfigurationError(
                 f"task {name!r}: on_failure {values.brief(on_failure)}: use 'hold' or 'skip'"
@@ -97,12 +105,14 @@ class Handler:
         for is_set, what in (
             (self.transactional, "transactional=True"),
             (self.keep_result, "keep_result=True"),
+            (self._is_log_asked, "keep_log=True"),
         ):
             if is_set:
                 raise ConfigurationError(
                     f"task {self.name!r}: {what} does not work with the ordered queue"
                     f" {queue.name!r}; use another queue"
                 )
+        self.keep_log = False
         if self.retry is default:
             self.retry = UNTIL_DONE
 

@@ -175,7 +175,9 @@ class LoopWaiter:
     async def _look(self, task_ids: list[str]) -> None:
         try:
             records = self._access.store.records
-            found = {each.id: each for each in await records.database.read(records.statuses(task_ids))}
+            found = {
+                each.id: each for each in await records.database.read(records.statuses(task_ids))
+            }
         except Exception as error:  # each waiter raises it, and may wait again
             for task_id in task_ids:
                 self._fail(task_id, error)

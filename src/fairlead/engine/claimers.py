@@ -132,13 +132,14 @@ class TaskClaimer:
             self._release_slots(doubles, holds_slots)
         executions = []
         handlers, in_flight = context.served.handlers, context.in_flight
+        notes = context.notes
         found = {(task.id, task.version - 1): task for task in claimed}
         lost = []
         for key, trigger in wanted_by.items():  # in the order of dispatch
             if (task := found.get(key)) is None:
                 lost.append(trigger)
                 continue
-            execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots)
+            execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots, notes)
             in_flight[task.id] = execution
             executions.append(execution)
             if self._refusals:

@@ -233,7 +233,9 @@ def _plain_of(end: End, error: Exception) -> Finish | None:
     """Return the finish to try in place of one that was refused often, and whose result or error
     text may be the reason; None if there is none."""
     finish = end.finish
-    has_text = finish.result is not None or finish.error_text is not None
+    has_text = (
+        finish.result is not None or finish.error_text is not None or finish.notes is not None
+    )
     if isinstance(error, StoreUnavailable) or end.refusals < PLAIN_AFTER or not has_text:
         return None
     return Finish(

@@ -12,6 +12,7 @@ from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
@@ -151,6 +152,8 @@ class NodeContext:
     in_flight: dict[str, Execution]
     """Runs claimed and not yet completed, by task id."""
     events: NodeEvents
+    notes: Reporter | None = None
+    """Takes the notes of runs to the store; None if the store keeps none."""
     refused: Counter[str] = field(default_factory=Counter)
     """Number of runs in flight whose ends the store refuses, by queue."""
 

@@ -12,8 +12,9 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler
+from fairlead.declare.notes import Notes, Reporter
 from fairlead.errors import UnknownTask
-from fairlead.model import ClaimedTask, Trigger
+from fairlead.model import ClaimedTask, RunNotes, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -44,6 +45,7 @@ class Execution:
         "is_done",
         "is_refused",
         "is_running",
+        "reporter",
         "started_at",
         "trigger",
     )
@@ -54,10 +56,13 @@ class Execution:
         claimed: ClaimedTask,
         handler: Handler | None,
         holds_slot: bool = True,
+        reporter: Reporter | None = None,
     ) -> None:
+        """`reporter`: takes the notes of the run; None for a task of an ordered queue."""
         self.trigger = trigger
         self.claimed = claimed
         self.handler = handler
+        self.reporter = reporter
         self.holds_slot = holds_slot
         """False if a concurrency policy raised for the task: the claim only records the failed
         attempt."""
@@ -122,10 +127,29 @@ class Execution:
                 claimed.ready_at,
                 claimed.ready_at if self.started_at is None else self.started_at,
                 claimed.fence or claimed.version,
+                self._notes(),
             )
             if self.cancel_reason is not None:
                 self._current.cancel(self.cancel_reason)
         return self._current
+
+    def _notes(self) -> Notes:
+        claimed, handler = self.claimed, self.handler
+        return Notes(
+            claimed.id,
+            claimed.version,
+            claimed.attempt,
+            checkpoint=claimed.checkpoint,
+            limit=0 if handler is None else handler.checkpoint_limit,
+            reporter=self.reporter,
+            is_transactional=handler is not None and handler.transactional,
+            keeps_log=handler is not None and handler.keep_log,
+        )
+
+    @property
+    def kept_notes(self) -> RunNotes | None:
+        """Notes that the end of the run has to write."""
+        return None if self._current is None else self._current.notes.kept()
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the decoded arguments. Raise InvalidTask for a payload that does not fit the

@@ -10,6 +10,7 @@ from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.parts import NodeParts
+from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.observer import Observer
@@ -78,6 +79,11 @@ class Node:
         await apart_from_handlers(self._run())
 
     async def _run(self) -> None:
+        handlers = self._context.served.handlers.values()
+        with collecting(any(handler.keep_log for handler in handlers)):
+            await self._run_parts()
+
+    async def _run_parts(self) -> None:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)

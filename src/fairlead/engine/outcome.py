@@ -97,6 +97,7 @@ def done(execution: Execution, result: object, now: int) -> Finish:
         kept,
         None,
         claimed.row,
+        notes=execution.kept_notes,
     )
 
 
@@ -211,6 +212,7 @@ def stopped(execution: Execution, now: int) -> Finish | None:
             None,
             claimed.row,
             spends_try=False,
+            notes=execution.kept_notes,
         )
     return None
 
@@ -277,6 +279,7 @@ def _finish(
         spends_try,
         resets_tries,
         run_at is None and execution.handler is not None and execution.handler.skips_failed,
+        execution.kept_notes,
     )
 
 

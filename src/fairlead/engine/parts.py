@@ -46,11 +46,13 @@ from fairlead.engine.poller import Poller
 from fairlead.engine.pollers import ElectedPollers, Pollers
 from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.reconciler import Reconciler
+from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sources import Sources
 from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
+from fairlead.errors import NotSupported
 from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
 from fairlead.ordered.clock_guard import ClockGuard
@@ -58,6 +60,7 @@ from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
+from fairlead.ports.task_store import TaskStore
 
 
 class NodeParts:
@@ -79,6 +82,7 @@ class NodeParts:
             for queue in served.queues
             if queue.starve_after is not None
         }
+        notes = _notes_writer(settings.name, ports.store, clock)
         context = self.context = NodeContext(
             settings=settings,
             served=served,
@@ -91,6 +95,7 @@ class NodeParts:
             look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,
+            notes=notes,
         )
         self.limits = _register_limits(context, self)
         self.ordered = _ordered_queues(context, self)
@@ -169,6 +174,7 @@ class NodeParts:
             self.pollers,
             self.delivery,
             *served.periodic,
+            *([] if notes is None else [notes]),
             Deadlines(context),
             StuckRuns(context),
             completion,
@@ -320,6 +326,15 @@ class NodeParts:
         await self.ownership.release_of(nodes)
         await self._rounds.resume(nodes)
         self.membership.poke()
+
+
+def _notes_writer(node: str, store: TaskStore, clock: Clock) -> RunNotesWriter | None:
+    """Return the part that writes progress; None if the store keeps no notes of runs."""
+    try:
+        _ = store.run_notes
+    except NotSupported:
+        return None
+    return RunNotesWriter(node, store, clock)
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:

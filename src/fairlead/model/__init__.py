@@ -25,6 +25,7 @@ from fairlead.model.keys import (
     tenant_of,
 )
 from fairlead.model.lane import LaneRecord, ReweighingRecord, RunTimesRecord, read_lanes
+from fairlead.model.run_notes import LogLine, Progress, ProgressReport, RunNotes
 from fairlead.model.scheduled import NEVER, RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
 from fairlead.model.task import (
@@ -74,6 +75,10 @@ __all__ = [
     "read_lanes",
     "Finish",
     "AttemptRecord",
+    "LogLine",
+    "Progress",
+    "ProgressReport",
+    "RunNotes",
     "NEVER",
     "ScheduledTask",
     "RunEnd",

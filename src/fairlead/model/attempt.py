@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlead.model.run_notes import RunNotes
+
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
     """End of one attempt of a claimed task, and the next state of the task."""
@@ -30,6 +32,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     resets_tries: bool = False
     leaves_order: bool = False
     """Whether the later tasks of its ordering key need no longer wait for it."""
+    notes: RunNotes | None = None
+    """Progress that is not stored yet, and log lines of the run; None without any."""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
     ready_at: int
     keep_result: bool
     context: str | None
+    checkpoint: bytes | None = None
+    """JSON that an earlier run stored; None without."""
     row: int = 0
     """Address of the task row inside the store; 0 if it has none."""
     batch: int = 0

@@ -26,6 +26,7 @@ from fairlead.model import (
     MAX_WEIGHT,
     MIN_WEIGHT,
     AttemptRecord,
+    RunNotes,
     ScheduledTask,
     State,
     TaskRecord,
@@ -167,6 +168,21 @@ class Management:
             if self._waiting(task_id) is None:
                 raise
         return attempts
+
+    def notes(self, task_id: str, *, tenants: Collection[str] | None = None) -> list[RunNotes]:
+        """Return the notes (progress and log lines) of the latest 200 runs that have any, first to
+        last; none where the store keeps none. Raise UnknownTask for a task of none of
+        `tenants`."""
+        checked_id(task_id)
+        if tenants is not None:
+            self.show(task_id, tenants=tenants)
+        try:
+            notes: list[RunNotes] = self._database.read_now(
+                self._context.store.run_notes.notes(task_id)
+            )
+        except NotSupported:
+            return []
+        return notes
 
     def payload(self, task_id: str, *, tenants: Collection[str] | None = None) -> bytes | None:
         """Return the arguments of an unfinished task as JSON. Raise InvalidTask for broken

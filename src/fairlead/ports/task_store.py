@@ -27,6 +27,7 @@ from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
@@ -89,6 +90,7 @@ class TaskDeclaration(Protocol):
     name: str
     transactional: bool
     keep_result: bool
+    keep_log: bool
 
 
 class TaskStore(ClusterState, Protocol):
@@ -125,6 +127,11 @@ class TaskStore(ClusterState, Protocol):
     def records(self) -> TaskRecords:
         """Records for people, who look at tasks and change them. Raises NotSupported if the store
         keeps none."""
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        """Progress, checkpoints and log lines of runs. Raises NotSupported if the store keeps
+        none."""
 
     @property
     def incidents(self) -> IncidentStore:

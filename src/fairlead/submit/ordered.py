@@ -150,8 +150,8 @@ class OrderedSubmission:
                 True,
                 False,
                 own_notification,
-                appended,
-                ScheduledTask.of(entry.task).key,
+                _appended=appended,
+                key=ScheduledTask.of(entry.task).key,
             )
             for entry in entries
         ]

@@ -37,6 +37,7 @@ from fairlead.ports.cluster_state import (
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database, Steps
 from fairlead.ports.task_reads import TaskReads
@@ -87,6 +88,10 @@ class CassandraTaskStore:
     @property
     def records(self) -> TaskRecords:
         return self
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        _refuse("keeps no progress, checkpoints or log lines of runs")
 
     @property
     def periodics(self) -> PeriodicStore:

@@ -125,6 +125,7 @@ class PostgresTaskStore(SqlTaskStore):
             "clean_attempts": (0, 0),
             "clean_events": (0, 0),
             "clean_results": (0,),
+            "clean_run_notes": (0,),
             "clean_unique_keys": _NO_KEY,
         }
         """Position in each table of the history below which no row is left to clean, so that the
@@ -431,7 +432,10 @@ class PostgresTaskStore(SqlTaskStore):
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         if all(
-            f.next_state == State.DONE and f.result is None and f.error_type is None
+            f.next_state == State.DONE
+            and f.result is None
+            and f.error_type is None
+            and f.notes is None
             for f in finishes
         ):
             return self._complete_done(node, finishes)
@@ -465,6 +469,9 @@ class PostgresTaskStore(SqlTaskStore):
             for f in sorted(finishes, key=_by_id)
         ]
         return len((yield self.statement("record_attempts", batch(rows), node)))
+
+    def alone(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        return Single(self.statement(name, *params), lambda rows: rows)
 
     # pollers --------------------------------------------------------------------------------------
 
@@ -508,7 +515,7 @@ class PostgresTaskStore(SqlTaskStore):
             kept = next((place for place in places if place[1] not in gone), last)
             self._clean_from[name] = min(kept, (horizon, 0))
             return len(gone)
-        if name == "clean_results" and rows:
+        if name in ("clean_results", "clean_run_notes") and rows:
             latest = max(row[0] for row in rows)
             self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
         if name == "clean_unique_keys":

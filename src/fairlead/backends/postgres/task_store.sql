@@ -246,7 +246,8 @@ UPDATE fairlead_tasks t
                     UNION ALL
                     SELECT -9223372036854775808, '00000000-0000-0000-0000-000000000000', 9223372036854775807
                      LIMIT 1) AS f))
-RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context, t.order_at
+RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context,
+          t.checkpoint, t.order_at
 
 -- name: complete_done
 -- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions,
@@ -341,6 +342,48 @@ RETURNING t.queue, t.partition, t.priority, t.ready_seq, t.state, t.run_at
 
 -- name: keep_result
 INSERT INTO fairlead_results (task_id, finished_at, result) VALUES ($1::text::uuid, $2, $3) ON CONFLICT DO NOTHING
+
+-- name: write_progress
+-- $1: [[id, version, done, total, note, reported_at], ...] of tasks that this node ($2) holds, by id, so that two nodes cannot
+-- deadlock.
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
+INSERT INTO fairlead_run_notes AS n (task_id, attempt, began_at, done, total, note, reported_at)
+SELECT t.id, t.attempt, (j ->> 5)::bigint, (j ->> 2)::double precision, (j ->> 3)::double precision, j ->> 4, (j ->> 5)::bigint
+  FROM fairlead_tasks t
+ CROSS JOIN LATERAL (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[]) AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+ON CONFLICT (task_id, attempt) DO UPDATE
+   SET done = excluded.done, total = excluded.total, note = excluded.note, reported_at = excluded.reported_at
+ WHERE excluded.reported_at >= coalesce(n.reported_at, 0)
+
+-- name: keep_notes
+-- $1: [[id, attempt, ended_at, done, total, note, reported_at, lines, dropped], ...] of runs that end in this transaction
+INSERT INTO fairlead_run_notes AS n (task_id, attempt, began_at, done, total, note, reported_at, lines, dropped)
+SELECT (j ->> 0)::uuid, (j ->> 1)::integer, (j ->> 2)::bigint, (j ->> 3)::double precision, (j ->> 4)::double precision,
+       j ->> 5, (j ->> 6)::bigint, j ->> 7, (j ->> 8)::integer
+  FROM unnest(ARRAY(SELECT jsonb_array_elements($1::jsonb))) AS j
+ON CONFLICT (task_id, attempt) DO UPDATE
+   SET done = CASE WHEN excluded.reported_at IS NULL THEN n.done ELSE excluded.done END,
+       total = CASE WHEN excluded.reported_at IS NULL THEN n.total ELSE excluded.total END,
+       note = CASE WHEN excluded.reported_at IS NULL THEN n.note ELSE excluded.note END,
+       reported_at = coalesce(excluded.reported_at, n.reported_at), lines = excluded.lines, dropped = excluded.dropped
+
+-- name: store_checkpoint
+UPDATE fairlead_tasks SET checkpoint = $4
+ WHERE id = $1::text::uuid AND version = $2 AND state = 'PROCESSING' AND node = $3
+RETURNING id::text
+
+-- name: progress
+SELECT done, total, note, reported_at, attempt FROM fairlead_run_notes
+ WHERE task_id = $1::text::uuid AND reported_at IS NOT NULL ORDER BY attempt DESC LIMIT 1
+
+-- name: notes
+SELECT attempt, done, total, note, reported_at, lines, dropped
+  FROM fairlead_run_notes WHERE task_id = $1::text::uuid ORDER BY attempt DESC LIMIT $2
 
 -- name: hand_back
 -- $1: [[id, version], ...]
@@ -605,6 +648,13 @@ DELETE FROM fairlead_results
  WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results
                           WHERE finished_at < $1 AND finished_at >= $3 ORDER BY finished_at LIMIT $2))
 RETURNING finished_at
+
+-- name: clean_run_notes
+-- $3: instant before which all notes were deleted
+DELETE FROM fairlead_run_notes
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_run_notes
+                          WHERE began_at < $1 AND began_at >= $3 ORDER BY began_at LIMIT $2))
+RETURNING began_at
 
 -- name: clean_unique_keys
 -- Deletes the keys of finished tasks among the first $2 keys behind ($3, $4), which are submitted_at and id of a task, and

@@ -54,6 +54,7 @@ from fairlead.ports.cluster_state import (
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
 from fairlead.ports.task_records import (
@@ -100,8 +101,9 @@ class RedisTaskStore:
 
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
         for task in tasks:
-            if task.transactional or task.keep_result:
-                what = "transactional=True" if task.transactional else "keep_result=True"
+            asked = ("transactional", "keep_result", "keep_log")
+            if found := [f"{option}=True" for option in asked if getattr(task, option)]:
+                what = found[0]
                 raise NotSupported(
                     f"task {task.name!r} has {what}, which {self.database.location} cannot do;"
                     f" {SQL_STORES} can"
@@ -110,6 +112,13 @@ class RedisTaskStore:
     @property
     def records(self) -> TaskRecords:
         return self
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        raise NotSupported(
+            f"{self.database.location} keeps no progress, checkpoints or log lines of runs;"
+            f" {SQL_STORES} do"
+        )
 
     @property
     def periodics(self) -> PeriodicStore:

@@ -95,9 +95,7 @@ class SqlTaskRecords:
             given.setdefault(canonical(task_id), []).append(task_id)
         rows = yield self.statement("statuses", batch(list(given)))
         return [
-            TaskStatus(
-                task_id, row[1], State(row[2]), row[3], row[4], row[5] and bytes(row[5])
-            )
+            TaskStatus(task_id, row[1], State(row[2]), row[3], row[4], row[5] and bytes(row[5]))
             for row in rows
             for task_id in given[row[0]]
         ]

@@ -30,6 +30,7 @@ from fairlead.backends.sql.rows import (
     storable,
     task_record,
 )
+from fairlead.backends.sql.run_notes import SqlRunNotes, notes_rows
 from fairlead.backends.sql.task_records import SqlTaskRecords
 from fairlead.errors import NotSupported
 from fairlead.model import (
@@ -57,6 +58,7 @@ from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.run_history import RunHistory
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 from fairlead.ports.task_records import (
@@ -101,6 +103,10 @@ class SqlTaskStore(SqlTaskRecords):
     @property
     def records(self) -> TaskRecords:
         return self
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        return SqlRunNotes(self)
 
     @property
     def periodics(self) -> PeriodicStore:
@@ -263,6 +269,8 @@ class SqlTaskStore(SqlTaskRecords):
             yield from self._delete(node, ending)
         if going_on:
             lanes, due = yield from self._continue(node, going_on)
+        if notes := notes_rows([*ending, *going_on]):
+            yield self.statement("keep_notes", batch(notes))
         results = [(f.id, f.finished_at, f.result) for f in ending if f.result is not None]
         if results:
             yield Many(self.sql["keep_result"], results)
@@ -469,7 +477,13 @@ class SqlTaskStore(SqlTaskRecords):
 
     async def clean(self, before: int, limit: int) -> int:
         deleted = 0
-        for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
+        for name in (
+            "clean_attempts",
+            "clean_events",
+            "clean_results",
+            "clean_run_notes",
+            "clean_unique_keys",
+        ):
             rows = await self.database.run_async(self._clean(name, before, limit - deleted))
             deleted += self._cleaned(name, rows)
         return deleted
@@ -548,6 +562,10 @@ class SqlTaskStore(SqlTaskRecords):
 
     def _one(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self.statement(name, *params))
+
+    def alone(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        """Return steps of one statement, in the cheapest transaction."""
+        return self._one(name, *params)
 
     def nodes(self) -> Steps[list[NodeRecord]]:
         known = self._served

@@ -101,7 +101,7 @@ class SqliteTaskStore(SqlTaskStore):
         return [ClaimedTask(*(*row, number)) for row in rows]
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
-        done = [f for f in finishes if f.next_state == State.DONE and f.result is None]
+        done = [f for f in finishes if _is_plain(f)]
         if done:
             rows = [(f.row, f.version, f.started_at, f.finished_at) for f in done]
             yield self.statement("record_done", batch(rows), node)
@@ -120,9 +120,7 @@ class SqliteTaskStore(SqlTaskStore):
             yield self.statement("delete_done", batch([f.row for f in done]))
             if len(rows) == len(finishes):
                 return Completed(refused, None)
-            rest = yield from super().completion(
-                node, [f for f in finishes if f.next_state != State.DONE or f.result is not None]
-            )
+            rest = yield from super().completion(node, [f for f in finishes if not _is_plain(f)])
             return Completed(refused + rest.refused, rest.notification)
         return (yield from super().completion(node, finishes))
 
@@ -142,3 +140,8 @@ class SqliteTaskStore(SqlTaskStore):
         ]
         yield self.statement("record_attempts", batch(rows), node)
         return (yield self.statement("changes"))[0][0]  # type: ignore[no-any-return]
+
+
+def _is_plain(finish: Finish) -> bool:
+    """Return whether a task is DONE, and leaves no result and no notes."""
+    return finish.next_state == State.DONE and finish.result is None and finish.notes is None

@@ -124,7 +124,7 @@ UPDATE fairlead_tasks
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
-RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, seq
+RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, checkpoint, seq
 
 -- name: note_claim
 INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
@@ -199,6 +199,40 @@ RETURNING queue, partition, priority, ready_seq, state, run_at
 
 -- name: keep_result
 INSERT INTO fairlead_results (task_id, finished_at, result) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING
+
+-- name: write_progress
+-- ?1: [[id, version, done, total, note, reported_at], ...] of tasks that this node (?2) holds
+INSERT INTO fairlead_run_notes (task_id, attempt, began_at, done, total, note, reported_at)
+SELECT t.id, t.attempt, j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+ WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
+ON CONFLICT (task_id, attempt) DO UPDATE
+   SET done = excluded.done, total = excluded.total, note = excluded.note, reported_at = excluded.reported_at
+ WHERE excluded.reported_at >= coalesce(fairlead_run_notes.reported_at, 0)
+
+-- name: keep_notes
+-- ?1: [[id, attempt, ended_at, done, total, note, reported_at, lines, dropped], ...] of runs that end in this transaction
+INSERT INTO fairlead_run_notes (task_id, attempt, began_at, done, total, note, reported_at, lines, dropped)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+  FROM json_each(?1) WHERE true
+ON CONFLICT (task_id, attempt) DO UPDATE
+   SET done = CASE WHEN excluded.reported_at IS NULL THEN fairlead_run_notes.done ELSE excluded.done END,
+       total = CASE WHEN excluded.reported_at IS NULL THEN fairlead_run_notes.total ELSE excluded.total END,
+       note = CASE WHEN excluded.reported_at IS NULL THEN fairlead_run_notes.note ELSE excluded.note END,
+       reported_at = coalesce(excluded.reported_at, fairlead_run_notes.reported_at),
+       lines = excluded.lines, dropped = excluded.dropped
+
+-- name: store_checkpoint
+UPDATE fairlead_tasks SET checkpoint = ?4 WHERE id = ?1 AND version = ?2 AND state = 'PROCESSING' AND node = ?3 RETURNING id
+
+-- name: progress
+SELECT done, total, note, reported_at, attempt FROM fairlead_run_notes
+ WHERE task_id = ?1 AND reported_at IS NOT NULL ORDER BY attempt DESC LIMIT 1
+
+-- name: notes
+SELECT attempt, done, total, note, reported_at, lines, dropped
+  FROM fairlead_run_notes WHERE task_id = ?1 ORDER BY attempt DESC LIMIT ?2
 
 -- name: hand_back
 -- ?1: [[id, version], ...]
@@ -361,6 +395,11 @@ RETURNING seq
 -- name: clean_results
 DELETE FROM fairlead_results
  WHERE task_id IN (SELECT task_id FROM fairlead_results WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)
+RETURNING task_id
+
+-- name: clean_run_notes
+DELETE FROM fairlead_run_notes
+ WHERE (task_id, attempt) IN (SELECT task_id, attempt FROM fairlead_run_notes WHERE began_at < ?1 ORDER BY began_at LIMIT ?2)
 RETURNING task_id
 
 -- name: clean_unique_keys

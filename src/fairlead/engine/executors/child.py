@@ -9,17 +9,30 @@ import importlib
 import os
 import signal
 import sys
+import threading
+import time
 from typing import Any, BinaryIO
 
 import msgspec
 
-from fairlead.clock import to_datetime, to_micros
+from fairlead import errors
+from fairlead.clock import SYSTEM_CLOCK, to_datetime, to_micros
 from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask, set_run
 from fairlead.declare.handler import entered, overridden
-from fairlead.engine.executors.process import _LENGTH, Job, JobEnd
+from fairlead.declare.notes import Notes
+from fairlead.engine.executors.process import (
+    _LENGTH,
+    CheckpointEnd,
+    Job,
+    JobCheckpoint,
+    JobEnd,
+    JobProgress,
+)
 from fairlead.engine.outcome import HOPELESS, encoded, error_text, error_type
+from fairlead.engine.run_log import collecting
 from fairlead.errors import (
+    FairleadError,
     InvalidDelay,
     Retry,
     Snooze,
@@ -32,17 +45,124 @@ from fairlead.errors import (
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
+_PROGRESS_SECONDS = 0.5
+"""Seconds between two messages of progress to the worker, which writes once a second."""
+
+
+class Worker:
+    """The pipes to the worker. A `fairlead.declare.notes.Reporter` for the handler that runs."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source = source
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._running: Notes | None = None
+        """Notes of the job under way; messages about another job are dropped."""
+        self._sent_at = 0.0
+        self._timer: threading.Timer | None = None
+
+    def next(self) -> Job | None:
+        """Return the next job; None when the worker has closed the pipe."""
+        return None if (frame := self._receive()) is None else msgspec.json.decode(frame, type=Job)
+
+    def begin(self, notes: Notes) -> None:
+        """Take messages about this job from now on."""
+        with self._lock:
+            self._running = notes
+
+    def end(self, job_end: JobEnd) -> None:
+        """Send the last progress and the end of the job."""
+        with self._lock:
+            self._send_progress()
+            self._running = None
+            self._send(job_end)
+
+    def now(self) -> int:
+        return SYSTEM_CLOCK.now()
+
+    def report(self, notes: Notes) -> None:
+        with self._lock:
+            if notes is not self._running or self._timer is not None:
+                return
+            pause = self._sent_at + _PROGRESS_SECONDS - time.monotonic()
+            if pause <= 0:
+                self._send_progress()
+                return
+            self._timer = threading.Timer(pause, self._on_timer)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def store(self, notes: Notes, value: bytes) -> None:
+        with self._lock:
+            if notes is not self._running:
+                raise errors.StaleVersion(f"the run of task {notes.id} has ended")
+            self._send(JobCheckpoint(value))
+            if (frame := self._receive()) is None:
+                raise errors.StoreUnavailable("the worker has ended")
+        stored = msgspec.json.decode(frame, type=CheckpointEnd)
+        if stored.error_type is not None:
+            kind = getattr(errors, stored.error_type, FairleadError)
+            raise kind(stored.error_text)
+
+    async def store_async(self, notes: Notes, value: bytes) -> None:
+        self.store(notes, value)
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._send_progress()
+
+    def _send_progress(self) -> None:
+        """Send the last progress, unless it was sent. The caller holds the lock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        notes = self._running
+        if notes is None or (progress := notes.progress) is None or progress is notes.written:
+            return
+        notes.written = progress
+        self._sent_at = time.monotonic()
+        self._send(JobProgress(progress.done, progress.total, progress.note))
+
+    def _send(self, message: msgspec.Struct) -> None:
+        frame = msgspec.json.encode(message)
+        self._sink.write(_LENGTH.pack(len(frame)) + frame)
+        self._sink.flush()
+
+    def _receive(self) -> bytes | None:
+        if len(head := self._source.read(_LENGTH.size)) < _LENGTH.size:
+            return None
+        return self._source.read(_LENGTH.unpack(head)[0])
+
+
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
-    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        job = msgspec.json.decode(source.read(_LENGTH.unpack(head)[0]), type=Job)
-        # In a copy, so that no other handler sees the context variables of this one.
-        job_end = msgspec.json.encode(contextvars.copy_context().run(_run, application, job))
-        sink.write(_LENGTH.pack(len(job_end)) + job_end)
-        sink.flush()
+    worker = Worker(source, sink)
+    with collecting(any(handler.keep_log for handler in application.handlers.values())):
+        while (job := worker.next()) is not None:
+            # In a copy, so that no other handler sees the context variables of this one.
+            worker.end(contextvars.copy_context().run(_run, application, job, worker))
 
 
-def _run(application: Any, job: Job) -> JobEnd:
+def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
+    handler = application.handlers.get(job.name)
+    notes = Notes(
+        job.id,
+        job.version,
+        job.attempt,
+        checkpoint=job.checkpoint,
+        limit=0 if handler is None else handler.checkpoint_limit,
+        reporter=None if handler is None or handler.is_ordered else worker,
+        keeps_log=handler is not None and handler.keep_log,
+    )
+    worker.begin(notes)
+    job_end = _call(application, job, notes)
+    if notes.log is None:
+        return job_end
+    lines, dropped = notes.log.kept()
+    return msgspec.structs.replace(job_end, lines=lines, dropped=dropped)
+
+
+def _call(application: Any, job: Job, notes: Notes) -> JobEnd:
     deadline = None if job.deadline is None else to_datetime(job.deadline)
     task = CurrentTask(
         job.id,
@@ -58,6 +178,7 @@ def _run(application: Any, job: Job) -> JobEnd:
         job.ready_at,
         job.started_at,
         job.fence,
+        notes,
     )
     set_run(task)
     try:

@@ -22,6 +22,7 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
 from fairlead.engine.outcome import RemoteError
 from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze
+from fairlead.model import LogLine
 
 _LENGTH = struct.Struct(">I")
 
@@ -49,9 +50,32 @@ class Job(msgspec.Struct, frozen=True):
     fence: int
     payload: bytes
     payload_format: str
+    checkpoint: bytes | None
 
 
-class JobEnd(msgspec.Struct, frozen=True):
+class JobProgress(msgspec.Struct, frozen=True, tag=True):
+    """Progress that the handler reported."""
+
+    done: float
+    total: float | None
+    note: str | None
+
+
+class JobCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint that the handler stores; the child waits for a `CheckpointEnd`."""
+
+    value: bytes
+
+
+class CheckpointEnd(msgspec.Struct, frozen=True):
+    """Whether the checkpoint was stored, or the error."""
+
+    error_type: str | None = None
+    """Name of a class of `fairlead.errors`; None without an error."""
+    error_text: str = ""
+
+
+class JobEnd(msgspec.Struct, frozen=True, tag=True):
     """Outcome of a job: a result as JSON, an error, or a retry or snooze that the handler asked
     for."""
 
@@ -67,6 +91,13 @@ class JobEnd(msgspec.Struct, frozen=True):
     reset_tries: bool = False
     snooze_until: int | None = None
     """Microseconds since the epoch; None if the handler did not raise Snooze."""
+    lines: tuple[LogLine, ...] = ()
+    """Log lines of the run."""
+    dropped: int = 0
+    """Number of earlier lines that were not kept."""
+
+
+_read = msgspec.json.Decoder(JobEnd | JobProgress | JobCheckpoint).decode
 
 
 class ProcessExecutor:
@@ -156,10 +187,13 @@ class ProcessExecutor:
         job = _job(execution)
         try:
             assert child.stdin is not None and child.stdout is not None
-            child.stdin.write(_LENGTH.pack(len(job)) + job)
-            await child.stdin.drain()
-            (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
-            job_end = msgspec.json.decode(await child.stdout.readexactly(length), type=JobEnd)
+            await _send(child, job)
+            while True:
+                (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+                frame = _read(await child.stdout.readexactly(length))
+                if isinstance(frame, JobEnd):
+                    break
+                await self._take_notes(child, execution, frame)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await child.wait()
             raise ChildDied(f"the child process running this task ended with code {code}") from None
@@ -168,7 +202,27 @@ class ProcessExecutor:
             await child.wait()
             raise
         self._idle.append(child)
-        return _unpack(job_end)
+        if frame.lines:
+            execution.current.notes.child_lines = (frame.lines, frame.dropped)
+        return _unpack(frame)
+
+    async def _take_notes(
+        self,
+        child: asyncio.subprocess.Process,
+        execution: Execution,
+        frame: JobProgress | JobCheckpoint,
+    ) -> None:
+        """Pass a progress or a checkpoint of the handler to the store."""
+        notes = execution.current.notes
+        if isinstance(frame, JobProgress):
+            notes.report(frame.done, frame.total, frame.note)
+            return
+        stored = CheckpointEnd()
+        try:
+            await notes.store_async(msgspec.Raw(frame.value))
+        except FairleadError as error:
+            stored = CheckpointEnd(type(error).__name__, str(error))
+        await _send(child, msgspec.json.encode(stored))
 
     async def _child(self) -> asyncio.subprocess.Process:
         while self._idle:
@@ -199,6 +253,12 @@ class ProcessExecutor:
         return child
 
 
+async def _send(child: asyncio.subprocess.Process, frame: bytes) -> None:
+    assert child.stdin is not None
+    child.stdin.write(_LENGTH.pack(len(frame)) + frame)
+    await child.stdin.drain()
+
+
 def _job(execution: Execution) -> bytes:
     trigger, claimed = execution.trigger, execution.claimed
     assert execution.started_at is not None
@@ -219,6 +279,7 @@ def _job(execution: Execution) -> bytes:
             execution.current.fence,
             claimed.payload,
             claimed.payload_format,
+            claimed.checkpoint,
         )
     )
 

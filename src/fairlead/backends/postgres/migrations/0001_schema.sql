@@ -43,6 +43,7 @@ CREATE TABLE fairlead_tasks (
     context        text,                          -- JSON object of strings, or NULL
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL,
+    checkpoint     bytea,                         -- JSON that a run stored for the next one
     order_at       bigint,                        -- position among the tasks of the ordering key; see below
     order_seq      bigint           DEFAULT nextval('fairlead_ready_seq')  -- position of the last change of order_at other than to NULL
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
@@ -73,6 +74,24 @@ CREATE TABLE fairlead_results (
         autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_results_age ON fairlead_results (finished_at);
+
+-- Notes of runs that reported progress or kept log lines, one row per run. No index contains the progress, so a report is
+-- a heap-only update, and the fill factor leaves room for it.
+CREATE TABLE fairlead_run_notes (
+    task_id     uuid             NOT NULL,
+    attempt     integer          NOT NULL,
+    began_at    bigint           NOT NULL,        -- time of the first note; never changed
+    done        double precision,                 -- last progress; this and the next three are NULL without any
+    total       double precision,
+    note        text,
+    reported_at bigint,
+    lines       text,                             -- JSON array of [at, level, logger, text]; NULL until the run has ended
+    dropped     integer          NOT NULL DEFAULT 0, -- number of lines that were not kept
+    PRIMARY KEY (task_id, attempt)
+) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX fairlead_run_notes_age ON fairlead_run_notes (began_at);
 
 -- Unique keys in use, one row per key of a queue. A second task with a key in use is not inserted.
 CREATE TABLE fairlead_unique_keys (

@@ -34,6 +34,7 @@ CREATE TABLE fairlead_tasks (
     context        TEXT,                          -- JSON object of strings, or NULL
     payload_format TEXT    NOT NULL,
     payload        BLOB    NOT NULL,
+    checkpoint     BLOB,                          -- JSON that a run stored for the next one
     order_at       INTEGER                        -- position among the tasks of the ordering key; see below
 ) STRICT;
 
@@ -73,6 +74,22 @@ CREATE TABLE fairlead_results (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX fairlead_results_age ON fairlead_results (finished_at);
+
+-- Notes of runs that reported progress or kept log lines, one row per run.
+CREATE TABLE fairlead_run_notes (
+    task_id     TEXT    NOT NULL,
+    attempt     INTEGER NOT NULL,
+    began_at    INTEGER NOT NULL,                 -- time of the first note; never changed
+    done        REAL,                             -- last progress; this and the next three are NULL without any
+    total       REAL,
+    note        TEXT,
+    reported_at INTEGER,
+    lines       TEXT,                             -- JSON array of [at, level, logger, text]; NULL until the run has ended
+    dropped     INTEGER NOT NULL DEFAULT 0,       -- number of lines that were not kept
+    PRIMARY KEY (task_id, attempt)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX fairlead_run_notes_age ON fairlead_run_notes (began_at);
 
 -- Unique keys in use, one row per key of a queue. A second task with a key in use is not inserted.
 CREATE TABLE fairlead_unique_keys (
