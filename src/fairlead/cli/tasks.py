@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -28,9 +29,9 @@ from fairlead.cli.output import (
 )
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on, wait_and_close
-from fairlead.clock import to_micros
+from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import FairleadError, InvalidTask, UnknownTask
-from fairlead.model import State
+from fairlead.model import RunNotes, State
 from fairlead.operate.changes import (
     Cancel,
     Change,
@@ -213,7 +214,8 @@ def show(
     id: Annotated[str, typer.Argument(help="The id of the task, or its beginning.")],
     options: ShowTaskOptions,
 ) -> None:
-    """Show one task with its attempts, and its arguments with --payload.
+    """Show one task with its progress, attempts and kept log lines, and its arguments with
+    --payload.
 
     Example: fairlead tasks show 01938d2c-... --json
     """
@@ -225,11 +227,13 @@ def show(
         except UnknownTask as error:
             raise UnknownTask(f"{error}{_unread(app)}") from None
         attempts = management.attempts(task.id)
+        notes = {each.attempt: each for each in management.notes(task.id)}
         arguments = management.payload(task.id) if options.payload else None
         if options.json:
             document: dict[str, Any] = {
                 **readable(task),
-                "attempts": [readable(attempt) for attempt in attempts],
+                "progress": _progress(notes.values()),
+                "attempts": [readable(each) | _log(notes.get(each.attempt)) for each in attempts],
             }
             if options.payload:
                 document["payload"] = None if arguments is None else msgspec.Raw(arguments)
@@ -238,6 +242,11 @@ def show(
         as_table(
             ("", ""), [(key, value) for key, value in readable(task).items() if value is not None]
         )
+        for each in [*notes.values()][::-1]:
+            if each.progress is not None:
+                progress = each.progress
+                say(f"progress {progress.text} (attempt {each.attempt}, {time_of(progress.at)})")
+                break
         if arguments is not None:
             say(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
         as_table(
@@ -255,6 +264,35 @@ def show(
                 for a in attempts
             ],
         )
+        for each in notes.values():
+            if each.lines:
+                say(f"log of attempt {each.attempt}" + _dropped(each))
+            for line in each.lines:
+                say(f"{time_of(line.at)} {line.level} {line.logger}: {line.text}")
+
+
+def _progress(notes: Iterable[RunNotes]) -> dict[str, Any] | None:
+    """Return the latest progress for JSON."""
+    found = [each.progress for each in notes if each.progress is not None]
+    if not found:
+        return None
+    fields = msgspec.structs.asdict(found[-1])
+    return fields | {"at": to_datetime(found[-1].at)}
+
+
+def _log(notes: RunNotes | None) -> dict[str, Any]:
+    """Return the log of an attempt for JSON; nothing without lines."""
+    if notes is None or not notes.lines:
+        return {}
+    lines = [
+        {"at": to_datetime(each.at), "level": each.level, "logger": each.logger, "text": each.text}
+        for each in notes.lines
+    ]
+    return {"log": lines, "log_dropped": notes.dropped}
+
+
+def _dropped(notes: RunNotes) -> str:
+    return f", without {notes.dropped:,} earlier lines:" if notes.dropped else ":"
 
 
 def _unread(app: App) -> str:

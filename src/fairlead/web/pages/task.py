@@ -42,6 +42,8 @@ def show_task(page: Page) -> Response:
     scope, management = page.access.tenants, page.management
     task = management.named(page.query.required("id", 100), tenants=scope)
     attempts = management.attempts(task.id, tenants=scope)
+    notes = {each.attempt: each for each in management.notes(task.id, tenants=scope)}
+    progress = [each.progress for each in notes.values() if each.progress is not None]
     found = page.wait(explanation(page.context, task.id, tenants=scope))
     return page.render(
         "task.html",
@@ -49,6 +51,8 @@ def show_task(page: Page) -> Response:
         reasons=found.reasons,
         attempts=attempts[-_MOST_ATTEMPTS:][::-1],
         hidden=max(len(attempts) - _MOST_ATTEMPTS, 0),
+        notes=notes,
+        progress=progress[-1] if progress else None,
         steps=_steps(task, attempts[-_MOST_ATTEMPTS:]),
         arguments=_arguments(page, task),
         trace=trace_address(page.parts.settings.trace_url, task.context),
