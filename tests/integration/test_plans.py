@@ -13,6 +13,7 @@ from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
@@ -122,6 +123,11 @@ def _run_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     claimed = _claim(store, explain, tasks)
     assert len(claimed) == size
     do(store._still_held("node", [task.id for task in claimed]), explain)
+    rows = [(task.id, task.version, 1.0, 2.0, "note", NOW) for task in claimed]
+    do(store.alone("write_progress", batch(rows), "node"), explain)
+    do(store.statuses([task.id for task in claimed]), explain)
+    notes = [(task.id, 1, NOW, None, None, None, None, "[]", 0) for task in claimed]
+    do(store.alone("keep_notes", batch(notes)), explain)
     do(store._hand_back("node", [(task.id, task.version) for task in claimed]), explain)
     claimed = _claim(store, explain, tasks, by=3)
     retried = [_failed(task, State.WAITING, run_at=NOW + 5) for task in claimed]

@@ -34,7 +34,8 @@ def gather(
 async def gather_async(
     *handles: TaskHandle, timeout: float | None = None, return_exceptions: bool = False
 ) -> list[Any]:
-    """Return the results as `gather` does, without blocking the event loop."""
+    """Return the results as `gather` does, without blocking the event loop. Raises ResultTimeout
+    after `timeout` seconds."""
     found = _checked(handles, timeout, keeps=True)
     results: dict[str, Any] = {}
     async for handle, status in _ended_async(found, timeout):
@@ -57,7 +58,8 @@ def as_completed(
 def as_completed_async(
     handles: Iterable[TaskHandle], *, timeout: float | None = None
 ) -> AsyncIterator[TaskHandle]:
-    """Yield handles as `as_completed` does, without blocking the event loop."""
+    """Yield handles as `as_completed` does, without blocking the event loop. Raises ResultTimeout
+    after `timeout` seconds."""
     return _yielded_async(_ended_async(_checked(handles, timeout), timeout))
 
 

@@ -243,6 +243,7 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
         return record
 
     def check_kept(self) -> None:
+        """Raise NotSupported: an ordered queue keeps no results."""
         raise NotSupported(
             f"task {self.id} is in an ordered queue, which keeps no results; await each"
             " `handle.result_async()` to know that the log has the task"
