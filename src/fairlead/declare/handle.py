@@ -39,7 +39,6 @@ else:
     R_co = TypeVar("R_co", covariant=True)
 
 
-
 class OrderedAccess(Protocol):
     """The adapter of ordered queues that a handle needs."""
 
