@@ -23,7 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
+from fairlead.pipeline.jobs.build import FolderJob  # noqa: E402
+from fairlead.pipeline.jobs.build import build_folder as build  # noqa: E402
 from fairlead.pipeline.jobs.check import check  # noqa: E402
 from fairlead.pipeline.jobs.report import report  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
@@ -91,7 +92,7 @@ def main() -> int:
     arguments = parser.parse_args()
     spark = session(f"local[{arguments.cores}]", settings={"spark.driver.memory": arguments.memory})
     meter = Meter(spark)
-    job = JobContext(spark, Lake(arguments.lake), None, SYSTEM_CLOCK)
+    job = FolderJob(spark, Lake(arguments.lake), None, SYSTEM_CLOCK)
     print("| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|", sep="\n")
 
     def step(name: str, run: Callable[[], object]) -> None:

@@ -30,7 +30,8 @@ from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.definitions.windows import ALL, WINDOWS  # noqa: E402
 from fairlead.pipeline.gold import window_start  # noqa: E402
 from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
-from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
+from fairlead.pipeline.jobs.build import FolderJob  # noqa: E402
+from fairlead.pipeline.jobs.build import build_folder as build  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo  # noqa: E402
@@ -75,9 +76,9 @@ def build_all(
     """Build the small lake `first`, then the whole `lake`. With `hours`, add an hour with late rows
     of the day before and build again, then add an hour without late rows and build again. The small
     build shows the cost of the first build of a process, in which Java compiles."""
-    job, truth = JobContext(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
+    job, truth = FolderJob(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
     found = {
-        "cold": built(JobContext(spark, first, None, SYSTEM_CLOCK), full=True),
+        "cold": built(FolderJob(spark, first, None, SYSTEM_CLOCK), full=True),
         "warm": built(job, full=True),
     }
     if not hours:
@@ -89,7 +90,7 @@ def build_all(
     return found
 
 
-def built(job: JobContext, full: bool = False) -> dict[str, Any]:
+def built(job: FolderJob, full: bool = False) -> dict[str, Any]:
     """Run one build, and return the time of each table, and of `checks` after the last."""
     steps: dict[str, float] = {}
     last = began = time.perf_counter()

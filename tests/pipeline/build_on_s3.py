@@ -11,7 +11,7 @@ import sys
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.jobs.build import WarehouseJob, build_warehouse
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.session import session
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -26,9 +26,9 @@ def main(lake: str, catalog: str, master: str) -> None:
     settings = {"spark.sql.shuffle.partitions": "2", **location.spark(jars)}
     spark = session(master, "fairlead tests", settings)
     warehouse = Warehouse(location)
-    job = WarehouseJob(spark, warehouse, SYSTEM_CLOCK)
-    first = build_warehouse(job, SETTINGS)
-    again = build_warehouse(job, SETTINGS)
+    job = JobContext(spark, warehouse, SYSTEM_CLOCK)
+    first = build(job, SETTINGS)
+    again = build(job, SETTINGS)
     tasks = WarehouseTables(spark, warehouse, SYSTEM_CLOCK).read(TASKS)
     ids = sorted(row["task_id"] for row in tasks.collect())
     print(json.dumps({"first": first.state, "again": again.state, "tasks": ids}))

@@ -11,7 +11,8 @@ from typing import Any
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.jobs import build as job_module
 from fairlead.pipeline.jobs import checks, layers
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.parquet import ParquetTables
@@ -47,7 +48,7 @@ def main(lake: Path, point: int) -> None:
         LakeTable.replace = after_first(LakeTable.replace)  # type: ignore[method-assign]
     else:
         job_module.built = die
-    build(JobContext(session("local[2]"), Lake(lake), None, SYSTEM_CLOCK), SETTINGS)
+    build(FolderJob(session("local[2]"), Lake(lake), None, SYSTEM_CLOCK), SETTINGS)
 
 
 if __name__ == "__main__":

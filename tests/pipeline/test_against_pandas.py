@@ -24,7 +24,8 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, Latency, PipelineSettings, Slo
@@ -65,7 +66,7 @@ KEY = ["queue", "fairness_key"]
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     lake = Lake(tmp_path_factory.mktemp("lake"))
     write_lake(spark, lake, TRUTH)
-    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    build(FolderJob(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
     yield lake
 
 

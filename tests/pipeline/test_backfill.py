@@ -17,7 +17,8 @@ from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs import backfill as module
 from fairlead.pipeline.jobs.backfill import backfill
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.lake.lake import Lake
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.test_build import SETTINGS, export, rounded, rows_of
@@ -38,7 +39,7 @@ def spoil(lake: Lake) -> None:
 def test_a_backfill_equals_a_build_and_continues_after_a_crash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    job = FolderJob(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     rows = [
         attempt(fairness_key=key, started_at=start, finished_at=start + 40, submitted_at=start)
         for key in "ab"
@@ -61,7 +62,7 @@ def test_a_backfill_equals_a_build_and_continues_after_a_crash(
 
     one_day, days = module._one_day, []
 
-    def dies(job: JobContext, settings: Any, day: str, *args: Any) -> Any:
+    def dies(job: FolderJob, settings: Any, day: str, *args: Any) -> Any:
         days.append(day)
         if len(days) == 2:
             raise KeyboardInterrupt
@@ -77,6 +78,6 @@ def test_a_backfill_equals_a_build_and_continues_after_a_crash(
 
 
 def test_a_backfill_without_days_is_refused(tmp_path: Path) -> None:
-    job = JobContext(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
+    job = FolderJob(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the day after the last"):
         backfill(job, SETTINGS, T0, T0)

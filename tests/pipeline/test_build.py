@@ -27,7 +27,8 @@ from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
 from fairlead.pipeline.lake.lake import Lake
@@ -150,13 +151,13 @@ def put(lake: Lake, parts: Sequence[tuple[list[dict[str, Any]], list[dict[str, A
 
 
 @pytest.fixture
-def job(spark: SparkSession, tmp_path: Path) -> JobContext:
-    return JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+def job(spark: SparkSession, tmp_path: Path) -> FolderJob:
+    return FolderJob(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
 
 
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
     spark: SparkSession,
-    job: JobContext,
+    job: FolderJob,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +173,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
         run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
     shutil.copytree(job.lake.root, tmp_path / "rebuilt")
-    rebuilt = JobContext(spark, Lake(tmp_path / "rebuilt"), None, SYSTEM_CLOCK)
+    rebuilt = FolderJob(spark, Lake(tmp_path / "rebuilt"), None, SYSTEM_CLOCK)
     monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
     build(rebuilt, SETTINGS, full=True)
     assert_same_tables(job.lake, rebuilt.lake)
@@ -183,7 +184,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
 
 
 def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
-    job: JobContext,
+    job: FolderJob,
 ) -> None:
     put(job.lake, batches(7))
     build(job, SETTINGS)
@@ -212,7 +213,7 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
 
 
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
-    job: JobContext, monkeypatch: pytest.MonkeyPatch
+    job: FolderJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = 24 * HOUR
     export(
@@ -241,7 +242,7 @@ def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
         )
 
 
-def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: JobContext) -> None:
+def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: FolderJob) -> None:
     put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
     run = build(job, SETTINGS)
     assert run.quarantined == 2
@@ -253,13 +254,13 @@ def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: JobC
     assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
 
 
-def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: JobContext) -> None:
+def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: FolderJob) -> None:
     assert build(job, SETTINGS).rows_out == 0
     assert build(job, SETTINGS).state == "nothing to do"
 
 
 def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(
-    spark: SparkSession, job: JobContext
+    spark: SparkSession, job: FolderJob
 ) -> None:
     put(job.lake, [([attempt(task_id="t")], [])])
     build(job, SETTINGS)
@@ -271,7 +272,7 @@ def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(
     assert last_runs(job.lake)["build"]["state"] == "failed"
 
 
-def test_the_error_about_a_truncated_file_of_bronze_names_it(job: JobContext) -> None:
+def test_the_error_about_a_truncated_file_of_bronze_names_it(job: FolderJob) -> None:
     put(job.lake, [([attempt()], [])])
     file = next(job.lake.root.glob("bronze.attempts/date=*/**/*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
@@ -279,7 +280,7 @@ def test_the_error_about_a_truncated_file_of_bronze_names_it(job: JobContext) ->
         build(job, SETTINGS)
 
 
-def test_a_second_simultaneous_build_of_one_lake_is_refused(job: JobContext) -> None:
+def test_a_second_simultaneous_build_of_one_lake_is_refused(job: FolderJob) -> None:
     import fcntl
 
     put(job.lake, [([attempt()], [])])
@@ -290,7 +291,7 @@ def test_a_second_simultaneous_build_of_one_lake_is_refused(job: JobContext) -> 
 
 
 def test_a_task_that_still_waits_counts_as_backlog_in_every_hour_since_its_submit(
-    spark: SparkSession, job: JobContext
+    spark: SparkSession, job: FolderJob
 ) -> None:
     put(
         job.lake,
@@ -323,11 +324,11 @@ def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     parts = batches(7)
     lake = Lake(folder / "lake")
     put(lake, parts[:2])
-    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    build(FolderJob(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
     export(lake, ATTEMPTS, parts[2][0], "s-2.parquet")
     shutil.copytree(lake.root, folder / "undisturbed")
     undisturbed = Lake(folder / "undisturbed")
-    build(JobContext(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
+    build(FolderJob(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
     return lake.root, undisturbed
 
 
@@ -344,6 +345,6 @@ def test_a_build_killed_at_any_point_and_repeated_makes_the_same_tables(
         command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
-    job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    job = FolderJob(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     build(job, SETTINGS)
     assert_same_tables(job.lake, undisturbed)

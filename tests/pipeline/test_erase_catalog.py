@@ -15,7 +15,8 @@ from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.erase.wanted import ERASED
 from fairlead.pipeline.iceberg import IcebergTables
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.lake.lake import Lake
@@ -33,7 +34,7 @@ def test_no_file_of_the_catalog_has_an_erased_key_even_after_the_next_build(
     spark: SparkSession, catalog: str, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake")
-    job = JobContext(spark, lake, catalog, SYSTEM_CLOCK)
+    job = FolderJob(spark, lake, catalog, SYSTEM_CLOCK)
     failing = {"outcome": "retried", "error_type": "NoCover", "error_fp": 7}
     rows = [
         *[

@@ -20,7 +20,8 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.iceberg import IcebergTables
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.check import check as check_all
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
@@ -413,8 +414,8 @@ def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_bui
 ) -> None:
     seed = int(request.config.option.hypothesis_seed or 0) % 1000
     exports = batches(seed)
-    on_parquet = JobContext(spark, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
-    in_catalog = JobContext(spark, lake, catalog, SYSTEM_CLOCK)
+    on_parquet = FolderJob(spark, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
+    in_catalog = FolderJob(spark, lake, catalog, SYSTEM_CLOCK)
     for number, (attempts, events) in enumerate(exports):
         for each in (on_parquet.lake, lake):
             export(each, ATTEMPTS, attempts, str(number))
@@ -438,7 +439,7 @@ def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_bui
 def test_a_build_whose_checks_fail_publishes_nothing(
     spark: SparkSession, catalog: str, lake: Lake
 ) -> None:
-    job = JobContext(spark, lake, catalog, SYSTEM_CLOCK)
+    job = FolderJob(spark, lake, catalog, SYSTEM_CLOCK)
     export(lake, ATTEMPTS, [attempt(task_id="a")], "1")
     build(job, SETTINGS)
     export(lake, ATTEMPTS, [attempt(task_id="b"), attempt(task_id="a")], "2")

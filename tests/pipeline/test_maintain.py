@@ -17,7 +17,8 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.maintain import Maintained, Sources, maintain
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
@@ -53,11 +54,11 @@ class Night:
         self.catalog: str | None = None
 
     @contextmanager
-    def job(self) -> Iterator[JobContext]:
+    def job(self) -> Iterator[FolderJob]:
         self.opened += 1
         if self.spark is None:
             raise ConfigurationError("Java is missing")
-        yield JobContext(self.spark, self.lake, self.catalog, SYSTEM_CLOCK)
+        yield FolderJob(self.spark, self.lake, self.catalog, SYSTEM_CLOCK)
 
     def sources(self) -> Sources:
         return Sources(self.lake, Later(), lambda: self.history, self.job, self.catalog is not None)
@@ -157,7 +158,7 @@ def test_all_steps_share_one_spark_session(
     night = Night(tmp_path, 0)
     put(night.lake, ATTEMPTS, [attempt() for _ in range(3)])
     night.spark, night.catalog = spark, catalog
-    build(JobContext(spark, night.lake, catalog, SYSTEM_CLOCK), PipelineSettings())
+    build(FolderJob(spark, night.lake, catalog, SYSTEM_CLOCK), PipelineSettings())
     # Iceberg refuses to remove files younger than a day by the system clock.
     done = maintain(night.sources()._replace(clock=SYSTEM_CLOCK))
     assert set(states(done).values()) == {"done"}, done

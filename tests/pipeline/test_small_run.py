@@ -15,7 +15,8 @@ from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
@@ -40,10 +41,10 @@ QUICK = {
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[JobContext]:
+def job(tmp_path: Path) -> Iterator[FolderJob]:
     """Yield a job with its own Spark session and a lake."""
     spark = session("local[1]", "fairlead small run", QUICK)
-    yield JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    yield FolderJob(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     spark.stop()
 
 
@@ -67,7 +68,7 @@ def adds_up(run: JobRun) -> bool:
 
 
 async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
-    sqlite_url: str, tmp_path: Path, job: JobContext
+    sqlite_url: str, tmp_path: Path, job: FolderJob
 ) -> None:
     app = App(sqlite_url)
     app.migrate()

@@ -19,7 +19,8 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.hashing import start_hashing
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs, recorded
@@ -701,7 +702,7 @@ def test_tuning_reads_tables_built_by_spark(spark: Any, tmp_path: Path) -> None:
     columns = ["queue", "fairness_key", "ready_at", "claimed_at", "started_at", "finished_at"]
     attempts = bronze.load(bronze.manifests.newest(), columns=columns).to_pandas()
     world.clock.at = attempts["finished_at"].max().to_pydatetime() + timedelta(minutes=5)
-    build(JobContext(spark, world.lake, None, world.clock), PipelineSettings())
+    build(FolderJob(spark, world.lake, None, world.clock), PipelineSettings())
     world.queue(*attempts["queue"].unique())
 
     gold = Gold(from_lake(world.lake), world.clock.at)

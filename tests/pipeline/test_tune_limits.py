@@ -14,7 +14,8 @@ import pytest
 from fairlead.core.tuning.guard_rails import Guards
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.jobs.build import FolderJob
+from fairlead.pipeline.jobs.build import build_folder as build
 from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
@@ -343,7 +344,7 @@ def test_limits_are_computed_from_tables_built_by_spark(spark: Any, world: Limit
     world.clock.at = at(HOURS * 3600) + timedelta(minutes=2)
     put(world.lake, ATTEMPTS, rows, now=world.clock.now())
     world.serve()
-    build(JobContext(spark, world.lake, None, world.clock), PipelineSettings())
+    build(FolderJob(spark, world.lake, None, world.clock), PipelineSettings())
 
     gold = Gold(from_lake(world.lake), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1))

@@ -19,10 +19,10 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs.build import (
+    FolderJob,
     JobContext,
-    WarehouseJob,
     build,
-    build_warehouse,
+    build_folder,
     digest,
 )
 from fairlead.pipeline.lake.lake import Lake
@@ -256,8 +256,8 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_on_parquet(
 ) -> None:
     seed = int(request.config.option.hypothesis_seed or 0) % 1000
     by = shift()
-    on_parquet = JobContext(on_warehouse, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
-    job = WarehouseJob(on_warehouse, warehouse, SYSTEM_CLOCK)
+    on_parquet = FolderJob(on_warehouse, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
+    job = JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)
     for number, (attempts, events) in enumerate(batches(seed)):
         for table, rows in ((ATTEMPTS, attempts), (EVENTS, events)):
             export(warehouse, table, rows, str(number), by)
@@ -270,14 +270,14 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_on_parquet(
         if number % 2:
             todo = snapshot_plan.plan(another(on_warehouse, warehouse), digest(SETTINGS), False)
             assert todo.full == (number == 1)
-            build_warehouse(job, SETTINGS)
+            build(job, SETTINGS)
             compact(on_warehouse, f"fairlead.fairlead.{ATTEMPTS.name.replace('.', '_')}")
-    build(on_parquet, SETTINGS)
+    build_folder(on_parquet, SETTINGS)
     wanted = ParquetTables(on_warehouse, on_parquet.lake, SYSTEM_CLOCK)
     found = another(on_warehouse, warehouse)
     for table in MADE:
         assert_same(table, found.read(table), wanted.read(table))
-    assert build_warehouse(job, SETTINGS).state == "nothing to do"  # a compaction changes no row
+    assert build(job, SETTINGS).state == "nothing to do"  # a compaction changes no row
     runs = warehouse.table(RUNS).load().sort_by("started_at").to_pylist()
     assert [row["state"] for row in runs] == ["done", "done", "nothing to do"]
 
@@ -286,13 +286,13 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_on_parquet(
 def test_a_build_whose_checks_fail_publishes_nothing(
     on_warehouse: SparkSession, warehouse: Warehouse
 ) -> None:
-    job, by = WarehouseJob(on_warehouse, warehouse, SYSTEM_CLOCK), shift()
+    job, by = JobContext(on_warehouse, warehouse, SYSTEM_CLOCK), shift()
     export(warehouse, ATTEMPTS, [attempt(task_id="a")], "1", by)
-    build_warehouse(job, SETTINGS)
+    build(job, SETTINGS)
     before = Builds(warehouse).newest()[0]
     twice = [attempt(task_id="b"), attempt(task_id="b")]
     export(warehouse, ATTEMPTS, twice, "2", by)
     with pytest.raises(CheckFailed, match="keys are unique"):
-        build_warehouse(job, SETTINGS)
+        build(job, SETTINGS)
     assert Builds(warehouse).newest()[0] == before
     assert ids(another(on_warehouse, warehouse).read(TASKS), "task_id") == ["a"]

@@ -19,7 +19,7 @@ from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.data_folder import check_folder
 from fairlead.pipeline.commands.access import kafka_at, lake_in, session_of, small_tables
-from fairlead.pipeline.commands.options import SettingsFile, TableOptions
+from fairlead.pipeline.commands.options import FolderTableOptions, SettingsFile
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
     ] = "24h"
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two checks.")] = 10.0
     settings: SettingsFile = None
-    tables: TableOptions
+    tables: FolderTableOptions
     json: Json = False
 
 

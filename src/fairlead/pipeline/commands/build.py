@@ -10,8 +10,8 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import job_on, lake_in
-from fairlead.pipeline.commands.options import DryRun, SettingsFile, TableOptions
+from fairlead.pipeline.commands.access import folder_job_on, lake_in
+from fairlead.pipeline.commands.options import DryRun, FolderTableOptions, SettingsFile
 from fairlead.pipeline.commands.output import (
     failures,
     instant_of,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class BuildOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline build`."""
 
-    tables: TableOptions
+    tables: FolderTableOptions
     settings: SettingsFile = None
     full: Annotated[
         bool, typer.Option("--full", help="Rebuild everything, not only what changed.")
@@ -90,8 +90,8 @@ def build(options: BuildOptions) -> None:
             text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
-        with job_on(lake, options.tables) as job, watching("building") as on_rows:
-            from fairlead.pipeline.jobs.build import build as run_build
+        with folder_job_on(lake, options.tables) as job, watching("building") as on_rows:
+            from fairlead.pipeline.jobs.build import build_folder as run_build
 
             run = run_build(job, settings, options.full, on_rows)
         print_run(run, options.json)
@@ -102,7 +102,7 @@ def _build_again(options: BuildOptions, settings: PipelineSettings) -> None:
     first, last = instant_of(options.since), instant_of(options.until)
     assert first is not None and last is not None
     lake = lake_in(options.tables.lake)
-    with job_on(lake, options.tables) as job, watching("building again") as on_rows:
+    with folder_job_on(lake, options.tables) as job, watching("building again") as on_rows:
         from fairlead.pipeline.jobs.backfill import backfill
 
         done = backfill(job, settings, first, last, not options.yes, on_rows)
@@ -126,7 +126,7 @@ def _build_again(options: BuildOptions, settings: PipelineSettings) -> None:
 class CheckOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline check`."""
 
-    tables: TableOptions
+    tables: FolderTableOptions
     json: Json = False
 
 
@@ -139,7 +139,7 @@ def check(options: CheckOptions) -> None:
     """
     with failures():
         lake = lake_in(options.tables.lake)
-        with job_on(lake, options.tables) as job, watching("checking") as on_rows:
+        with folder_job_on(lake, options.tables) as job, watching("checking") as on_rows:
             from fairlead.pipeline.jobs.check import check as run_check
 
             run = run_check(job, on_rows)

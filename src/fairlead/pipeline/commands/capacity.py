@@ -11,7 +11,7 @@ from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_in, small_tables_of
-from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.options import FolderTableOptions
 from fairlead.pipeline.commands.output import failures, instant_of, watching
 
 
@@ -28,7 +28,7 @@ class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Start of the forecast week; default: the end of the tables."),
     ] = None
-    tables: TableOptions
+    tables: FolderTableOptions
     json: Json = False
 
 

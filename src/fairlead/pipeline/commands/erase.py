@@ -14,7 +14,7 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import catalog_of, lake_in
-from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.options import FolderTableOptions
 from fairlead.pipeline.commands.output import failures, watching
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
         str,
         typer.Argument(help="The fairness key; - reads it from standard input.", metavar="KEY"),
     ]
-    tables: TableOptions
+    tables: FolderTableOptions
     page: Annotated[
         list[Path] | None,
         typer.Option(help="Copy of a report, which is removed if it shows the key; repeatable."),

@@ -7,7 +7,7 @@ from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_in, small_tables_of
-from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
+from fairlead.pipeline.commands.options import FolderTableOptions, PeriodOptions
 from fairlead.pipeline.commands.output import failures, watching
 
 
@@ -15,7 +15,7 @@ class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline incidents`."""
 
     period: PeriodOptions
-    tables: TableOptions
+    tables: FolderTableOptions
     json: Json = False
 
 

@@ -12,8 +12,8 @@ from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, say, s
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import history_of, job_on, lake_in
-from fairlead.pipeline.commands.options import DryRun, TableOptions, Url
+from fairlead.pipeline.commands.access import folder_job_on, history_of, lake_in
+from fairlead.pipeline.commands.options import DryRun, FolderTableOptions, Url
 from fairlead.pipeline.commands.output import failures, watching
 
 
@@ -21,7 +21,7 @@ class MaintainOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline maintain`."""
 
     url: Url = None
-    tables: TableOptions
+    tables: FolderTableOptions
     keep_runs: Annotated[
         str | None,
         typer.Option(help="Remove records of jobs, incidents and plans older than this: 400d."),
@@ -59,7 +59,7 @@ def maintain(options: MaintainOptions) -> None:
             lake,
             SYSTEM_CLOCK,
             partial(history_of, options.url),
-            partial(job_on, lake, options.tables),
+            partial(folder_job_on, lake, options.tables),
             options.tables.catalog is not None,
         )
         with watching("maintaining") as on_rows:

@@ -11,7 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import catalog_of, exporter_of, lake_in
-from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
+from fairlead.pipeline.commands.options import FolderTableOptions, PeriodOptions
 from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
@@ -19,7 +19,7 @@ class ReportOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline report`."""
 
     out: Annotated[Path, typer.Option(help="File to write.", dir_okay=False)] = Path("report.html")
-    tables: TableOptions
+    tables: FolderTableOptions
     period: PeriodOptions
     hash_keys: Annotated[
         bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")

@@ -19,7 +19,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.access import catalog_of, lake_in
-from fairlead.pipeline.commands.options import Author, TableOptions, Url, Why
+from fairlead.pipeline.commands.options import Author, FolderTableOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, watching
 from fairlead.pipeline.commands.tune_output import show_tuned
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
@@ -78,7 +78,7 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
     keys: Annotated[int, typer.Option(min=1, help="Keys to show for each queue, at most.")] = 20
     url: Url = None
-    tables: TableOptions
+    tables: FolderTableOptions
     json: Json = False
 
 
@@ -213,7 +213,7 @@ def _objective(text: str, kind: Any) -> Any:
 
 
 @contextmanager
-def _reading(lake: Lake, tables: TableOptions) -> Iterator[Load | None]:
+def _reading(lake: Lake, tables: FolderTableOptions) -> Iterator[Load | None]:
     """Yield a reader of the gold tables through Spark, or None if no catalog is given and `tune`
     reads Parquet."""
     with catalog_of(tables) as reached:

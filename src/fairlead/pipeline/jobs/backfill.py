@@ -22,7 +22,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import EDITION, BuildPlan, Built, last_build
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.build import JobContext, digest
+from fairlead.pipeline.jobs.build import FolderJob, digest
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.alone import alone
@@ -71,7 +71,7 @@ _decode = json_reader(_BackfillProgress)
 
 
 def backfill(
-    job: JobContext,
+    job: FolderJob,
     settings: PipelineSettings,
     since: datetime,
     until: datetime,
@@ -113,7 +113,7 @@ def backfill(
 
 
 def _one_day(
-    job: JobContext,
+    job: FolderJob,
     settings: PipelineSettings,
     day: str,
     dry_run: bool,
@@ -209,7 +209,7 @@ def _save_progress(path: Path, progress: _BackfillProgress) -> None:
     durable.write(path, lambda path: path.write_bytes(msgspec.json.encode(progress)))
 
 
-def _notes(job: JobContext, settings: PipelineSettings) -> list[str]:
+def _notes(job: FolderJob, settings: PipelineSettings) -> list[str]:
     last = last_build(job.lake.root)
     if last.edition not in (0, EDITION):
         return [

@@ -27,8 +27,8 @@ from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 
 @dataclass(frozen=True)
-class JobContext:
-    """Spark session, lake, catalog and clock of a job."""
+class FolderJob:
+    """Spark session, lake of 0.1, catalog and clock of a job."""
 
     spark: SparkSession
     lake: Lake
@@ -42,8 +42,8 @@ def next_plan(lake: Lake, settings: PipelineSettings, full: bool) -> BuildPlan:
     return plan(attempts, events, last_build(lake.root), digest(settings), full)
 
 
-def build(
-    job: JobContext,
+def build_folder(
+    job: FolderJob,
     settings: PipelineSettings,
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,
@@ -72,16 +72,16 @@ def build(
 
 
 @dataclass(frozen=True)
-class WarehouseJob:
-    """Spark session, lake in Iceberg and clock of a job."""
+class JobContext:
+    """Spark session, lake and clock of a job."""
 
     spark: SparkSession
     warehouse: Warehouse
     clock: Clock
 
 
-def build_warehouse(
-    job: WarehouseJob,
+def build(
+    job: JobContext,
     settings: PipelineSettings,
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,

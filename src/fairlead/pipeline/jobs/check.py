@@ -5,12 +5,12 @@ from __future__ import annotations
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.build import JobContext
+from fairlead.pipeline.jobs.build import FolderJob
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
 from fairlead.pipeline.tables import lake_tables
 
 
-def check(job: JobContext, on_rows: OnRows = lambda table, rows: None) -> JobRun:
+def check(job: FolderJob, on_rows: OnRows = lambda table, rows: None) -> JobRun:
     """Check that files are whole and have their columns, that keys are unique, and that the layers
     agree. Raise BrokenLake, CheckFailed."""
     with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:

@@ -23,7 +23,7 @@ from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows
 from fairlead.ports.history import HistoryStore
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.jobs.build import JobContext
+    from fairlead.pipeline.jobs.build import FolderJob
 
 StepName = Literal["compact", "expire", "reconcile", "check"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
@@ -65,7 +65,7 @@ class Sources(NamedTuple):
     clock: Clock
     history: Callable[[], HistoryStore]
     """Returns the history of the store."""
-    job: Callable[[], AbstractContextManager[JobContext]]
+    job: Callable[[], AbstractContextManager[FolderJob]]
     """Opens a Spark session, at most once for all steps."""
     has_catalog: bool = False
 
@@ -102,9 +102,9 @@ def _work(
     """Return the steps. The first one that needs Spark opens the session into `opened`, and later
     ones use it."""
     lake, clock = sources.lake, sources.clock
-    jobs: list[JobContext] = []
+    jobs: list[FolderJob] = []
 
-    def job() -> JobContext:
+    def job() -> FolderJob:
         if not jobs:
             jobs.append(opened.enter_context(sources.job()))
         return jobs[0]

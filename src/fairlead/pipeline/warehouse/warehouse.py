@@ -28,6 +28,25 @@ class Warehouse:
         self.location = location
         self._prepare_folder()
 
+    @classmethod
+    def existing(cls, location: Location) -> Warehouse:
+        """Return the lake at this location, and create nothing. Raise ConfigurationError if there
+        is none, StoreUnavailable."""
+        missing = ConfigurationError(
+            f"there is no lake at {location.shown}; `fairlead pipeline ingest` makes one, and"
+            " --lake or FAIRLEAD_LAKE names another one"
+        )
+        file = location.catalog_file
+        if file is not None and not file.exists():
+            raise missing
+        found = cls(location)
+        with catalog_errors(location):
+            try:
+                found.catalog.load_namespace_properties(NAMESPACE)
+            except NoSuchNamespaceError:
+                raise missing from None
+        return found
+
     def table(self, table: Table) -> WarehouseTable:
         """Return a table of the lake."""
         return WarehouseTable(self.catalog, self.location, table, self._ensure)
