@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
+from fairlead.pipeline import durable
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable, Written
 from tests.generate.record import recorded

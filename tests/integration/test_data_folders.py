@@ -245,7 +245,7 @@ def test_a_command_says_it_in_one_line(folder: Path) -> None:
 @pytest.mark.parametrize("mask", [0o077, 0o027, 0o022, 0o002])
 def test_files_of_a_lake_have_the_mode_of_the_umask(folder: Path, umask: None, mask: int) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
-    from fairlead.pipeline.lake import durable
+    from fairlead.pipeline import durable
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.lake.manifest import Manifests
 

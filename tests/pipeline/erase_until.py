@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline import durable
 from fairlead.pipeline.erase import files
 from fairlead.pipeline.jobs import erase as job
-from fairlead.pipeline.lake import durable, ledger
+from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
 

@@ -16,8 +16,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import StoreUnavailable
-from fairlead.pipeline import export
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable, export
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifests
 from fairlead.pipeline.lake.table import LakeTable

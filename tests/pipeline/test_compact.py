@@ -243,7 +243,8 @@ def test_events_are_sorted_by_their_instant_and_daily_tables_by_their_columns(
 _KILLED = """
 import os, sys
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.lake import compact as compaction, durable
+from fairlead.pipeline import durable
+from fairlead.pipeline.lake import compact as compaction
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
 

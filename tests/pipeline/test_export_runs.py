@@ -35,10 +35,10 @@ from fairlead.model import (  # noqa: E402
     ScheduleRecord,
     TaskKey,
 )
+from fairlead.pipeline import durable  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.errors import BrokenLake  # noqa: E402
 from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
-from fairlead.pipeline.lake import durable  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.lake.table import LakeTable  # noqa: E402
 from fairlead.pipeline.warehouse.location import Location  # noqa: E402

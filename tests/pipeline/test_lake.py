@@ -21,9 +21,9 @@ import pytest
 
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline import durable
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest, Manifests
 from fairlead.pipeline.lake.table import DAY, GRACE, HOUR, LakeTable, part_from

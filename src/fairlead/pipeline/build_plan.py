@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.model.reading import json_reader
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 from fairlead.pipeline.lake.manifest import Manifest, check_part
 from fairlead.pipeline.lake.parts import PartState, changed, states_of
 

@@ -81,9 +81,9 @@ class Hashing:
         return hmac.new(self.secret, text.encode(errors="surrogatepass"), hashlib.sha256).digest()
 
 
-def is_hashed(lake: Lake) -> bool:
+def is_hashed(lake: Lake | Warehouse) -> bool:
     """Return whether the keys of the lake are digests."""
-    return is_hashed_at(lake.root)
+    return lake.hash_proof is not None
 
 
 def is_hashed_at(root: Path) -> bool:

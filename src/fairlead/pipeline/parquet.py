@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import Clock
+from fairlead.pipeline import durable
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.table import LakeTable, Written, part_from
@@ -62,6 +62,7 @@ class ParquetTables:
         return self._spark.read.schema(table.spark()).parquet(*paths)
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
+        """Replace partitions. Raise BrokenLake for a row outside of them."""
         now_there = self._now(table)
         replaced = now_there.keys() if parts is None else set(parts)
         here = self._tables[table.name]

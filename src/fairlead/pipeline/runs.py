@@ -109,10 +109,14 @@ def recorded(
             _keep(lake, clock, run, started_at, error)
 
 
-def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
+def last_runs(lake: Lake | Warehouse) -> dict[str, dict[str, Any]]:
     """Return the last run of each job."""
-    table = lake.table(RUNS)
-    rows = table.load(table.manifests.newest()).sort_by("started_at").to_pylist()
+    if isinstance(lake, Lake):
+        table = lake.table(RUNS)
+        found = table.load(table.manifests.newest())
+    else:
+        found = lake.table(RUNS).load()
+    rows = found.sort_by("started_at").to_pylist()
     return {row["job"]: row for row in rows}
 
 
@@ -146,5 +150,6 @@ def _keep(
         seen = in_iceberg.state()
         files = in_iceberg.write(rows, name, seen)
         if in_iceberg.append(files, {}, seen):
+            in_iceberg.tend(clock.now())
             return
         in_iceberg.take_away(files)

@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
 from fairlead.model.reading import json_reader
+from fairlead.pipeline import durable
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import EDITION, BuildPlan, Built, last_build
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import FolderJob, digest
 from fairlead.pipeline.jobs.layers import Build
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.parts import dates_of, hours_of

@@ -8,9 +8,9 @@ from typing import Any
 from fairlead.clock import Clock
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline import durable
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reading.frames import Files, Frames, files_of
 from fairlead.pipeline.report.data import Selection, gather

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlead.pipeline import durable
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.lake.table import DAY, HOUR, LakeTable

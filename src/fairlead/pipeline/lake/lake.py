@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline import durable
 from fairlead.pipeline.extra import need
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.schema import Table
 from fairlead.urls import shown_url

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.model.reading import json_reader
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 
 _FOLDER = "_leases"
 

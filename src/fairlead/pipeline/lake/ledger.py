@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.ports.history import Position

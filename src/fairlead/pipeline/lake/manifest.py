@@ -19,8 +19,8 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.model.reading import json_reader
+from fairlead.pipeline import durable
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 KEPT_SECONDS = 600.0

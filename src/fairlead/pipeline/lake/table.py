@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlead.clock import MICROS
+from fairlead.pipeline import durable
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.footer import checked_rows
 from fairlead.pipeline.lake.leases import live
 from fairlead.pipeline.lake.manifest import Manifest, Manifests, TablePart

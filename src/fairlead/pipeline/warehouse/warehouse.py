@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
