@@ -8,6 +8,7 @@ from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
@@ -38,6 +39,7 @@ TABLES: tuple[Table, ...] = (
     REPLAY_WAITS,
     INCIDENTS,
     CAPACITY,
+    FORGOTTEN,
     RUNS,
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -53,6 +54,10 @@ _MANY = 60
 """Snapshots that are worth a commit to forget them."""
 
 CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
+
+FORGOTTEN_BEFORE = "fairlead.forgotten.before"
+"""Property of a bronze table: the first day of which no row was forgotten, as 2026-11-21. Builds
+make nothing of the days before it."""
 
 Moves = Mapping[str, str | None]
 """New positions by cursor; None removes the cursor."""
@@ -136,10 +141,16 @@ class WarehouseTable:
             if self._commit(seen, _nothing, changes):
                 return True
 
-    def replace(self, parts: Collection[str], written: Sequence[Written], seen: TableState) -> bool:
-        """Replace whole partitions by these files in one commit. Return False, and change nothing,
-        if another writer has changed the table since the state `seen`. Raise BrokenLake for a file
-        of another partition."""
+    def replace(
+        self,
+        parts: Collection[str],
+        written: Sequence[Written],
+        seen: TableState,
+        properties: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> bool:
+        """Replace whole partitions by these files, and set properties, in one commit. Return False,
+        and change nothing, if another writer has changed the table since the state `seen`. Raise
+        BrokenLake for a file of another partition."""
         names = set(parts)
         for each in written:
             if part_name(self.table, each.number) not in names:
@@ -166,7 +177,7 @@ class WarehouseTable:
                 for each in written:
                     both.append_data_file(data_files.as_data_file(stored, each))
 
-        return self._commit(seen, change, {})
+        return self._commit(seen, change, properties)
 
     def take_away(self, written: Iterable[Written]) -> None:
         """Remove files of a refused commit. Remove them at once, because they may contain rows of
@@ -238,8 +249,17 @@ class WarehouseTable:
 
     def changed(self, since: int, until: int | None = None) -> set[str] | None:
         """Return the partitions whose files differ between the snapshots `since` and `until`
-        (default: the present one), or None if `since` is gone. A compaction (a snapshot of the kind
-        `replace`) changes no partition while the snapshots in between exist."""
+        (default: the present one), or None if `since` is gone. Forgotten days are left out. A
+        compaction (a snapshot of the kind `replace`) changes no partition while the snapshots in
+        between exist."""
+        found = self._changed(since, until)
+        if found is None:
+            return None
+        stored = self._load()
+        first = "" if stored is None else stored.properties.get(FORGOTTEN_BEFORE, "")
+        return {part for part in found if part >= first}
+
+    def _changed(self, since: int, until: int | None) -> set[str] | None:
         stored = self._load()
         before = None if stored is None else stored.metadata.snapshot_by_id(since)
         if stored is None or before is None:
