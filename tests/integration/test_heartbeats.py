@@ -12,9 +12,9 @@ import pytest
 from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.pipeline.alerts import heartbeats as module
-from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
-from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
+from fairlead.pipeline.incidents import heartbeats as module
+from fairlead.pipeline.incidents.heartbeat import Heartbeat, decode, encode
+from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 from fairlead.ports.history import START, Position
 from fairlead.testing import running, settled
 

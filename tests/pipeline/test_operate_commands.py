@@ -13,9 +13,12 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import put
+from tests.pipeline.warehouses import export
 
 runner = CliRunner()
 
@@ -50,7 +53,12 @@ def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Lake) -> Non
     assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
 
 
-def test_incidents_are_printed_as_a_table_or_json(lake: Lake) -> None:
+def test_incidents_are_printed_as_a_table_or_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
+    warehouse = Warehouse(Location.of(tmp_path / "lake"))
+    export(warehouse, BACKLOG, [waited(minute, "b") for minute in range(6)], "1")
     assert "stall" in ran("incidents") and "1 incidents" in ran("incidents")
     [incident] = json.loads(ran("incidents", "--json"))
     assert (incident["kind"], incident["queue"], incident["keys_hit"]) == ("stall", "q", 1)

@@ -21,11 +21,12 @@ pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from fairlead.pipeline import build_plan
-from fairlead.pipeline.alerts import heartbeat
-from fairlead.pipeline.alerts.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.alerts.webhook import Deliveries, Notice, Waiting, load
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
+from fairlead.pipeline.incidents import heartbeat
+from fairlead.pipeline.incidents.key_minutes import KeyMinutes
+from fairlead.pipeline.incidents.watch import Rules, Watched, observe
 from fairlead.pipeline.jobs import backfill
 from fairlead.pipeline.jobs.alerts import notice_of
 from fairlead.pipeline.lake import leases, manifest

@@ -36,8 +36,11 @@ class SmallTables:
 
     def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
         """Return the rows of these partitions. Raise BrokenLake for a missing file."""
+        import pyarrow as pa
+
         here, snapshot = self._warehouse.table(table), self._snapshot(table)
-        return here.load(parts, columns, snapshot=snapshot)
+        schema = pa.schema([table.arrow().field(name) for name in columns])
+        return here.load(parts, columns, snapshot=snapshot).cast(schema)
 
     def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
         """Replace these partitions of a table that no build makes by `rows` at once. Raise

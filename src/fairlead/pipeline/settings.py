@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.watch import Rules
+from fairlead.pipeline.incidents.watch import Rules
 
 WORKER_DAY_US = 86_400 * 1_000_000
 _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.pipeline.alerts.heartbeat import encode
-from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
+from fairlead.pipeline.incidents.heartbeat import encode
+from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 from fairlead.pipeline.stream.sender import Sender
 from fairlead.pipeline.stream.topic import RESPONSE_SECONDS
 from fairlead.ports.statements import Row

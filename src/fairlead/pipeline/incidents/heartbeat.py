@@ -1,5 +1,5 @@
-"""The heartbeat of a queue, which a relay sends: its state at an instant, and its changes since the
-previous heartbeat."""
+"""The heartbeat of a queue: its state at an instant, and its changes since the previous heartbeat.
+A relay sends heartbeats; workers and the job `incidents` make them for themselves."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     up: Micros = 0
     """Microseconds since the relay started, by a clock that is never set: the order of a relay's
     heartbeats and the time between them. 0: the relay has an earlier version."""
+    starved: list[str] = []
+    """Fairness keys that got less than their share; only tables show them."""
 
 
 def encode(heartbeat: Heartbeat) -> bytes:

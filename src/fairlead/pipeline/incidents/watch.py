@@ -1,4 +1,8 @@
-"""The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
+"""The detector of incidents: the state of one watched queue, and the alerts that its heartbeats
+raise and end. Pure.
+
+Workers and `fairlead pipeline alerts` feed it with heartbeats of seconds, while things happen;
+`fairlead pipeline incidents` with heartbeats of whole minutes, from the tables (`over_history`).
 
 - stall: tasks wait, and no run has begun or ended for `stall_seconds`, or for `standstill_seconds`
   if a task runs. Over when a run begins or ends, no task waits, or the queue is paused.
@@ -10,6 +14,7 @@
 - stuck: a task runs longer than its `max_stuck`. Over when no such task is left.
 - node loss: the heartbeat of a node is overdue, or runs of it were lost. Over after `quiet_seconds`
   without either.
+- starved: a key got less than its share (in heartbeats from tables). Over after `quiet_seconds`.
 
 Floods are reported only after the first `warm_up_seconds`, in which the means of the keys are
 measured.
@@ -22,22 +27,23 @@ heartbeat arrived is not known: that time counts for nothing, and the arrivals i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.incidents.detect import ALL, MINUTE_US, KeyMinutes
+from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.pipeline.incidents.key_minutes import MINUTE, KeyMinutes, Keys
 
-MINUTE = MINUTE_US
+ALL = "*"
+"""Subject of an alert about a whole queue."""
 INTERVAL = 10 * MICROS
 """Length of the intervals by which the last minute is counted, in microseconds."""
 OTHER_RELAY_HEARTBEATS = 5
 """Heartbeats of another relay, without one of the present relay among them, after which the other
 one replaces it."""
 GAP = MINUTE
-"""Time between two heartbeats, in microseconds, from which on the time between them is unknown."""
+"""Longest time between two heartbeats, in microseconds, that is known."""
 PAUSE = round(HEARTBEAT_SECONDS * MICROS)
 """Microseconds of watched time that an unknown time counts."""
 MOST_GAPS = 10
@@ -100,16 +106,6 @@ class Alert(msgspec.Struct, frozen=True):
     is_over: bool = False
     tasks: int = 0
     """Tasks or runs counted for the problem so far."""
-
-
-class Keys(Protocol):
-    """Storage for the minutes of keys."""
-
-    def get(self, key: str) -> KeyMinutes | None:
-        """Return the minutes of a key; None if there are none."""
-
-    def put(self, key: str, minutes: KeyMinutes) -> None:
-        """Store the minutes of a key."""
 
 
 class Open(msgspec.Struct):
@@ -182,12 +178,12 @@ def observe(
             watched.others += 1
             if watched.others <= OTHER_RELAY_HEARTBEATS:
                 continue
-            watched.relay, passed = heartbeat.relay, GAP
+            watched.relay, passed = heartbeat.relay, GAP + 1
         elif up > watched.up:
             passed = up - watched.up if watched.up else 0
         else:
             continue
-        if passed >= GAP:
+        if passed > GAP:
             passed, heartbeat = PAUSE, msgspec.structs.replace(heartbeat, arrived=0, keys={})
             watched.gaps = [*watched.gaps, (watched.last, watched.last_seen)][-MOST_GAPS:]
         at = watched.last + passed if watched.last else max(watched.since, heartbeat.at)
@@ -225,6 +221,8 @@ class _Evaluation:
             self._show("stuck", ALL, at, 0)  # not counted: the alert stays open
         for node in {*heartbeat.lost, *heartbeat.silent}:
             self._show("node loss", node, at, heartbeat.lost.get(node, 0))
+        for key in heartbeat.starved:
+            self._show("starved", key, at, 0)
         return [*self._raised(), *self._ended()]
 
     def _instant(self, time: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
 from fairlead.ports.sql_store import SqlStore
