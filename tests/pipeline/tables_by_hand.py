@@ -12,6 +12,7 @@ import pyarrow as pa
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 
 _PLAIN: dict[str, Any] = {
@@ -37,13 +38,19 @@ def row(table: Table, **fields: Any) -> dict[str, Any]:
 
 
 def put(
-    lake: Lake,
+    lake: Lake | Warehouse,
     table: Table,
     rows: Sequence[Mapping[str, Any]],
     name: str = "by-hand",
     now: int | None = None,
 ) -> None:
     """Add the rows to the table, in files of this name."""
+    if isinstance(lake, Warehouse):
+        in_iceberg = lake.table(table)
+        seen = in_iceberg.state()
+        data = pa.Table.from_pylist([dict(r) for r in rows], table.arrow())
+        assert in_iceberg.append(in_iceberg.write(data, name, seen), {}, seen)
+        return
     here = lake.table(table)
     written = here.write(
         pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet"

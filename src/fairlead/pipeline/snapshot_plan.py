@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Operation, ancestors_of
-
 from fairlead.pipeline.build_plan import EDITION, BuildPlan, Built, plan_of
 from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import Build
+from fairlead.pipeline.warehouse.builds import Build, last_export
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse_tables import SOURCES, WarehouseTables
 
@@ -62,15 +59,6 @@ def parts_of(files: Iterable[TableFile]) -> dict[str, TablePart]:
         )
         for name, each in found.items()
     }
-
-
-def last_export(stored: IcebergTable) -> int:
-    """Return the instant of the newest snapshot that is no compaction, in microseconds. Every round
-    of the exporter makes a snapshot, also one without rows."""
-    for snapshot in ancestors_of(stored.current_snapshot(), stored.metadata):
-        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-            return snapshot.timestamp_ms * 1000
-    return 0
 
 
 def _span(files: list[TableFile]) -> dict[str, tuple[int, int]]:

@@ -62,7 +62,7 @@ def history_of(url: str | None) -> Any:
 
 
 def exporter_of(
-    url: str | None, lake: Lake, attempts: Attempts = "unless streamed"
+    url: str | None, lake: Lake | Warehouse, attempts: Attempts = "unless streamed"
 ) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
     without a history, or one that no stream reads if `attempts` is about a stream."""

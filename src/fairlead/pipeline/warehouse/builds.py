@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.snapshots import Operation, ancestors_of
 
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
@@ -152,6 +152,15 @@ class Builds:
                 continue
             return True
         raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
+
+
+def last_export(stored: IcebergTable) -> int:
+    """Return the instant of the newest snapshot that is no compaction, in microseconds. Every round
+    of the exporter makes a snapshot, also one without rows."""
+    for snapshot in ancestors_of(stored.current_snapshot(), stored.metadata):
+        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            return snapshot.timestamp_ms * 1000
+    return 0
 
 
 def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:

@@ -190,11 +190,15 @@ class WarehouseTable:
     # reading --------------------------------------------------------------------------------------
 
     def files(
-        self, parts: Collection[str] | None = None, snapshot: int | None = None
+        self,
+        parts: Collection[str] | None = None,
+        snapshot: int | None = None,
+        seen: TableState | None = None,
     ) -> list[TableFile]:
         """Return the files of these partitions (default: all) in a snapshot (default: the present
-        one). Raise BrokenLake if the snapshot is gone."""
-        stored = self._load()
+        one), with the metadata of `seen` if it is given. Raise BrokenLake if the snapshot is
+        gone."""
+        stored = self._load() if seen is None else seen.stored
         if stored is None:
             return []
         return self._files(stored, parts, snapshot)
