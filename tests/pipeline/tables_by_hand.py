@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
@@ -38,33 +37,24 @@ def row(table: Table, **fields: Any) -> dict[str, Any]:
 
 
 def put(
-    lake: Lake | Warehouse,
-    table: Table,
-    rows: Sequence[Mapping[str, Any]],
-    name: str = "by-hand",
-    now: int | None = None,
+    lake: Warehouse, table: Table, rows: Sequence[Mapping[str, Any]], name: str = "by-hand"
 ) -> None:
-    """Add the rows to the table, in files of this name."""
-    if isinstance(lake, Warehouse):
-        in_iceberg = lake.table(table)
-        seen = in_iceberg.state()
-        data = pa.Table.from_pylist([dict(r) for r in rows], table.arrow())
-        assert in_iceberg.append(in_iceberg.write(data, name, seen), {}, seen)
-        return
+    """Add the rows to the table, in files whose names begin with this name."""
     here = lake.table(table)
-    written = here.write(
-        pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet"
-    )
-    changed = round(T0.timestamp() * 1e6) if now is None else now
-    assert here.append(written, {}, changed) is not None
+    data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
+    while True:
+        seen = here.state()
+        written = here.write(data, name, seen)
+        if here.append(written, {}, seen):
+            return
+        here.take_away(written)
 
 
-def rows_of(lake: Lake, table: Table, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def rows_of(
+    lake: Warehouse, table: Table, parts: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """Return the rows of a table of the lake, of all or of the given partitions."""
-    here = lake.table(table)
-    manifest = here.manifests.newest()
-    here.check(manifest)
-    return here.load(manifest, parts).to_pylist()
+    return list(lake.table(table).load(parts).to_pylist())
 
 
 def micros(instant: datetime) -> int:

@@ -40,9 +40,9 @@ class LakeExporter(Protocol):
         """Raise ConfigurationError when a library is missing. Called when an application declares a
         lake."""
 
-    def poller(self, folder: str, context: PollerContext) -> Poller:
-        """Return the poller for the lake in this folder. Raises ConfigurationError for a folder
-        that cannot be used, NotSupported for a store that has no history."""
+    def poller(self, lake: str, context: PollerContext) -> Poller:
+        """Return the poller for the lake in this folder or at this URL. Raises ConfigurationError
+        for a lake that cannot be used, NotSupported for a store that has no history."""
 
 
 def check_lake() -> None:

@@ -32,10 +32,11 @@ class LakeExport:
 
         require()
 
-    def poller(self, folder: str, context: PollerContext) -> Poller:
+    def poller(self, lake: str, context: PollerContext) -> Poller:
+        from fairlead.config import catalog_of
         from fairlead.pipeline.exporter_poller import polled_exporter
 
-        exporter = polled_exporter(context.store, folder, context.clock)
+        exporter = polled_exporter(context.store, lake, catalog_of(), context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

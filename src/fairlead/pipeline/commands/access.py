@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.export import Attempts, Exporter
     from fairlead.pipeline.export_runs import RunExporter
-    from fairlead.pipeline.in_memory import SmallTables
     from fairlead.pipeline.jobs.build import FolderJob, JobContext
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -62,7 +61,7 @@ def history_of(url: str | None) -> Any:
 
 
 def exporter_of(
-    url: str | None, lake: Lake | Warehouse, attempts: Attempts = "unless streamed"
+    url: str | None, lake: Warehouse, attempts: Attempts = "unless streamed"
 ) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
     without a history, or one that no stream reads if `attempts` is about a stream."""
@@ -98,18 +97,6 @@ def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Ite
         yield spark
     finally:
         spark.stop()
-
-
-def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
-    """Return the tables whose rows fit into memory: in the lake's folder, or in a catalog of this
-    Spark session."""
-    from fairlead.pipeline.in_memory import CatalogRows, LakeRows
-
-    if catalog is None:
-        return LakeRows(lake, SYSTEM_CLOCK)
-    from fairlead.pipeline.tables import lake_tables
-
-    return CatalogRows(spark, lake_tables(spark, lake, catalog, SYSTEM_CLOCK))
 
 
 @contextmanager
@@ -153,11 +140,3 @@ def catalog_of(tables: FolderTableOptions) -> Iterator[tuple[Any, str] | None]:
         return
     with session_of(tables.spark) as spark:
         yield spark, tables.catalog
-
-
-@contextmanager
-def small_tables_of(lake: Lake, tables: FolderTableOptions) -> Iterator[SmallTables]:
-    """Open the tables whose rows fit into memory; Spark is started only to reach a catalog."""
-    with catalog_of(tables) as reached:
-        spark, catalog = reached or (None, None)
-        yield small_tables(lake, spark, catalog)

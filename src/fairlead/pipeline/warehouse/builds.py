@@ -61,6 +61,9 @@ class Build(msgspec.Struct, frozen=True):
     """Snapshot of each built table, by the table's name."""
     sources: dict[str, int] = {}
     """Snapshot of each bronze table from which the build was made."""
+    again: list[str] = []
+    """Hours that the next build makes again although bronze has not changed since these
+    snapshots."""
     edition: int = 0
     settings: str = ""
     """Digest of the settings that change the tables."""

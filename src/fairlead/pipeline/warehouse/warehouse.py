@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from functools import cached_property
 
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -13,6 +15,7 @@ from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import durable
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.durable_io import DurableFileIO
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
@@ -104,6 +107,23 @@ class Warehouse:
     def has_rows(self, table: Table) -> bool:
         """Return whether a table has rows."""
         return bool(self.table(table).files())
+
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the path (below the lake) and the content of each file of the lake, listed or not;
+        without a catalog that lies elsewhere. Raise StoreUnavailable."""
+        io = DurableFileIO(self.location.pyiceberg())
+        scheme, netloc, folder = io.parse_location(self.location.lake, io.properties)
+        files = io.fs_by_scheme(scheme, netloc)
+        with catalog_errors(self.location):
+            for info in files.get_file_info(FileSelector(folder, recursive=True)):
+                if info.type != FileType.File:
+                    continue
+                try:
+                    with files.open_input_stream(info.path, compression=None) as stream:
+                        content = stream.read()
+                except FileNotFoundError:
+                    continue  # removed meanwhile
+                yield info.path.removeprefix(folder).lstrip("/"), content
 
     @property
     def reader(self) -> str:

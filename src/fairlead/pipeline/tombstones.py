@@ -6,26 +6,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.warehouse.table import ERASED, TableState, WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class WithIdentity(Protocol):
-    """A lake of either format."""
-
-    @property
-    def identity(self) -> str:
-        """Identity of the lake."""
-
-
-def tombstone(lake: WithIdentity, key: str) -> str:
+def tombstone(lake: Warehouse, key: str) -> str:
     """Return a digest of the key, different in each lake. An owner of the lake who guesses a key
     can check it, but cannot list the keys."""
     return hmac.new(
@@ -33,34 +23,28 @@ def tombstone(lake: WithIdentity, key: str) -> str:
     ).hexdigest()
 
 
-def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
+def bury(table: WarehouseTable, stones: Collection[str]) -> None:
     """Refuse rows of these keys from now on. An export that has already begun is refused, and
     repeats its work."""
 
-    def change(before: Manifest) -> Manifest | None:
-        if set(stones) <= set(before.erased):
-            return None
-        return msgspec.structs.replace(before, erased=sorted({*before.erased, *stones}))
+    def change(before: TableState) -> dict[str, str | None] | None:
+        missing = set(stones) - set(before.erased)
+        return {ERASED + stone: "1" for stone in missing} or None
 
-    table.manifests.update(change, now)
+    table.update(change)
 
 
-def readmit(table: LakeTable, stones: Collection[str], now: int) -> bool:
+def readmit(table: WarehouseTable, stones: Collection[str]) -> bool:
     """Accept rows of these keys in later exports; return False when none of them was erased."""
 
-    def change(before: Manifest) -> Manifest | None:
-        if not set(stones) & set(before.erased):
-            return None
-        return msgspec.structs.replace(
-            before, erased=[stone for stone in before.erased if stone not in stones]
-        )
+    def change(before: TableState) -> dict[str, str | None] | None:
+        known = set(stones) & set(before.erased)
+        return {ERASED + stone: None for stone in known} or None
 
-    return table.manifests.update(change, now) is not None
+    return table.update(change)
 
 
-def parted(
-    lake: WithIdentity, rows: pa.Table, stones: Collection[str]
-) -> tuple[pa.Table, pa.Table]:
+def parted(lake: Warehouse, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:
     """Return the rows (with a `fairness_key`) to keep, and those of erased keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
