@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
 from tests.pipeline.frames import T0
@@ -21,6 +23,18 @@ def jars(on_s3: bool = False) -> list[Any]:
         return [iceberg.jar(), *iceberg.catalog_jars(), *([iceberg.aws_jar()] if on_s3 else [])]
     except (MissingProgram, RuntimeError) as missing:
         pytest.skip(str(missing).splitlines()[0])
+
+
+def lake_in(folder: Path | str) -> Warehouse:
+    """Return the lake in this folder, with its catalog there."""
+    return Warehouse(Location.of(folder))
+
+
+def root_of(lake: Warehouse) -> Path:
+    """Return the folder of a lake."""
+    folder = lake.location.folder
+    assert folder is not None
+    return folder
 
 
 def shift() -> timedelta:
