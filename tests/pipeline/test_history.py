@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from fairlead.pipeline.erase.warehouse import erase_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,6 @@ from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.erase.wanted import Wanted
-from fairlead.pipeline.erase.warehouse import erase_from
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.history import History

@@ -17,6 +17,7 @@ import boto3
 import duckdb
 import pyarrow as pa
 import pytest
+from fairlead.pipeline.erase.warehouse import erase_from
 from typer.testing import CliRunner
 
 import fairlead.pipeline
@@ -30,7 +31,6 @@ from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.wanted import Wanted
-from fairlead.pipeline.erase.warehouse import erase_from
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.object_files import ObjectFiles
