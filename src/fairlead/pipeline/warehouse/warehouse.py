@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 
 from pyarrow.fs import FileSelector, FileType
@@ -19,6 +20,9 @@ from fairlead.pipeline.warehouse.durable_io import DurableFileIO
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
+
+_OLD = "_lake"
+"""File in the folder of each lake of 0.1."""
 
 _IDENTITY, _HASHED = "fairlead.identity", "fairlead.hashed"
 
@@ -41,6 +45,8 @@ class Warehouse:
         )
         file = location.catalog_file
         if file is not None and not file.exists():
+            if location.folder is not None and (location.folder / _OLD).exists():
+                cls(location)
             raise missing
         found = cls(location)
         with catalog_errors(location):
@@ -85,6 +91,16 @@ class Warehouse:
                 )
                 found = self.catalog.load_namespace_properties(NAMESPACE)[_IDENTITY]
         return str(found)
+
+    def take_identity(self, identity: str) -> None:
+        """Give a new lake the identity of the lake from which its rows come. Raise
+        ConfigurationError if it has another one, StoreUnavailable."""
+        with catalog_errors(self.location), suppress(NamespaceAlreadyExistsError, IntegrityError):
+            self.catalog.create_namespace(NAMESPACE, {_IDENTITY: identity})
+        if self.identity != identity:
+            raise ConfigurationError(
+                f"lake {self.shown} has its own identity already: give a new one with --lake"
+            )
 
     @property
     def shown(self) -> str:
@@ -145,6 +161,11 @@ class Warehouse:
         folder, file = self.location.folder, self.location.catalog_file
         try:
             if folder is not None:
+                if (folder / _OLD).exists():
+                    raise ConfigurationError(
+                        f"lake {folder} is one of Fairlead 0.1: move it into a new lake with"
+                        " `fairlead pipeline migrate-lake`"
+                    )
                 durable.folder(folder)
                 check_folder("lake", folder / NAMESPACE)
             if file is not None:
