@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import stat
@@ -66,18 +65,6 @@ def read_rows(folder: Path) -> None:
     SqliteScan(options).plan()
 
 
-def open_warehouse(folder: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra pipeline")
-    from fairlead.pipeline.iceberg import check_warehouse
-
-    check_warehouse("s3://bucket/warehouse", "hive")
-    check_warehouse("name", "rest")
-    check_warehouse(None, None)
-    check_warehouse(f"file://{folder}", "hive")
-    with contextlib.chdir(folder.parent):
-        check_warehouse(folder.name, "hadoop")
-
-
 def keep_checkpoint(folder: Path) -> None:
     """Start `pipeline alerts` and `ingest --stream`, which end at once without Kafka."""
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
@@ -97,7 +84,6 @@ USES: list[Callable[[Path], None]] = [
     open_lake,
     write_page,
     read_rows,
-    open_warehouse,
     keep_checkpoint,
 ]
 

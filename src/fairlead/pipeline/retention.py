@@ -78,7 +78,7 @@ def _drop_before(
         _summarise(warehouse, table, seen, gone, batch)
         first = max(before.isoformat(), seen.properties.get(FORGOTTEN_BEFORE, ""))
         news = {FORGOTTEN_BEFORE: first, _BATCH: batch}
-        if here.replace({file.part for file in gone}, [], seen, news):
+        if here.replace({file.part for file in gone}, [], seen, news, "retention"):
             return gone
 
 

@@ -11,15 +11,14 @@ from fairlead.config import Settings, lake_of
 from fairlead.config import catalog_of as configured_catalog
 from fairlead.connect import any_task_store, task_store
 from fairlead.errors import ConfigurationError, NotSupported
-from fairlead.pipeline.commands.options import FolderTableOptions, SparkOptions, TableOptions
+from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 from fairlead.urls import hide_urls, shown_url
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.export import Attempts, Exporter
     from fairlead.pipeline.export_runs import RunExporter
-    from fairlead.pipeline.jobs.build import FolderJob, JobContext
-    from fairlead.pipeline.lake.lake import Lake
+    from fairlead.pipeline.jobs.build import JobContext
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
@@ -44,13 +43,6 @@ def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
     return Warehouse.existing(Location.of(lake_of(lake) or "lake", configured_catalog(catalog)))
-
-
-def lake_in(folder: str | None) -> Lake:
-    """Return the lake in this folder, in the configured one, or in ./lake."""
-    from fairlead.pipeline.lake.lake import Lake
-
-    return Lake(lake_of(folder) or "lake")
 
 
 def history_of(url: str | None) -> Any:
@@ -109,15 +101,6 @@ def job_on(options: TableOptions) -> Iterator[JobContext]:
         yield JobContext(spark, warehouse, SYSTEM_CLOCK)
 
 
-@contextmanager
-def folder_job_on(lake: Lake, tables: FolderTableOptions) -> Iterator[FolderJob]:
-    """Start the Spark session of a job on a lake of 0.1."""
-    with session_of(tables.spark) as spark:
-        from fairlead.pipeline.jobs.build import FolderJob
-
-        yield FolderJob(spark, lake, tables.catalog, SYSTEM_CLOCK)
-
-
 def kafka_at(url: str) -> KafkaEndpoint:
     """Return the endpoint of a `kafka://` URL. Raise ConfigurationError for a wrong URL, or when
     the client is missing."""
@@ -130,13 +113,3 @@ def kafka_at(url: str) -> KafkaEndpoint:
             f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
         ) from error
     return KafkaEndpoint.of(url)
-
-
-@contextmanager
-def catalog_of(tables: FolderTableOptions) -> Iterator[tuple[Any, str] | None]:
-    """Open the Spark session that reaches the catalog of the options, if they name one."""
-    if tables.catalog is None:
-        yield None
-        return
-    with session_of(tables.spark) as spark:
-        yield spark, tables.catalog

@@ -12,21 +12,6 @@ from fairlead.cli.parameters import CommandOptions
 from fairlead.pipeline.commands.output import instant_of
 
 Url = Annotated[str | None, typer.Option(help="URL of the store; default: the configured one.")]
-LakeFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--lake",
-        help="Folder of the lake; default: FAIRLEAD_LAKE, then ./lake.",
-        envvar="FAIRLEAD_LAKE",
-    ),
-]
-FolderCatalog = Annotated[
-    str | None,
-    typer.Option(
-        "--catalog",
-        help="Iceberg catalog and namespace, as in lake.fairlead; default: Parquet.",
-    ),
-]
 Lake = Annotated[
     str | None,
     typer.Option(
@@ -95,14 +80,6 @@ class TableOptions(CommandOptions, frozen=True, kw_only=True):
     lake: Lake = None
     spark: SparkOptions
     catalog: Catalog = None
-
-
-class FolderTableOptions(CommandOptions, frozen=True, kw_only=True):
-    """The tables of a job, and the Spark session that reads and writes them."""
-
-    lake: LakeFolder = None
-    spark: SparkOptions
-    catalog: FolderCatalog = None
 
 
 class PeriodOptions(CommandOptions, frozen=True, kw_only=True):

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.snapshots import ancestors_of
 
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
+from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, housekeeping_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -44,9 +45,6 @@ BUILDS = Table(
 
 PUBLISHED = "published"
 """Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
-
-BRANCH = "build_"
-"""Beginning of the name of a branch to which one job writes."""
 
 _NEWEST = "newest"
 _ATTEMPTS = 20
@@ -158,11 +156,12 @@ class Builds:
 
 
 def last_export(stored: IcebergTable) -> int:
-    """Return the instant of the newest snapshot that is no compaction, in microseconds. Every round
-    of the exporter makes a snapshot, also one without rows."""
+    """Return the instant up to which a bronze table has the history, in microseconds: the one that
+    the newest snapshot of an exporter notes, else that of its commit."""
     for snapshot in ancestors_of(stored.current_snapshot(), stored.metadata):
-        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-            return snapshot.timestamp_ms * 1000
+        if housekeeping_of(snapshot) is None:
+            noted = None if snapshot.summary is None else snapshot.summary.get(KNOWN_UNTIL)
+            return snapshot.timestamp_ms * 1000 if noted is None else int(noted)
     return 0
 
 
