@@ -35,10 +35,9 @@ class HeartbeatSender:
         self._partitions = 0
 
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
-        """Add the attempts, and send the heartbeats that are due. Raise StoreUnavailable."""
+        """Send the heartbeats that are due. Raise StoreUnavailable."""
         if not self._partitions:
             self._partitions = make_heartbeats_topic(self._endpoint)
-        self._heartbeats.add(attempts)
         for heartbeat in self._heartbeats.read():
             sender.send(
                 self._endpoint.heartbeats,

@@ -1,5 +1,5 @@
-"""The heartbeats of the queues of a store: a relay reads the state of each queue every few seconds
-and sends it, so that alerts notice what waits and what has stopped."""
+"""The heartbeats of the queues of a store: a relay or an elected worker reads the state of each
+queue every few seconds, so that the detector notices what waits and what has stopped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.ports.cluster_state import QueueSettings
-from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
+from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Row
 
 PAGE, PAGES = 20_000, 10
 """Most submitted tasks in one page, and most pages in one heartbeat. The next heartbeat counts the
@@ -27,9 +26,16 @@ MOST_KEYS = 1000
 WAITS_US = 500_000
 """Least age of a ready task, in microseconds, to be reported as waiting."""
 
+ENDED = 50_000
+"""Maximum number of ended runs that one heartbeat counts. The next heartbeat counts the rest."""
+
+BACK = 5000
+"""Transactions (on SQLite: runs) before the first heartbeat whose runs count too, so that a
+successor sees what happened after the death of its predecessor."""
+
 OLD_US = 60_000_000
-"""Age of an ended run, in microseconds, above which it counts as done whatever its outcome. A relay
-that is late reads old runs, which must not count as present failures or losses."""
+"""Age of an ended run, in microseconds, above which it does not count: after an outage, old runs
+must not count as present failures or losses."""
 
 RUNNING_EVERY = 10.0
 """Seconds between two counts of running tasks while no queue stands still."""
@@ -37,18 +43,6 @@ RUNNING_EVERY = 10.0
 _PAUSE_FACTOR = 10
 """Least pause after a count of running tasks, as a multiple of the time that the count took."""
 
-_QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
-    ATTEMPT_FIELDS.index(name)
-    for name in (
-        "queue",
-        "fairness_key",
-        "attempt",
-        "submitted_at",
-        "finished_at",
-        "outcome",
-        "node",
-    )
-)
 _POSITION, _AT, _OF_QUEUE, _OF_KEY = (
     SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
 )
@@ -67,11 +61,23 @@ class _Since:
 class StoreHeartbeats:
     """Heartbeats of one store. Calls block and must not run in several threads at once."""
 
-    def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        history: HistoryStore,
+        clock: Clock,
+        *,
+        every: float = HEARTBEAT_SECONDS,
+        most_bytes: int | None = None,
+    ) -> None:
+        """`every`: seconds between two heartbeats of a queue. `most_bytes`: see
+        `HistoryStore.running`; where it forbids a count, the running tasks are one."""
         self._store = store
         self._history = history
         self._read_now = history.database.read_now
         self._clock = clock
+        self._every = every
+        self._most_bytes = most_bytes
         self._relay = uuid.uuid4().hex
         self._began = time.monotonic()
         self._ahead = 0
@@ -80,34 +86,18 @@ class StoreHeartbeats:
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
         self._counted_at = 0
-        """Instant at which the last counted task was submitted. `add` counts a task that was
-        submitted later when its first run ends."""
+        """Instant at which the last counted task was submitted. A task that was submitted later
+        counts when its first run ends."""
+        self._ended_until: Position | None = None
+        """Position up to which ended runs are counted."""
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")
         """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
 
-    def add(self, attempts: Sequence[Row]) -> None:
-        """Add ended runs: rows of ATTEMPT_FIELDS, each given once."""
-        old = self._clock.now() + self._ahead - OLD_US
-        for row in attempts:
-            since = self._since.setdefault(row[_QUEUE], _Since())
-            outcome = row[_OUTCOME]
-            if row[_FINISHED_AT] < old:
-                since.done += 1
-                continue
-            if outcome == "lost":
-                since.lost[str(row[_NODE])] += 1
-            elif outcome in ("done", "snoozed", "cancelled"):
-                since.done += 1
-            else:
-                since.failed += 1
-            if row[_ATTEMPT] <= 1 and row[_SUBMITTED_AT] > self._counted_at:
-                since.keys[row[_KEY]] += 1
-
     def read(self) -> list[Heartbeat]:
         """Return a heartbeat of each queue if heartbeats are due, else an empty list. Raise
-        StoreUnavailable and keep the added runs for the next call."""
+        StoreUnavailable and keep what was counted for the next call."""
         if time.monotonic() < self._next_at:
             return []
         ours = self._clock.now()
@@ -117,6 +107,7 @@ class StoreHeartbeats:
             self._store_id = self._read_now(self._history.store_id())
         if self._after is None:
             self._after, self._counted_at = self._read_now(self._history.newest_submitted(now)), now
+        self._count_ended(now)
         self._count_submitted(now)
         queues = self._read_now(self._store.queue_settings())
         waiting = self._read_now(self._store.oldest_ready())
@@ -126,7 +117,7 @@ class StoreHeartbeats:
         silent = self._silent(now)
         running = self._count_running(now, waiting.keys())
         since, self._since = self._since, {}
-        self._next_at = time.monotonic() + HEARTBEAT_SECONDS
+        self._next_at = time.monotonic() + self._every
         return [
             self._heartbeat(
                 queue,
@@ -171,6 +162,29 @@ class StoreHeartbeats:
             1 + round((time.monotonic() - self._began) * MICROS),
         )
 
+    def _count_ended(self, now: int) -> None:
+        xid, seq = self._read_now(self._history.horizon())
+        horizon = Position(xid, seq - 1)  # the horizon itself may be a later row
+        if self._ended_until is None:
+            back = (max(0, xid - BACK), 0) if xid else (0, max(0, seq - 1 - BACK))
+            self._ended_until = Position(*back)
+        if self._ended_until >= horizon:
+            return
+        after = self._ended_until
+        until = self._read_now(self._history.position_after(after, horizon, ENDED))
+        counted = self._history.ended(after, until, now - OLD_US, self._counted_at)
+        for each in self._read_now(counted):
+            since = self._since.setdefault(each.queue, _Since())
+            if each.outcome == "lost":
+                since.lost[each.node] += each.attempts
+            elif each.outcome in ("done", "snoozed", "cancelled"):
+                since.done += each.attempts
+            else:
+                since.failed += each.attempts
+            if each.firsts:
+                since.keys[each.fairness_key] += each.firsts
+        self._ended_until = until
+
     def _count_submitted(self, now: int) -> None:
         for _ in range(PAGES):
             assert self._after is not None
@@ -190,7 +204,9 @@ class StoreHeartbeats:
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
             return None
-        found = self._read_now(self._history.running(now))
+        found = self._read_now(self._history.running(now, self._most_bytes))
+        if found is None:
+            found = [Running(queue, "", 1, 0, 0) for queue in waiting]
         ended = time.monotonic()
         self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
         return found
