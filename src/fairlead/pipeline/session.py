@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
+_PACKAGES = "spark.jars.packages"
+"""Setting of Spark with the packages that it fetches from Maven."""
+
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """Options for throughput instead of short pauses. Java interprets methods above 8,000 bytes without
@@ -53,8 +56,9 @@ def session(
     """Return the active session, or a new one on `master` (default: the one of spark-submit, else
     local[*]), with the catalog of the lake if one is given.
 
-    Spark fetches the jars of Iceberg from Maven, unless `settings` name jars. Instants are in UTC,
-    and Arrow transfers data to Python. Raise ConfigurationError when PySpark or Java is missing.
+    Spark fetches the jars of Iceberg from Maven once, unless `settings` name jars. Instants are in
+    UTC, and Arrow transfers data to Python. Raise ConfigurationError when PySpark or Java is
+    missing.
     """
     from fairlead.pipeline.extra import need
 
@@ -107,8 +111,24 @@ def _catalog(warehouse: Warehouse | None, settings: Mapping[str, str]) -> dict[s
     """Return the settings for the catalog of the lake, without jars if others are named."""
     if warehouse is None:
         return {}
-    has_jars = not {"spark.jars", "spark.jars.packages"}.isdisjoint(settings)
     found = warehouse.location.spark()
-    return {
-        key: value for key, value in found.items() if key != "spark.jars.packages" or not has_jars
-    }
+    packages = found.pop(_PACKAGES)
+    if {"spark.jars", _PACKAGES}.isdisjoint(settings):
+        jars = [jar_of(package, Path.home()) for package in packages.split(",")]
+        if None in jars:
+            found[_PACKAGES] = packages
+        else:
+            found["spark.jars"] = ",".join(map(str, jars))
+    return found
+
+
+def jar_of(package: str, home: Path) -> Path | None:
+    """Return the jar of a package in the user's cache of Ivy or Maven, whose resolution Spark would
+    repeat, and print, at each start; None if Spark must fetch it."""
+    group, artifact, version = package.split(":")
+    in_maven = home / ".m2/repository" / Path(*group.split(".")) / artifact / version
+    places = [
+        *sorted(home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")),
+        in_maven / f"{artifact}-{version}.jar",
+    ]
+    return next((path for path in places if path.is_file()), None)
