@@ -33,7 +33,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
@@ -61,6 +60,9 @@ BRANCH = "build_"
 KNOWN_UNTIL = "fairlead.known"
 """Property of a snapshot of bronze: instant up to which it has the history, in microseconds.
 Without it, this is the instant of the commit."""
+
+_SWEPT = "fairlead.swept"
+"""Property: instant of the last sweep that `tend` made, in microseconds."""
 
 CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
 
@@ -381,18 +383,21 @@ class WarehouseTable:
             return sum(sweeping.remove(stored.io, path) for path in sorted(found - listed))
 
     def tend(self, now: int) -> None:
-        """Forget snapshots older than an hour, and remove files that no snapshot has listed for a
-        day, whenever 60 snapshots can be forgotten: hourly, with a commit a minute.
+        """Forget snapshots older than a day whenever 60 of them can be forgotten: hourly, with a
+        commit a minute. Once a day, remove files that no snapshot has listed for a day.
 
-        A snapshot whose files were replaced stays for a day, so that its readers can end.
+        A reader, such as a long build, thus has a day for its snapshot.
         """
-        stored = self._load()
-        old = (now - HOUR_US, now - DAY_US)
+        stored, old = self._load(), now - DAY_US
         if stored is None:
             return
-        if len(sweeping.expired(stored.metadata, *(at // 1000 for at in old))) >= _MANY:
-            self.expire(*old)
-            self.sweep(now - DAY_US)
+        if len(sweeping.expired(stored.metadata, old // 1000, old // 1000)) < _MANY:
+            return
+        self.expire(old)
+        if int(stored.properties.get(_SWEPT, 0)) <= old:
+            self.sweep(old)
+            while not self._commit(self.state(), _sweeping, {_SWEPT: str(now)}):
+                pass
 
     # one commit -----------------------------------------------------------------------------------
 
