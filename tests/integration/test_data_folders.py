@@ -47,9 +47,9 @@ def submit(folder: Path) -> None:
 
 def open_lake(folder: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
-    from fairlead.pipeline.lake.lake import Lake
+    from tests.pipeline.warehouses import lake_in
 
-    assert Lake(folder / "lake").identity
+    assert lake_in(folder / "lake").identity
 
 
 def write_page(folder: Path) -> None:
@@ -232,13 +232,13 @@ def test_a_command_says_it_in_one_line(folder: Path) -> None:
 def test_files_of_a_lake_have_the_mode_of_the_umask(folder: Path, umask: None, mask: int) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
     from fairlead.pipeline import durable
-    from fairlead.pipeline.lake.lake import Lake
-    from fairlead.pipeline.lake.manifest import Manifests
+    from fairlead.pipeline.bronze import ATTEMPTS
+    from tests.pipeline.warehouses import lake_in
 
     os.umask(mask)
-    lake = Lake(folder / "lake")
-    assert lake.identity
-    Manifests(lake.root / "attempts").update(lambda before: before, 5)
+    table = lake_in(folder / "lake").table(ATTEMPTS)
+    table.write(ATTEMPTS.arrow().empty_table(), "none")
+    assert table.append([], {"store": "1"}, table.state())
     durable.write(folder / "report.html", lambda path: path.write_text("page"))
     for path in folder.rglob("*"):
         whole = 0o777 if path.is_dir() else 0o666

@@ -15,8 +15,8 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.pipeline.incidents.key_minutes import KeysInMemory
 from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
-from fairlead.pipeline.lake.lake import Lake
 from tests.generate import Truth, write_lake
+from tests.pipeline.warehouses import lake_in
 
 STEP = round(HEARTBEAT_SECONDS * MICROS)
 SETTLED = STEP // 4
@@ -76,12 +76,11 @@ def heartbeats(
 
 def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
     """Return the alerts of all queues, and the number of attempts."""
-    lake = Lake(folder)
+    lake = lake_in(folder)
     write_lake(spark, lake, truth)
-    bronze = lake.table(ATTEMPTS)
     instants = ["submitted_at", "ready_at", "claimed_at", "finished_at"]
     names = ["queue", "fairness_key", "attempt", "outcome", *instants]
-    rows = bronze.load(bronze.manifests.newest(), columns=names).to_pylist()
+    rows = lake.table(ATTEMPTS).load(columns=names).to_pylist()
     for row in rows:
         row.update({name: row[name] and to_micros(row[name]) for name in instants})
     found: list[Alert] = []

@@ -41,9 +41,9 @@ from fairlead.pipeline.report.grids import LONGEST_TEXT
 from fairlead.pipeline.report.numbers import LONGEST_NAME, shortened
 from fairlead.pipeline.report.pictures.canvas import LONGEST_LABEL
 from fairlead.pipeline.runs import RUNS, last_runs
-from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
 from fairlead.pipeline.warehouse.location import Location
-from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
@@ -416,6 +416,35 @@ def test_unlisted_files_with_the_key_are_removed_too(lake: Warehouse) -> None:
     assert done.is_clean and not half.exists()
     assert not any(Path(each.path.removeprefix("file://")).exists() for each in left)
     assert files_with(root_of(lake), KEY) == []
+
+
+def test_branches_of_dead_builds_are_removed(lake: Warehouse) -> None:
+    stored = lake.catalog.load_table("fairlead.silver_tasks")
+    before = stored.current_snapshot()
+    assert before is not None
+    stored.manage_snapshots().create_branch(before.snapshot_id, f"{BRANCH}dead").commit()
+    stored.append(stored.scan().to_arrow(), branch=f"{BRANCH}dead")
+    assert erased(lake).is_clean and files_with(root_of(lake), KEY) == []
+    refs = lake.catalog.load_table("fairlead.silver_tasks").metadata.refs
+    assert set(refs) == {"main", PUBLISHED}
+
+
+def test_a_build_that_has_read_the_key_cannot_publish_after_the_erasure(lake: Warehouse) -> None:
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    erased(lake)
+    assert not builds.publish(before.after({}), seen, SYSTEM_CLOCK.now())
+    newest, _ = builds.newest()
+    assert newest.id != before.id and newest.snapshots.keys() == before.snapshots.keys()
+    builds.finish(newest)
+
+
+def test_a_lake_without_builds_has_its_bronze_erased(tmp_path: Path) -> None:
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    assert erased(lake).tables == {}
+    put(lake, ATTEMPTS, [attempt(fairness_key=KEY), attempt(fairness_key="b")])
+    assert erased(lake).tables[ATTEMPTS.name].rows == 1
+    assert files_with(root_of(lake), KEY) == [] and not Builds(lake).newest()[0].id
 
 
 def test_bounds_of_texts_in_manifests_count_as_the_key(lake: Warehouse) -> None:

@@ -86,15 +86,20 @@ def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
     if full and tables.forgotten_before:
         until = max(known_until(tables), *(p.micros_of(file.part) for file in files), 0)
         return plan_again(tables, p.hours_between(p.micros_of(tables.forgotten_before), until))
+    again = {hour for hour in before.again if hour >= tables.forgotten_before}
     if full:
-        attempts = {file.part for file in files}
+        attempts, again = {file.part for file in files}, set()
         events = {file.part for file in tables.files(EVENTS)}
+    elif again:
+        files = tables.files(ATTEMPTS, attempts | again)
+        attempts = {file.part for file in files}
+        events |= {file.part for file in tables.files(EVENTS, again)}
     return BuildPlan(
         full=full,
         files=files,
         changed_attempts=frozenset(attempts),
         changed_events=frozenset(events),
-        again=frozenset(),
+        again=frozenset(again),
         since=before.until,
         until=known_until(tables),
         first_day=tables.forgotten_before,

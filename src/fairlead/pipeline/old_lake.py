@@ -19,7 +19,9 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 _NAME = re.compile(r"^(\d{12})\.json$")
 
 
-class _Part(msgspec.Struct, frozen=True):
+class OldPart(msgspec.Struct, frozen=True):
+    """One partition of a table."""
+
     files: list[str]
     """Paths below the table's folder."""
     rows: int
@@ -30,7 +32,7 @@ class OldManifest(msgspec.Struct, frozen=True):
 
     number: int = 0
     schema_version: int = SCHEMA_VERSION
-    parts: dict[str, _Part] = {}
+    parts: dict[str, OldPart] = {}
     cursors: dict[str, str] = {}
     erased: list[str] = []
     """Tombstones of erased keys."""

@@ -30,7 +30,7 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,

@@ -171,6 +171,9 @@ class Warehouse:
             if file is not None:
                 durable.folder(file.parent)
                 check_folder("catalog", file)
+                if not file.exists():
+                    # SQLite itself gives a group no right to write.
+                    file.touch()
         except OSError as error:
             raise ConfigurationError(
                 f"lake {self.location.shown}: {error.strerror}; give a folder that can be written"

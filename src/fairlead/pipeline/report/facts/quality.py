@@ -11,7 +11,7 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.clock import to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake.parts import micros_of
+from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.reading.engine import quoted_name
 from fairlead.pipeline.runs import RUNS, Check
 from fairlead.pipeline.schema import Table
