@@ -551,7 +551,7 @@ def _week(lake: Warehouse, commits: int, kept: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("commits", "kept"), [(240, 120), pytest.param(4320, 1440, marks=FULL("a long run"))]
+    ("commits", "kept"), [(240, 120), pytest.param(2000, 1440, marks=FULL("a long run"))]
 )
 def test_metadata_of_a_commit_a_minute_stays_small(
     lake: Warehouse, commits: int, kept: int
