@@ -23,6 +23,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.build_plan import EDITION, plan
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -34,6 +35,7 @@ from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import ERASED, Wanted
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.hashing import hashed_key
+from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.jobs.erase import erase, readmit_key
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile
@@ -153,7 +155,9 @@ def lake(tmp_path: Path) -> Warehouse:
     }
     builds = Builds(lake)
     before, seen = builds.newest()
-    build = msgspec.structs.replace(before.after(built), sources=sources)
+    build = msgspec.structs.replace(
+        before.after(built), sources=sources, edition=EDITION, settings="s"
+    )
     assert builds.publish(build, seen, SYSTEM_CLOCK.now())
     builds.finish(build)
     return lake
@@ -296,6 +300,9 @@ def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Warehouse) 
         f"2026-{day}" for day in ("02-27", "02-28", "03-01", "03-02")
     }
     assert lake.table(ATTEMPTS).changed(build.sources[ATTEMPTS.name]) == set()
+    todo = plan(Snapshots(lake), "s", full=False)
+    assert not todo.full and todo.again == set(build.again)
+    assert todo.changed_attempts == {f"2026-03-02/{hour}" for hour in (10, 11, 12)}
 
 
 def test_the_record_of_an_erasure_does_not_reveal_the_key(lake: Warehouse) -> None:
