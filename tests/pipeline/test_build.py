@@ -27,6 +27,8 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.reading.history import History
+from fairlead.pipeline.reading.views import connect
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
@@ -39,7 +41,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
-from tests.pipeline.warehouses import export
+from tests.pipeline.warehouses import export, root_of
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
@@ -164,6 +166,35 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
     build(job, SETTINGS, full=True)
     assert_same_rows(found, made_in(job.warehouse))
+
+
+def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
+    job: JobContext,
+) -> None:
+    put(job.warehouse, batches(7))
+    build(job, SETTINGS)
+    expected, folder = made_in(job.warehouse), root_of(job.warehouse)
+    with connect(folder) as connection:
+        for table in (each for each in MADE if expected[each.name]):
+            found = connection.execute(f"SELECT * FROM {table.name}")
+            rows = [dict(zip(table.column_names, row, strict=True)) for row in found.fetchall()]
+            ordered = sorted(
+                map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
+            )
+            assert ordered == expected[table.name], table.name
+    services, history = expected["silver.service"], History(folder)
+    for by in ("queue", "tenant", "name"):
+        runs = history.runs(by=by).rows  # type: ignore[arg-type]
+        assert sum(r.started for r in runs) == sum(s["attempts_started"] for s in services)
+        assert sum(r.busy_us for r in runs) == sum(s["busy_us"] for s in services)
+    for row in history.waits(points=1).rows:
+        pickups = sum(
+            hist["n"]
+            for hist in expected["gold.latency_hist"]
+            if (hist["measure"], hist["fairness_key"], hist["queue"]) == ("pickup", "*", row.part)
+        )
+        assert row.n == pickups
+    assert history.as_of().history_until == Builds(job.warehouse).newest()[0].until
 
 
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(

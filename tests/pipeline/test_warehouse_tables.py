@@ -17,6 +17,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import PUBLISHED, Build
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import T0, attempt, frame
@@ -217,6 +218,22 @@ def test_a_job_reads_bronze_as_it_was_when_the_job_began(
     export(warehouse, ATTEMPTS, [attempt(task_id="b", finished_at=7200.0)], "2")
     assert ids(tables.read(ATTEMPTS), "task_id") == ["a"]
     assert tables.parts(ATTEMPTS) == ["2026-03-02/10"]
+
+
+def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
+    on_warehouse: SparkSession, warehouse: Warehouse
+) -> None:
+    export(warehouse, ATTEMPTS, [attempt(task_id="a")], "1")
+    tables, bronze = another(on_warehouse, warehouse), warehouse.table(ATTEMPTS)
+    tables.hold()
+    export(warehouse, ATTEMPTS, [attempt(task_id="b")], "2")
+    assert bronze.expire(SYSTEM_CLOCK.now() + 1_000_000) == 0
+    assert ids(tables.read(ATTEMPTS), "task_id") == ["a"]
+    read = tables.snapshot(ATTEMPTS)
+    assert read is not None
+    tables.publish_as(Build(sources={ATTEMPTS.name: read}))
+    stored = bronze.state().stored
+    assert stored is not None and stored.metadata.refs.keys() == {"main", PUBLISHED}
 
 
 def test_rows_of_a_wrong_clock_belong_to_the_first_partition(

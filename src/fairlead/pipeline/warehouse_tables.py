@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import Clock
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.schema import Table
@@ -66,6 +67,14 @@ class WarehouseTables(Snapshots):
             raise BrokenLake(first_line(error)) from error
         self._staged[table.name], added = self._builds.head(table, self._branch)
         return added
+
+    def hold(self) -> None:
+        """Keep the snapshots of bronze that this job reads, by a tag, while exporters forget old
+        ones. Publishing removes the tag, and `maintain` that of a dead job."""
+        for table in (ATTEMPTS, EVENTS):
+            snapshot = self.snapshot(table)
+            if snapshot is not None:
+                self._builds.hold(table, snapshot, self._branch)
 
     def publish(self) -> None:
         """Publish the replaced tables in one commit. Raise BrokenLake when another job has

@@ -81,6 +81,7 @@ def build(
         if todo.is_empty:
             run.state = NOTHING_TO_DO
             return run
+        tables.hold()
         _compute(job.spark, tables, todo, settings, run, on_rows)
         tables.publish_as(build_plan.facts(tables, todo, digest(settings)))
     return run
@@ -107,6 +108,7 @@ def build_again(
         notes = _notes(tables, settings)
         old = WarehouseTables(job.spark, job.warehouse, job.clock)
         todo = build_plan.plan_again(tables, hours_of(days))
+        tables.hold()
         steps = _compute(job.spark, tables, todo, settings, run, on_rows)
         differences = [
             found

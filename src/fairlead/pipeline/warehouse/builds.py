@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
 
 from fairlead.model.reading import json_reader
@@ -127,6 +128,21 @@ class Builds:
         assert snapshot is not None and snapshot.summary is not None
         return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
 
+    def hold(self, table: Table, snapshot: int, name: str) -> None:
+        """Keep a snapshot by a tag with this name, which begins with BRANCH. Raise BrokenLake when
+        the snapshot is gone."""
+        for _ in range(_ATTEMPTS):
+            stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
+            if stored.metadata.snapshot_by_id(snapshot) is None:
+                break
+            try:
+                with stored.manage_snapshots() as manage:
+                    manage.create_tag(snapshot, name)
+            except CommitFailedException:
+                continue
+            return
+        raise BrokenLake(f"{table.name} has changed; run the command again")
+
     def finish(self, build: Build) -> None:
         """Move `main` and the tag of each table to the build, where that is not done yet, and the
         tag of each bronze table, so that the next build finds what has changed. Raise BrokenLake
@@ -180,7 +196,10 @@ def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
             manage.set_current_snapshot(snapshot)
         manage.create_tag(snapshot, PUBLISHED)
         for name in built:
-            manage.remove_branch(name)
+            if refs[name].snapshot_ref_type == SnapshotRefType.TAG:
+                manage.remove_tag(name)
+            else:
+                manage.remove_branch(name)
 
 
 def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:
