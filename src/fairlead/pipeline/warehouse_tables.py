@@ -59,6 +59,9 @@ class WarehouseTables(Snapshots):
         if table.name not in self._staged:
             self._stage(table)
         writer = placed(table, rows, parts).writeTo(f"{self.name_of(table)}.branch_{self._branch}")
+        if table.together:
+            # The rows of a partition are in few tasks already, so Iceberg need not shuffle them.
+            writer = writer.option("distribution-mode", "none").option("fanout-enabled", "true")
         try:
             writer.overwrite(during(table, parts))
         except PySparkException as error:

@@ -380,7 +380,8 @@ class WarehouseTable:
             stored = self._load()
             assert stored is not None
             listed = sweeping.reachable(stored)
-            return sum(sweeping.remove(stored.io, path) for path in sorted(found - listed))
+            gone = sorted(url for url in found if sweeping.path_of(url) not in listed)
+            return sum(sweeping.remove(stored.io, url) for url in gone)
 
     def tend(self, now: int) -> None:
         """Forget snapshots older than a day whenever 60 of them can be forgotten: hourly, with a
