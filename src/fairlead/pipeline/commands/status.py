@@ -78,6 +78,7 @@ def status(options: StatusOptions) -> None:
 class TablesOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline tables`."""
 
+    dbt: Annotated[bool, typer.Option("--dbt", help="Print a file sources.yml of dbt.")] = False
     json: Json = False
 
 
@@ -88,7 +89,7 @@ def tables(options: TablesOptions) -> None:
     Example: fairlead pipeline tables --json
     """
     with failures():
-        from fairlead.pipeline.dictionary import TABLES, as_markdown
+        from fairlead.pipeline.dictionary import TABLES, as_dbt_sources, as_markdown
 
         if options.json:
             as_json(
@@ -98,4 +99,4 @@ def tables(options: TablesOptions) -> None:
                 ]
             )
         else:
-            say(as_markdown())
+            say(as_dbt_sources() if options.dbt else as_markdown())
