@@ -24,7 +24,7 @@ from fairlead.pipeline.incidents.heartbeat import Heartbeat, encode
 from fairlead.pipeline.incidents.watch import Alert, Rules
 from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
-from fairlead.pipeline.settings import Cost, PipelineSettings
+from fairlead.pipeline.settings import Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at
@@ -121,6 +121,7 @@ def test_a_write_that_loses_to_a_concurrent_change_of_the_table_is_repeated(
 def test_times_of_alerts_cause_no_rebuild_of_tables() -> None:
     assert digest(PipelineSettings(alerts=Rules(stall_seconds=300))) == digest(PipelineSettings())
     assert digest(PipelineSettings(cost=Cost(workers=2))) != digest(PipelineSettings())
+    assert digest(PipelineSettings(time=Time("Asia/Tokyo"))) != digest(PipelineSettings())
 
 
 class Query:

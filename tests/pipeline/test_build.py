@@ -32,7 +32,7 @@ from fairlead.pipeline.reading.views import connect
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
+from fairlead.pipeline.settings import Cost, PipelineSettings, Slo, Time
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.data_files import TableFile
@@ -45,6 +45,7 @@ from tests.pipeline.warehouses import export, root_of
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
+    time=Time("Europe/Berlin"),
     slo=[Slo("fast", "q", "2s", 0.9)],
     cost=Cost(workers=2, worker_hour=1),  # type: ignore[arg-type]
 )

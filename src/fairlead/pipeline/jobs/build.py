@@ -149,8 +149,8 @@ def _compute(
 
 def digest(settings: PipelineSettings) -> str:
     """Return a digest of the settings that change the contents of tables: slo, cost, bill,
-    latency."""
-    used = settings.slo, settings.cost, settings.bill, settings.latency
+    latency, time."""
+    used = settings.slo, settings.cost, settings.bill, settings.latency, settings.time
     return hashlib.sha256(msgspec.json.encode(used, order="sorted")).hexdigest()
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
+from fairlead.pipeline.business_days import begin_date, days_of, hours_within, with_neighbours
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
@@ -170,7 +171,7 @@ class Build:
         self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
 
         self._slo(ended)
-        self._cost(self._dates(self.touched.service))
+        self._cost(self._hours(self.touched.service))
 
     def _slo(self, dates: list[str] | None) -> None:
         if not self._settings.slo:
@@ -186,15 +187,23 @@ class Build:
         burnt = slo(self._days(SLO_COUNTS, sorted(needed)), self._objectives())
         self._replace(SLO, burnt.where(within("window_start", later)), later)
 
-    def _cost(self, dates: list[str] | None) -> None:
-        days = p.dates_of(self._tables.parts(SERVICE)) if dates is None else dates
+    def _cost(self, hours: Collection[str] | None) -> None:
+        """Compute the business days of these hours; None for all."""
+        zone = self._settings.zone
+        days = known = days_of(self._tables.parts(SERVICE), zone)
+        if hours is not None:
+            days = days_of(hours, zone)
+            days |= known.intersection(with_neighbours(days, zone))
         bills = self._spark.createDataFrame(
             self._settings.bills_for(days),
             "day date, queue string, worker_us bigint, amount decimal(18,6)",
         )
-        self._replace(
-            COST, cost(self._days(SERVICE, dates), bills, self._settings.cost.method), dates
+        of_days = None if hours is None else hours_within(days, zone)
+        parts = None if hours is None else sorted({begin_date(day, zone) for day in days})
+        costs = cost(
+            self._tables.read(SERVICE, of_days), bills, self._settings.cost.method, zone.key
         )
+        self._replace(COST, costs.where(within("day", parts)), parts)
 
     def _none(self, table: Table) -> DataFrame:
         return self._spark.createDataFrame([], table.spark())

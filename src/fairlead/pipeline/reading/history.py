@@ -350,6 +350,8 @@ def _files_between(at: TableAt, table: Table, steps: _Steps, from_first: bool) -
     """Return the files of the partitions of the period; with `from_first`, also of those before
     it."""
     length = (HOUR if table.by == "hour" else DAY) * MICROS
+    if table == COST:
+        length += DAY * MICROS  # a business day may begin on the date before its own
     return [
         file_name(file.path)
         for file in at.files
