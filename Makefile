@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs console-pictures picture test test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
+.PHONY: help demo docs console-pictures picture test test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -90,6 +90,9 @@ bench-fair: $(STAMP) postgresql java  ## measure fairness and its cost: a real t
 
 bench-pipeline: $(STAMP) postgresql java  ## measure the pipeline: ten million attempts, bulk submit, a real trace
 	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py; $(BIN)/python bench/pipeline_replay.py
+
+bench-pipeline-week: $(STAMP)  ## measure a lake with a year of hours and a commit a minute for a week; half an hour
+	@$(BIN)/python bench/pipeline_week.py
 
 bench-limits: $(STAMP) java  ## measure cluster-wide limits while workers are killed and stopped; two minutes
 	@$(BIN)/python bench/limits.py

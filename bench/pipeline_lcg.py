@@ -32,7 +32,8 @@ from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.definitions.tasks import TASKS  # noqa: E402
-from fairlead.pipeline.lake.lake import Lake  # noqa: E402
+from fairlead.pipeline.warehouse.location import Location  # noqa: E402
+from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -92,12 +93,13 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
     checked = step("check", "pipeline", "check", "--lake", lake)
     step("reconcile", "pipeline", "maintain", "--skip", "check", "--lake", lake, "--url", url)
     judged = judge(iter(range(jobs)), sorted(folder.glob("*.runs")))
+    stored = Warehouse(Location.of(lake))
     layers = {
         "jobs of the trace": jobs,
         "tasks submitted": totals["inserted"],
         "attempts exported": exported["attempts"],
-        "bronze.attempts": Lake(lake).table(ATTEMPTS).manifests.newest().rows,
-        "silver.tasks": Lake(lake).table(TASKS).manifests.newest().rows,
+        "bronze.attempts": sum(file.rows for file in stored.table(ATTEMPTS).files()),
+        "silver.tasks": sum(file.rows for file in stored.table(TASKS).files()),
         "quarantined": built["quarantined"],
     }
     sound = (

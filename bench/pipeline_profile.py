@@ -26,9 +26,11 @@ from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
 from fairlead.pipeline.jobs.check import check  # noqa: E402
 from fairlead.pipeline.jobs.report import report  # noqa: E402
-from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import PipelineSettings  # noqa: E402
+from fairlead.pipeline.warehouse.location import Location  # noqa: E402
+from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
+from services import iceberg  # noqa: E402
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 HEADINGS = ("step", "wall s", "JVM CPU s", "Python CPU s", "jobs", "stages", "classes", "compile s")
@@ -89,9 +91,15 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory", default="4g")
     arguments = parser.parse_args()
-    spark = session(f"local[{arguments.cores}]", settings={"spark.driver.memory": arguments.memory})
+    lake = Warehouse(Location.of(arguments.lake))
+    jars = [iceberg.jar(), *iceberg.catalog_jars()]
+    settings = {
+        "spark.driver.memory": arguments.memory,
+        "spark.jars": ",".join(map(str, jars)),
+    }
+    spark = session(f"local[{arguments.cores}]", settings=settings, warehouse=lake)
     meter = Meter(spark)
-    job = JobContext(spark, Lake(arguments.lake), None, SYSTEM_CLOCK)
+    job = JobContext(spark, lake, SYSTEM_CLOCK)
     print("| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|", sep="\n")
 
     def step(name: str, run: Callable[[], object]) -> None:
@@ -108,21 +116,20 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         step("build", built)
-        step("report", lambda: report(job.lake, job.clock, pathlib.Path(folder) / "report.html"))
+        step("report", lambda: report(lake, job.clock, pathlib.Path(folder) / "report.html"))
         step("check", lambda: check(job))
         if arguments.more:
-            append(Lake(arguments.more), job.lake)
+            append(Warehouse(Location.of(arguments.more)), lake)
             step("build of one more hour", built)
     spark.stop()
     return 0
 
 
-def append(source: Lake, target: Lake) -> None:
+def append(source: Warehouse, target: Warehouse) -> None:
     """Append the bronze attempts of a lake to another one."""
-    rows = source.table(ATTEMPTS).load(source.table(ATTEMPTS).manifests.newest())
-    table = target.table(ATTEMPTS)
-    now = SYSTEM_CLOCK.now()
-    table.append(table.write(rows, "0", f"more-{now}"), {}, now)
+    rows, table = source.table(ATTEMPTS).load(), target.table(ATTEMPTS)
+    seen = table.state()
+    table.append(table.write(rows, "more", seen), {}, seen)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,12 @@ from fairlead.pipeline.definitions.windows import ALL, WINDOWS  # noqa: E402
 from fairlead.pipeline.gold import window_start  # noqa: E402
 from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
 from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
-from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo  # noqa: E402
 from fairlead.pipeline.silver.service import service  # noqa: E402
+from fairlead.pipeline.warehouse.location import Location  # noqa: E402
+from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
+from services import iceberg  # noqa: E402
 from tests.generate import Truth, write_lake  # noqa: E402
 
 ROWS_A_DAY = 10_000_000 / 28
@@ -54,30 +56,34 @@ def truth_of(rows: int) -> Truth:
     return Truth(rows=round(days * ROWS_A_DAY), days=days, doubled=0.0)
 
 
-def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
+def generate(spark: SparkSession, lake: Warehouse, rows: int) -> dict[str, Any]:
     """Write all attempts but those of the last two hours, which `build_all` adds later."""
     truth = truth_of(rows)
     began = time.perf_counter()
     written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
     seconds = time.perf_counter() - began
-    parts = lake.table(ATTEMPTS).manifests.newest().parts.values()
+    files = lake.table(ATTEMPTS).files()
     return {
         "attempts": written,
         "seconds": seconds,
-        "mb": sum(part.bytes for part in parts) / 1e6,
-        "hours": len(parts),
+        "mb": sum(file.bytes for file in files) / 1e6,
+        "hours": len({file.part for file in files}),
     }
 
 
 def build_all(
-    spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool
+    spark: SparkSession, lake: Warehouse, rows: int, first: Warehouse, hours: bool
 ) -> dict[str, Any]:
     """Build the small lake `first`, then the whole `lake`. With `hours`, add an hour with late rows
     of the day before and build again, then add an hour without late rows and build again. The small
     build shows the cost of the first build of a process, in which Java compiles."""
-    job, truth = JobContext(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
+    job, truth = JobContext(spark, lake, SYSTEM_CLOCK), truth_of(rows)
+    other = spark.newSession()
+    for name, value in first.location.spark([pathlib.Path("given")]).items():
+        if name.startswith("spark.sql.catalog."):
+            other.conf.set(name, value)
     found = {
-        "cold": built(JobContext(spark, first, None, SYSTEM_CLOCK), full=True),
+        "cold": built(JobContext(other, first, SYSTEM_CLOCK), full=True),
         "warm": built(job, full=True),
     }
     if not hours:
@@ -115,11 +121,10 @@ def built(job: JobContext, full: bool = False) -> dict[str, Any]:
     }
 
 
-def aggregate(spark: SparkSession, lake: Lake, out: pathlib.Path) -> dict[str, Any]:
+def aggregate(spark: SparkSession, lake: Warehouse, out: pathlib.Path) -> dict[str, Any]:
     """Compute the share of each key by minute, hour and day, and percentiles of each name by hour,
     from the same files as DuckDB."""
-    table = lake.table(ATTEMPTS)
-    paths = table.paths(table.manifests.newest())
+    paths = [file.path for file in lake.table(ATTEMPTS).files()]
 
     def once() -> None:
         attempts = (
@@ -182,7 +187,11 @@ def main() -> None:
     parser.add_argument("--hours", action="store_true", help="then build an hour more, twice")
     parser.add_argument("--events", type=pathlib.Path, help="a folder for Spark's event log")
     wanted = parser.parse_args()
-    settings = {"spark.driver.memory": wanted.memory}
+    jars = [iceberg.jar(), *iceberg.catalog_jars()]
+    settings = {
+        "spark.driver.memory": wanted.memory,
+        "spark.jars": ",".join(map(str, jars)),
+    }
     if wanted.events:
         wanted.events.mkdir(exist_ok=True)
         settings |= {
@@ -191,14 +200,16 @@ def main() -> None:
         }
     with Peak() as peak:
         began = time.perf_counter()
-        spark = session(f"local[{wanted.cores}]", "bench", settings)
+        lake = Warehouse(Location.of(wanted.lake))
+        spark = session(f"local[{wanted.cores}]", "bench", settings, lake)
         spark.range(1).count()
         start = time.perf_counter() - began
-        lake = Lake(wanted.lake)
         if wanted.what == "generate":
             found = generate(spark, lake, wanted.rows)
         elif wanted.what == "build":
-            found = build_all(spark, lake, wanted.rows, Lake(wanted.first), wanted.hours)
+            found = build_all(
+                spark, lake, wanted.rows, Warehouse(Location.of(wanted.first)), wanted.hours
+            )
         else:
             found = aggregate(spark, lake, wanted.out)
         spark.stop()

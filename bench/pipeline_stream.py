@@ -289,15 +289,14 @@ class Run:
         from fairlead.connect import task_store
         from fairlead.pipeline.bronze import ATTEMPTS
         from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
-        from fairlead.pipeline.lake.lake import Lake
+        from fairlead.pipeline.warehouse.location import Location
+        from fairlead.pipeline.warehouse.warehouse import Warehouse
         from fairlead.ports.history import START, Position
 
         names = ["store_id", *RECORDED_FIELDS]
-        table = Lake(self.folder / "lake").table(ATTEMPTS)
-        manifest = table.manifests.newest()
-        table.check(manifest)
+        table = Warehouse(Location.of(self.folder / "lake")).table(ATTEMPTS)
         order = [("xid", "ascending"), ("seq", "ascending")]
-        here = table.load(manifest, columns=names).sort_by(order)
+        here = table.load(columns=names).sort_by(order)
         history = SqlHistory(task_store(self.url).database)
         look: Callable[[Any], Any] = history.database.read_now
         store_id, after, pieces = look(history.store_id()), START, []
@@ -318,7 +317,7 @@ class Run:
         return {
             "rows_in_store": len(stored),
             "rows_in_lake": len(kept),
-            "files": sum(len(part.files) for part in manifest.parts.values()),
+            "files": len(table.files()),
             "gaps": len(set(stored) - set(kept)),
             "doubles": len(kept) - len(set(kept)),
             "strangers": len(set(kept) - set(stored)),

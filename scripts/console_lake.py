@@ -14,8 +14,8 @@ from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.lake.lake import Lake
 from tests.pipeline.tables_by_hand import put, row
+from tests.pipeline.warehouses import lake_in
 
 CUSTOMERS = ("northwind", "globex", "initech", "umbrella", "hooli", "wonka", "tyrell")
 FLOOD = "globex"
@@ -87,7 +87,7 @@ def make_lake(folder: Path, now: datetime) -> None:
         )
         for number, key in enumerate(CUSTOMERS)
     ]  # fmt: skip
-    lake = Lake(folder)
+    lake = lake_in(folder)
     for table, rows in (
         (SERVICE, service),
         (TENANT_SHARE, shares),
@@ -96,7 +96,7 @@ def make_lake(folder: Path, now: datetime) -> None:
         (INCIDENTS, [flood]),
         (COST, costs),
     ):
-        put(lake, table, rows, now=round(now.timestamp() * 1e6))
+        put(lake, table, rows)
 
 
 def _demand(number: int, step: int) -> float:

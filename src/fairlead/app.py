@@ -66,11 +66,12 @@ class App:
     [tool.fairlead] or fairlead.toml. An application with ordered queues only needs none if it has
     `log`, `schedule` and `coordinator`. `channel`, `coordinator`, `backlog`: URLs as well; the
     database of the tasks by default. `log`, `schedule`: URLs for ordered queues, such as
-    kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder to
-    which workers move the history of attempts, as Parquet; by default $FAIRLEAD_LAKE or the same
-    files. `lake=""` means no lake, whatever is configured. `payload_limit`: maximum bytes of JSON
-    for the arguments of one task; `result_limit`, `checkpoint_limit`: the same for a result that is
-    kept and for a checkpoint. `keep_log`: default of the option of `task`.
+    kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder or
+    URL to which workers move the history of attempts, as Iceberg tables; by default $FAIRLEAD_LAKE
+    or the same files; $FAIRLEAD_CATALOG names its catalog. `lake=""` means no lake, whatever is
+    configured. `payload_limit`: maximum bytes of JSON for the arguments of one task;
+    `result_limit`, `checkpoint_limit`: the same for a result that is kept and for a checkpoint.
+    `keep_log`: default of the option of `task`.
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
     def`. A call that raises or takes more than `incident_timeout` seconds is repeated later. Raises
     ConfigurationError for bad values.
@@ -339,7 +340,7 @@ class App:
 
     @property
     def lake(self) -> str | None:
-        """Folder of the lake to which workers export the history; None without one."""
+        """Folder or URL of the lake to which workers export the history; None without one."""
         return self._lake
 
     @property

@@ -24,7 +24,7 @@ CHECKPOINT_LIMIT = 1 << 16
 """Maximum number of bytes of JSON of a checkpoint; an application may set another limit."""
 
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
-_KEYS = ("url", *_PARTS, "lake")
+_KEYS = ("url", *_PARTS, "lake", "catalog")
 
 SAME_AS_STORE = ("database", "database://")
 """URLs that mean the server of the task store itself."""
@@ -32,7 +32,7 @@ SAME_AS_STORE = ("database", "database://")
 
 @dataclass(frozen=True)
 class Settings:
-    """URLs of an application, and the folder of its lake."""
+    """URLs of an application, and its lake."""
 
     url: str = field(repr=False)
     """URL of the task store. Without one, the URL of the schedule, if the log, the schedule and the
@@ -43,6 +43,9 @@ class Settings:
     log: str | None = field(default=None, repr=False)
     schedule: str | None = field(default=None, repr=False)
     lake: str | None = None
+    """Folder of the lake, or its URL on an object store."""
+    catalog: str | None = field(default=None, repr=False)
+    """URL of the lake's catalog."""
 
     @property
     def parts(self) -> dict[str, str]:
@@ -72,11 +75,17 @@ def url_of(given: str | None = None, folder: Path | None = None) -> str | None:
 
 
 def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
-    """Return the folder of the lake, if one is set; `given` comes first, and "" means no lake.
-    Raises ConfigurationError for a file that cannot be read."""
+    """Return the folder or URL of the lake, if one is set; `given` comes first, and "" means no
+    lake. Raises ConfigurationError for a file that cannot be read."""
     if given == "":
         return None
     return _found(folder, {"lake": given})["lake"]
+
+
+def catalog_of(given: str | None = None, folder: Path | None = None) -> str | None:
+    """Return the URL of the lake's catalog, if one is set; `given` comes first. Raises
+    ConfigurationError for a file that cannot be read."""
+    return _found(folder, {"catalog": given})["catalog"]
 
 
 def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -21,9 +21,9 @@ from typing import Any
 
 import httpcore
 
+from fairlead.pipeline import durable
 from fairlead.pipeline.alerts import webhook
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
-from fairlead.pipeline.lake import durable
 
 ALERTS = [Notice(f"id-{n}", "open", "stall", "q", "*", "2026", "2026", n, "text") for n in range(2)]
 LINES = (webhook.__file__, durable.__file__)

@@ -19,8 +19,8 @@ pytest.importorskip("kazoo", reason="needs the extra zookeeper")
 pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here  # noqa: E402
+from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 TASKS, KEYS = 400, 10
 
@@ -81,8 +81,8 @@ def runs_of(folder: Path) -> list[list[str]]:
 
 def lake_of(folder: Path) -> Counter[tuple[str, int]]:
     """Return how often the lake has each run that ended with success, by task and attempt."""
-    table = Lake(folder / "lake").table(ATTEMPTS)
-    found = table.load(table.manifests.newest())
+    table = lake_in(folder / "lake").table(ATTEMPTS)
+    found = table.load()
     assert set(found["outcome"].to_pylist()) <= {"done"}
     return Counter(zip(found["task_id"].to_pylist(), found["attempt"].to_pylist(), strict=True))
 

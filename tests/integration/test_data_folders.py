@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import stat
@@ -48,9 +47,9 @@ def submit(folder: Path) -> None:
 
 def open_lake(folder: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
-    from fairlead.pipeline.lake.lake import Lake
+    from tests.pipeline.warehouses import lake_in
 
-    assert Lake(folder / "lake").identity
+    assert lake_in(folder / "lake").identity
 
 
 def write_page(folder: Path) -> None:
@@ -64,18 +63,6 @@ def read_rows(folder: Path) -> None:
 
     options = ReadOptions.parse({"url": f"sqlite:///{folder / 'tasks.db'}", "table": "attempts"})
     SqliteScan(options).plan()
-
-
-def open_warehouse(folder: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra pipeline")
-    from fairlead.pipeline.iceberg import check_warehouse
-
-    check_warehouse("s3://bucket/warehouse", "hive")
-    check_warehouse("name", "rest")
-    check_warehouse(None, None)
-    check_warehouse(f"file://{folder}", "hive")
-    with contextlib.chdir(folder.parent):
-        check_warehouse(folder.name, "hadoop")
 
 
 def keep_checkpoint(folder: Path) -> None:
@@ -97,7 +84,6 @@ USES: list[Callable[[Path], None]] = [
     open_lake,
     write_page,
     read_rows,
-    open_warehouse,
     keep_checkpoint,
 ]
 
@@ -245,14 +231,14 @@ def test_a_command_says_it_in_one_line(folder: Path) -> None:
 @pytest.mark.parametrize("mask", [0o077, 0o027, 0o022, 0o002])
 def test_files_of_a_lake_have_the_mode_of_the_umask(folder: Path, umask: None, mask: int) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
-    from fairlead.pipeline.lake import durable
-    from fairlead.pipeline.lake.lake import Lake
-    from fairlead.pipeline.lake.manifest import Manifests
+    from fairlead.pipeline import durable
+    from fairlead.pipeline.bronze import ATTEMPTS
+    from tests.pipeline.warehouses import lake_in
 
     os.umask(mask)
-    lake = Lake(folder / "lake")
-    assert lake.identity
-    Manifests(lake.root / "attempts").update(lambda before: before, 5)
+    table = lake_in(folder / "lake").table(ATTEMPTS)
+    table.write(ATTEMPTS.arrow().empty_table(), "none")
+    assert table.append([], {"store": "1"}, table.state())
     durable.write(folder / "report.html", lambda path: path.write_text("page"))
     for path in folder.rglob("*"):
         whole = 0o777 if path.is_dir() else 0o666

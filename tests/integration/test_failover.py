@@ -345,11 +345,11 @@ def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_r
     assert "this server only reads" in run("tasks", "cancel", task_id)
     pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'fairlead[pipeline]'")
     from fairlead.pipeline.commands.access import exporter_of
-    from fairlead.pipeline.lake.lake import Lake
+    from tests.pipeline.warehouses import lake_in
 
     lake = tmp_path / "lake"
     with pytest.raises(StoreUnavailable, match="this server only reads"):
-        exporter_of(url, Lake(str(lake))).round()
+        exporter_of(url, lake_in(lake)).round()
     assert not list(lake.rglob("*.parquet"))
 
 

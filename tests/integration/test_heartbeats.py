@@ -12,10 +12,9 @@ import pytest
 from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.pipeline.alerts import heartbeats as module
-from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
-from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
-from fairlead.ports.history import START, Position
+from fairlead.pipeline.incidents import heartbeats as module
+from fairlead.pipeline.incidents.heartbeat import Heartbeat, decode, encode
+from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.stores
@@ -24,23 +23,16 @@ NOTHING = Heartbeat("", "work", "", 0)
 
 
 class HeartbeatReader:
-    """A reader of attempts and heartbeats, as in a relay."""
+    """A reader of heartbeats, as in a relay."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.0)
         monkeypatch.setattr(module, "WAITS_US", 0)
         self.app = app
         self.history = SqlHistory(app.sql_store.database)
-        self.heartbeats = StoreHeartbeats(app.sql_store, self.history, app.clock)
-        self.read = START
+        self.heartbeats = StoreHeartbeats(app.sql_store, self.history, app.clock, every=0)
         self.arrived: Counter[str] = Counter()
 
     def look(self) -> dict[str, Heartbeat]:
-        look = self.history.database.read_now
-        rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
-        if rows:
-            self.read = Position(*rows[-1][:2])
-        self.heartbeats.add(rows)
         found = {heartbeat.queue: decode(encode(heartbeat)) for heartbeat in self.heartbeats.read()}
         for heartbeat in found.values():
             self.arrived.update(heartbeat.keys)
@@ -163,9 +155,9 @@ def test_running_tasks_are_counted_again_rarely_and_within_a_bounded_time(
         time.sleep(0.01)  # a task waits and none ends, so running tasks are counted again
     counting = reader.history.running
 
-    def slow(now: int):  # type: ignore[no-untyped-def]
+    def slow(now: int, most_bytes: int | None):  # type: ignore[no-untyped-def]
         time.sleep(0.2)  # as in a table of millions of rows
-        return (yield from counting(now))
+        return (yield from counting(now, most_bytes))
 
     monkeypatch.setattr(reader.history, "running", slow)
     while reader.look()["work"].running is None:
@@ -187,7 +179,7 @@ async def test_a_relay_whose_clock_is_behind_reports_what_waits(
 ) -> None:
     if app.url.startswith("sqlite"):
         pytest.skip("one machine has one clock")
-    reader.heartbeats = StoreHeartbeats(app.sql_store, reader.history, BehindClock())
+    reader.heartbeats = StoreHeartbeats(app.sql_store, reader.history, BehindClock(), every=0)
 
     @app.task(queue="work")
     async def job() -> None: ...

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.jobs import build as job_module
 from fairlead.pipeline.jobs import checks, layers
 from fairlead.pipeline.jobs.build import JobContext, build
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import LakeTable
-from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.session import session
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.test_build import SETTINGS
+from tests.pipeline.warehouses import jars
 
 
 def die(*_args: Any, **_kwargs: Any) -> Any:
@@ -38,16 +39,27 @@ def after_first(function: Any) -> Any:
 
 def main(lake: Path, point: int) -> None:
     if point == 0:
-        ParquetTables.replace = after_first(ParquetTables.replace)  # type: ignore[method-assign]
+        WarehouseTables.replace = after_first(WarehouseTables.replace)  # type: ignore[method-assign]
     elif point == 1:
         layers.Build._gold = die  # type: ignore[method-assign]
     elif point == 2:
         checks.bronze_checks = die
     elif point == 3:
-        LakeTable.replace = after_first(LakeTable.replace)  # type: ignore[method-assign]
-    else:
-        job_module.built = die
-    build(JobContext(session("local[2]"), Lake(lake), None, SYSTEM_CLOCK), SETTINGS)
+        Builds.publish = die  # type: ignore[method-assign]
+    elif point == 4:
+        Builds.finish = after_first(Builds.finish)  # type: ignore[method-assign]
+    elif point == 5:
+        publish = Builds.publish
+
+        def published(*args: Any) -> bool:
+            Builds._finish = after_first(Builds._finish)  # type: ignore[method-assign]
+            return publish(*args)
+
+        Builds.publish = published  # type: ignore[method-assign]
+    warehouse = Warehouse(Location.of(lake))
+    settings = {"spark.jars": ",".join(map(str, jars())), "spark.sql.shuffle.partitions": "2"}
+    spark = session("local[2]", settings=settings, warehouse=warehouse)
+    build(JobContext(spark, warehouse, SYSTEM_CLOCK), SETTINGS)
 
 
 if __name__ == "__main__":

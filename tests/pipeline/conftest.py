@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -125,15 +125,28 @@ def warehouse(tmp_path: Path, catalog_url: str) -> Warehouse:
     return Warehouse(Location.of(tmp_path / "lake", catalog_url))
 
 
-@pytest.fixture
-def on_warehouse(
-    spark: SparkSession, warehouse: Warehouse, catalog_jars: list[Path] | Exception
-) -> SparkSession:
-    """Spark session of this test that knows the catalog of the lake."""
+SparkOn = Callable[[Warehouse], SparkSession]
+"""Function that returns a session with the catalog of a lake."""
+
+
+@pytest.fixture(scope="session")
+def spark_on(spark: SparkSession, catalog_jars: list[Path] | Exception) -> SparkOn:
+    """Function that returns a session of Spark with the catalog of a lake."""
     if isinstance(catalog_jars, Exception):
         pytest.skip(str(catalog_jars).splitlines()[0])
-    own = spark.newSession()
-    for name, value in warehouse.location.spark(catalog_jars).items():
-        if name.startswith("spark.sql.catalog."):
-            own.conf.set(name, value)
-    return own
+    jars = catalog_jars
+
+    def session_on(warehouse: Warehouse) -> SparkSession:
+        own = spark.newSession()
+        for name, value in warehouse.location.spark(jars).items():
+            if name.startswith("spark.sql.catalog."):
+                own.conf.set(name, value)
+        return own
+
+    return session_on
+
+
+@pytest.fixture
+def on_warehouse(spark_on: SparkOn, warehouse: Warehouse) -> SparkSession:
+    """Spark session of this test that knows the catalog of the lake."""
+    return spark_on(warehouse)

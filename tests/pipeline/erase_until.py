@@ -1,41 +1,48 @@
 """A process that erases a key and kills itself when a step was done a number of times.
 
-Arguments: LAKE KEY STEP TIMES.
+Arguments: LAKE CATALOG KEY STEP TIMES.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
+from pyiceberg.catalog.sql import SqlCatalog
+
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.erase import files
+from fairlead.pipeline import ledger
+from fairlead.pipeline.erase import tables
 from fairlead.pipeline.jobs import erase as job
-from fairlead.pipeline.lake import durable, ledger
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.warehouse import data_files, sweeping
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 KILLED = 9
 
 STEPS: dict[str, tuple[Any, str]] = {
     "tombstone": (job, "bury"),
     "traced": (job, "trace"),
-    "build requested": (job, "build_again"),
-    "ledger written": (ledger, "write"),
-    "temporary file written": (durable, "sync"),
-    "file rewritten": (LakeTable, "write_part"),
-    "partition replaced": (LakeTable, "replace"),
-    "table done": (job, "erase_from"),
-    "file removed": (Path, "unlink"),
-    "purged": (job, "purge"),
+    "builds refused": (tables, "publish_again"),
+    "ledger written": (ledger, "add"),
+    "file written": (data_files, data_files._write_one.__name__),
+    "committed": (SqlCatalog, "commit_table"),
+    "partition replaced": (WarehouseTable, "replace"),
+    "table done": (tables, tables._erase_table.__name__),
+    "published": (Builds, "publish"),
+    "build finished": (Builds, "finish"),
+    "snapshots forgotten": (WarehouseTable, "expire"),
+    "file removed": (sweeping, "remove"),
+    "swept": (WarehouseTable, "sweep"),
     "verified": (job, "verify"),
 }
 """Function whose return ends a step, by step."""
 
 
-def main(lake: str, key: str, step: str, times: str) -> None:
+def main(lake: str, catalog: str, key: str, step: str, times: str) -> None:
     owner, name = STEPS[step]
     real, taken = getattr(owner, name), 0
 
@@ -47,19 +54,8 @@ def main(lake: str, key: str, step: str, times: str) -> None:
             os._exit(KILLED)
         return result
 
-    if step == "file removed":
-        # Temporary files are unlinked too, once they are renamed. Count only the removal of files
-        # that held the key, which `purge` does.
-        purge = files.purge
-
-        def purged(*args: Any) -> Any:
-            setattr(owner, name, then_dies)
-            return purge(*args)
-
-        job.purge = purged
-    else:
-        setattr(owner, name, then_dies)
-    job.erase(Lake(lake), key, SYSTEM_CLOCK)
+    setattr(owner, name, then_dies)
+    job.erase(Warehouse(Location.of(lake, catalog)), key, SYSTEM_CLOCK)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A process that exports attempts and kills itself when a step was done a number of times.
+"""A process that exports attempts into Iceberg tables, and kills itself when a step was done a
+number of times.
 
-Arguments: URL LAKE STEP TIMES. With the step `never` the process exports until it gets a signal.
+Arguments: URL LAKE CATALOG STEP TIMES. With the step `never` the process exports until it gets a
+signal.
 """
 
 from __future__ import annotations
@@ -9,18 +11,20 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestListWriter, ManifestWriter
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline import export
-from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifests
-from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.warehouse import data_files
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 ROWS = 7
 """Rows in a batch."""
@@ -28,37 +32,28 @@ ROWS = 7
 KILLED = 9
 
 
-def _is_manifest(path: Any, *_: Any) -> bool:
-    return Path(path).parent.name == "_manifest" and Path(path).stem != "0" * 12
+def _always(*_: Any) -> bool:
+    return True
 
 
 STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "registered": (SqlHistory, SqlHistory.advance.__name__, lambda *_args: True),
-    "read": (SqlHistory, SqlHistory.attempts.__name__, lambda *_args: True),
-    "temporary file written": (
-        durable,
-        "sync",
-        lambda path: path.name.startswith(".") and path.parent.name != "_manifest",
-    ),
-    "renamed": (os, "replace", lambda *_args: True),
-    "flushed": (durable, "write", lambda *_args: True),
-    "all files written": (LakeTable, LakeTable.write.__name__, lambda *_args: True),
-    "temporary manifest written": (
-        durable,
-        "sync",
-        lambda path: _is_manifest(path) and path.is_file(),
-    ),
-    "manifest linked": (os, "link", lambda source, path: _is_manifest(path)),
-    "manifest flushed": (durable, "create", _is_manifest),
-    "old manifests dropped": (Manifests, Manifests.drop_superseded.__name__, lambda *_args: True),
-    "files count": (LakeTable, LakeTable.append.__name__, lambda *_args: True),
+    "namespace created": (SqlCatalog, "create_namespace", _always),
+    "registered": (SqlHistory, SqlHistory.advance.__name__, _always),
+    "read": (SqlHistory, SqlHistory.attempts.__name__, _always),
+    "table created": (SqlCatalog, "create_table", _always),
+    "file written": (data_files, data_files._write_one.__name__, _always),
+    "all files written": (WarehouseTable, WarehouseTable.write.__name__, _always),
+    "manifest written": (ManifestWriter, "__exit__", _always),
+    "manifest list written": (ManifestListWriter, "__exit__", _always),
+    "metadata written": (SqlCatalog, "_write_metadata", _always),
+    "committed": (SqlCatalog, "commit_table", _always),
+    "files count": (WarehouseTable, WarehouseTable.append.__name__, _always),
     "position reported": (
         export.Exporter,
         export.Exporter._save_position.__name__,
-        lambda *_args: True,
+        _always,
     ),
-    "events read": (SqlHistory, SqlHistory.events.__name__, lambda *_args: True),
-    "submits read": (SqlHistory, SqlHistory.submitted.__name__, lambda *_args: True),
+    "events read": (SqlHistory, SqlHistory.events.__name__, _always),
 }
 """Function whose return ends a step, and a condition on its arguments, by step."""
 
@@ -76,7 +71,7 @@ def die_after(step: str, times: int) -> None:
             os._exit(KILLED)
         return result
 
-    setattr(owner, name, then_dies)
+    setattr(owner, name, staticmethod(then_dies) if name == "_write_metadata" else then_dies)
 
 
 def export_until_killed(exporter: export.Exporter) -> None:
@@ -90,12 +85,16 @@ def export_until_killed(exporter: export.Exporter) -> None:
         time.sleep(0.002)  # an exporter of rounds without pause would leave SQLite to nobody
 
 
-def main(url: str, lake: str, step: str, times: str) -> None:
-    exporter = export.Exporter(
-        SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS
-    )
+def main(url: str, lake: str, catalog: str, step: str, times: str) -> None:
     if step != "never":
         die_after(step, int(times))
+    exporter = export.Exporter(
+        SqlHistory(task_store(url).database),
+        Warehouse(Location.of(lake, catalog)),
+        SYSTEM_CLOCK,
+        rows=ROWS,
+    )
+    if step != "never":
         exporter.round()
         return
     export_until_killed(exporter)

@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from math import ceil, log
 from typing import Any
 
-import pyarrow as pa
-
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.tables_by_hand import put
 
 _NOTHING: dict[str, Any] = {
     "string": "",
@@ -32,9 +31,8 @@ _NOTHING: dict[str, Any] = {
 class GoldRows:
     """Writer of gold rows by hour; each `write` adds a file to the lake."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Warehouse) -> None:
         self.lake = lake
-        self._written = 0
 
     def hour(
         self,
@@ -104,12 +102,7 @@ class GoldRows:
             | dict(row)
             for row in rows
         ]
-        here = self.lake.table(table)
-        self._written += 1
-        written = here.write(
-            pa.Table.from_pylist(whole, schema=table.arrow()), "1", f"{self._written}.parquet"
-        )
-        assert here.append(written, {}, 1) is not None
+        put(self.lake, table, whole)
 
 
 def _waited(

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.warehouse.table import WarehouseTable
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -23,9 +23,9 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 MEASURES = ("pickup", "run", "e2e", "retry_delay")
 
 
-def rows_of(table: LakeTable) -> pd.DataFrame:
+def rows_of(table: WarehouseTable) -> pd.DataFrame:
     """Return the whole table, with instants as microseconds."""
-    rows = table.load(table.manifests.newest())
+    rows = table.load()
     for position, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(position, field.name, rows[field.name].cast(pa.int64()))

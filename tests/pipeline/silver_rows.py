@@ -49,7 +49,7 @@ def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
         "depth_min": 1,
         "backlogged_us": 60 * SECOND,
         "work_us": 0,
-        "oldest_ready_at": None,
+        "oldest_ready_at": at(0) if fields.get("depth_end", 1) else None,
         "schema_version": SCHEMA_VERSION,
     } | fields
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 
 _PLAIN: dict[str, Any] = {
@@ -37,34 +39,40 @@ def row(table: Table, **fields: Any) -> dict[str, Any]:
 
 
 def put(
-    lake: Lake,
-    table: Table,
-    rows: Sequence[Mapping[str, Any]],
-    name: str = "by-hand",
-    now: int | None = None,
+    lake: Warehouse, table: Table, rows: Sequence[Mapping[str, Any]], name: str = "by-hand"
 ) -> None:
-    """Add the rows to the table, in files of this name."""
+    """Add the rows to the table, in files whose names begin with this name. If a build has made
+    the table, publish them."""
     here = lake.table(table)
-    written = here.write(
-        pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet"
-    )
-    changed = round(T0.timestamp() * 1e6) if now is None else now
-    assert here.append(written, {}, changed) is not None
+    data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
+    while True:
+        seen = here.state()
+        written = here.write(data, name, seen)
+        if here.append(written, {}, seen):
+            break
+        here.take_away(written)
+    builds = Builds(lake)
+    before, state = builds.newest()
+    snapshot = here.state().snapshot
+    if table.name in before.snapshots and snapshot is not None:
+        assert builds.publish(before.after({table.name: snapshot}), state, 0)
 
 
-def rows_of(lake: Lake, table: Table, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a table of the lake, of all or of the given partitions."""
-    here = lake.table(table)
-    manifest = here.manifests.newest()
-    here.check(manifest)
-    return here.load(manifest, parts).to_pylist()
+def rows_of(
+    lake: Warehouse, table: Table, parts: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a table of the lake, of all or of the given partitions, as the newest
+    build has them."""
+    build, _ = Builds(lake).newest()
+    rows = lake.table(table).load(parts, snapshot=build.snapshots.get(table.name))
+    return list(rows.to_pylist())
 
 
 def micros(instant: datetime) -> int:
     return round(instant.timestamp() * 1_000_000)
 
 
-class MemoryTables:
+class MemoryTables(SmallTables):
     """Tables in memory, as `fairlead.pipeline.in_memory` describes them, because a lake flushes each hour
     to disk."""
 
@@ -85,11 +93,11 @@ class MemoryTables:
     def parts(self, table: Table) -> list[str]:
         return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)
 
-    def load(self, table: Table, parts: Iterable[str], columns: list[str]) -> pa.Table:
+    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
         found = [each for part in parts for each in self._rows.get(table.name, {}).get(part, [])]
         return pa.Table.from_pylist(found, table.arrow()).select(columns)
 
-    def replace(self, table: Table, rows: pa.Table, parts: Iterable[str]) -> None:
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
         for part in parts:
             self._rows.setdefault(table.name, {})[part] = []
         for each in rows.to_pylist():

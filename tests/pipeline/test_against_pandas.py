@@ -4,14 +4,12 @@ or, for percentiles, within their stated error."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
@@ -25,11 +23,13 @@ from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.jobs.build import JobContext, build
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, Latency, PipelineSettings, Slo
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.generate import Truth, write_lake
 from tests.pipeline import pandas_twin as twin
+from tests.pipeline.conftest import SparkOn
+from tests.pipeline.warehouses import lake_in
 
 pytestmark = pytest.mark.slow
 
@@ -62,15 +62,16 @@ KEY = ["queue", "fairness_key"]
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    lake = Lake(tmp_path_factory.mktemp("lake"))
+def lake(spark_on: SparkOn, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    lake = lake_in(tmp_path_factory.mktemp("lake"))
+    spark = spark_on(lake)
     write_lake(spark, lake, TRUTH)
-    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
-    yield lake
+    build(JobContext(spark, lake, SYSTEM_CLOCK), SETTINGS)
+    return lake
 
 
 @pytest.fixture(scope="module")
-def attempts(lake: Lake) -> pd.DataFrame:
+def attempts(lake: Warehouse) -> pd.DataFrame:
     return rows(lake, ATTEMPTS)
 
 
@@ -84,7 +85,7 @@ def stays(attempts: pd.DataFrame) -> dict[tuple[str, str], twin.Stays]:
     return {key: twin.Stays(of_key) for key, of_key in twin.sound(attempts).groupby(KEY)}
 
 
-def rows(lake: Lake, table: Table) -> pd.DataFrame:
+def rows(lake: Warehouse, table: Table) -> pd.DataFrame:
     return twin.rows_of(lake.table(table))
 
 
@@ -98,7 +99,7 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 def test_only_attempts_whose_clock_jumped_are_quarantined(
-    lake: Lake, attempts: pd.DataFrame
+    lake: Warehouse, attempts: pd.DataFrame
 ) -> None:
     broken = attempts[(attempts.finished_at < attempts.started_at).fillna(False)]
     assert len(broken) > 10
@@ -107,7 +108,7 @@ def test_only_attempts_whose_clock_jumped_are_quarantined(
     )
 
 
-def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_a_task_is_the_sum_of_its_attempts(lake: Warehouse, attempts: pd.DataFrame) -> None:
     good = twin.sound(attempts).sort_values("version")
     waited = (good.claimed_at - good.ready_at).clip(lower=0)
     run_us = (good.finished_at - good.started_at).fillna(0)
@@ -129,14 +130,16 @@ def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -
 
 
 def test_service_has_every_run_cut_at_full_minutes(
-    lake: Lake, attempts: pd.DataFrame, cut: pd.DataFrame
+    lake: Warehouse, attempts: pd.DataFrame, cut: pd.DataFrame
 ) -> None:
     found = rows(lake, SERVICE).rename(columns={"window_start": "minute"})
     same(found.set_index(["minute", *KEY, "name"]), twin.service(cut))
     assert found.busy_us.sum() == twin.runs_of(attempts).run_us.sum()
 
 
-def test_backlog_equals_a_count_second_by_second(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
+def test_backlog_equals_a_count_second_by_second(
+    lake: Warehouse, stays: dict[Any, twin.Stays]
+) -> None:
     found = rows(lake, BACKLOG).set_index(["minute", *KEY])
     minutes = range(
         int(found.index.levels[0].min()), int(found.index.levels[0].max()) + 1, twin.MINUTE
@@ -160,13 +163,13 @@ def test_backlog_equals_a_count_second_by_second(lake: Lake, stays: dict[Any, tw
     assert 10 < absent < 300 and (found.depth_min > 5).any()
 
 
-def test_every_task_that_became_ready_arrived_once(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_every_task_that_became_ready_arrived_once(lake: Warehouse, attempts: pd.DataFrame) -> None:
     assert rows(lake, BACKLOG).arrived.sum() == twin.sound(attempts).ready_at.notna().sum()
 
 
 @pytest.mark.parametrize("window_s", [60, 3600, 86_400])
 def test_busy_time_and_share_of_a_key_follow_from_its_runs(
-    lake: Lake, cut: pd.DataFrame, window_s: int
+    lake: Warehouse, cut: pd.DataFrame, window_s: int
 ) -> None:
     window = window_s * twin.SECOND
     busy = (
@@ -183,14 +186,14 @@ def test_busy_time_and_share_of_a_key_follow_from_its_runs(
     assert (others.busy_us == 0).all() and (others.share == 0).all()
 
 
-def shares(lake: Lake, window_s: int) -> pd.DataFrame:
+def shares(lake: Warehouse, window_s: int) -> pd.DataFrame:
     found = rows(lake, TENANT_SHARE)
     return found[found.window_s == window_s].set_index(["window_start", *KEY])
 
 
 @pytest.mark.parametrize("window_s", [60, 3600, 86_400])
 def test_entitlement_is_water_filling_of_what_each_key_could_use(
-    lake: Lake, stays: dict[Any, twin.Stays], window_s: int
+    lake: Warehouse, stays: dict[Any, twin.Stays], window_s: int
 ) -> None:
     found, window = shares(lake, window_s), window_s * twin.SECOND
     starts = sorted(set(found.index.get_level_values(0)))
@@ -206,7 +209,7 @@ def test_entitlement_is_water_filling_of_what_each_key_could_use(
             assert keys.entitled_us.tolist() == pytest.approx(expected, abs=1.5, rel=1e-9)
 
 
-def test_lag_adds_up_deficits_until_nothing_waits(lake: Lake) -> None:
+def test_lag_adds_up_deficits_until_nothing_waits(lake: Warehouse) -> None:
     for window_s in (60, 3600):
         for _, keys in shares(lake, window_s).reset_index().groupby(KEY):
             lag, last = 0, 0
@@ -220,7 +223,7 @@ def test_lag_adds_up_deficits_until_nothing_waits(lake: Lake) -> None:
 
 
 def test_fairness_covers_the_keys_that_waited_throughout(
-    lake: Lake, stays: dict[Any, twin.Stays]
+    lake: Warehouse, stays: dict[Any, twin.Stays]
 ) -> None:
     found = rows(lake, FAIRNESS)
     minutes = found[found.window_s == 60].set_index(["window_start", "queue"])
@@ -247,7 +250,7 @@ def test_fairness_covers_the_keys_that_waited_throughout(
 
 @pytest.mark.parametrize("window_s", [3600, 86_400])
 def test_percentiles_are_within_their_stated_error_of_the_exact_ones(
-    lake: Lake, attempts: pd.DataFrame, window_s: int
+    lake: Warehouse, attempts: pd.DataFrame, window_s: int
 ) -> None:
     exact = twin.measured(attempts)
     exact = pd.concat([exact, exact.assign(fairness_key="*")])
@@ -269,14 +272,14 @@ def test_percentiles_are_within_their_stated_error_of_the_exact_ones(
             assert row[name] == pytest.approx(value, rel=ERROR_BOUND, abs=1), (key, name)
 
 
-def test_failures_equal_a_count_in_pandas(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_failures_equal_a_count_in_pandas(lake: Warehouse, attempts: pd.DataFrame) -> None:
     expected = twin.failures(attempts)
     assert len(expected) > 50 and expected.recovered_at.isna().any()
     same(rows(lake, FAILURES).set_index(expected.index.names), expected)
 
 
 def test_objectives_count_good_and_bad_runs_and_compute_burn_rates(
-    lake: Lake, attempts: pd.DataFrame
+    lake: Warehouse, attempts: pd.DataFrame
 ) -> None:
     found = rows(lake, SLO)
     for slo in SLOS:
@@ -290,7 +293,9 @@ def test_objectives_count_good_and_bad_runs_and_compute_burn_rates(
             )
 
 
-def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd.DataFrame) -> None:
+def test_costs_add_up_to_the_bill_and_follow_the_worker_time(
+    lake: Warehouse, cut: pd.DataFrame
+) -> None:
     found = rows(lake, COST)
     by_day = cut.assign(day=cut.minute // twin.DAY * twin.DAY).groupby(["day", *KEY])
     same(
@@ -316,7 +321,7 @@ def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd
         )
 
 
-def test_tables_show_the_generated_parameters(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_tables_show_the_generated_parameters(lake: Warehouse, attempts: pd.DataFrame) -> None:
     """Shares of tenants, and run times and failure rates of works, equal the parameters within five
     standard errors."""
     served = rows(lake, SERVICE).groupby("name")[["busy_us", "attempts_started", "failed"]].sum()

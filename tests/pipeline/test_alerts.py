@@ -15,23 +15,28 @@ import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.heartbeat import Heartbeat, encode
 from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
-from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.in_memory import LakeRows
+from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.incidents.heartbeat import Heartbeat, encode
+from fairlead.pipeline.incidents.watch import Alert, Rules
 from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.settings import Cost, PipelineSettings
+from fairlead.pipeline.settings import Cost, PipelineSettings, Time
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import MemoryTables, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def lake_in(folder: Path) -> Warehouse:
+    return Warehouse(Location.of(folder / "lake"))
 
 
 def alert(kind: str, second: int, *, over: int | None = None, tasks: int = 0) -> Alert:
@@ -48,7 +53,7 @@ def incidents_in(tables: Any) -> list[tuple[str, bool, str | None]]:
 
 
 def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
-    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    tables = SmallTables(lake_in(tmp_path))
     keep(tables, [])
     assert tables.parts(INCIDENTS) == []
     keep(tables, [alert("stall", 600), alert("flood", 610)])
@@ -68,7 +73,7 @@ def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_an_alert_that_starts_and_ends_in_one_batch_is_one_incident(tmp_path: Path) -> None:
-    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    tables = SmallTables(lake_in(tmp_path))
     keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
     assert incidents_in(tables) == [("stall", True, FOUND_BY_ALERTS)]
 
@@ -82,7 +87,7 @@ def test_the_batch_job_replaces_its_own_incidents_only(
     late = alert("flood", 3700)
     keep(tables, [alert("stall", 630), alert("stuck", 700), late])
     for _ in range(2):
-        incidents(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK)
+        incidents(lake_in(tmp_path), tables, SYSTEM_CLOCK, Rules())
         assert incidents_in(tables) == [
             ("flood", False, FOUND_BY_ALERTS),
             ("stall", True, None),
@@ -99,7 +104,7 @@ def test_the_batch_job_replaces_its_own_incidents_only(
 def test_a_write_that_loses_to_a_concurrent_change_of_the_table_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    tables = SmallTables(lake_in(tmp_path))
     replace, refused = tables.replace, []
 
     def replaced(*args: Any) -> None:
@@ -116,6 +121,7 @@ def test_a_write_that_loses_to_a_concurrent_change_of_the_table_is_repeated(
 def test_times_of_alerts_cause_no_rebuild_of_tables() -> None:
     assert digest(PipelineSettings(alerts=Rules(stall_seconds=300))) == digest(PipelineSettings())
     assert digest(PipelineSettings(cost=Cost(workers=2))) != digest(PipelineSettings())
+    assert digest(PipelineSettings(time=Time("Asia/Tokyo"))) != digest(PipelineSettings())
 
 
 class Query:

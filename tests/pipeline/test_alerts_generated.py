@@ -11,23 +11,16 @@ from typing import Any
 import pytest
 
 from fairlead.clock import MICROS, to_micros
-from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.alerts.watch import Alert, Rules, Watched, observe
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.incidents.detect import KeyMinutes
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.pipeline.incidents.key_minutes import KeysInMemory
+from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
 from tests.generate import Truth, write_lake
+from tests.pipeline.warehouses import lake_in
 
 STEP = round(HEARTBEAT_SECONDS * MICROS)
 SETTLED = STEP // 4
 """Microseconds for which a task is ready before heartbeats report it as waiting."""
-
-
-class Keys(dict[str, KeyMinutes]):
-    """Minutes of each fairness key, kept in memory."""
-
-    def put(self, key: str, minutes: KeyMinutes) -> None:
-        self[key] = minutes
 
 
 def heartbeats(
@@ -83,12 +76,11 @@ def heartbeats(
 
 def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
     """Return the alerts of all queues, and the number of attempts."""
-    lake = Lake(folder)
+    lake = lake_in(folder)
     write_lake(spark, lake, truth)
-    bronze = lake.table(ATTEMPTS)
     instants = ["submitted_at", "ready_at", "claimed_at", "finished_at"]
     names = ["queue", "fairness_key", "attempt", "outcome", *instants]
-    rows = bronze.load(bronze.manifests.newest(), columns=names).to_pylist()
+    rows = lake.table(ATTEMPTS).load(columns=names).to_pylist()
     for row in rows:
         row.update({name: row[name] and to_micros(row[name]) for name in instants})
     found: list[Alert] = []
@@ -96,7 +88,7 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
     for queue in sorted({row["queue"] for row in rows}):
         of_queue = [row for row in rows if row["queue"] == queue]
         found += observe(
-            Watched(begin, "one"), heartbeats(queue, of_queue, begin, end), Keys(), Rules()
+            Watched(begin, "one"), heartbeats(queue, of_queue, begin, end), KeysInMemory(), Rules()
         )
     return found, len(rows)
 

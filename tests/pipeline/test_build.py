@@ -4,66 +4,52 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.clock import SYSTEM_CLOCK, SystemClock, to_micros
+from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.slo import SLO
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
-from fairlead.pipeline.jobs.compact import compact
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reading.views import connect
+from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
-from tests.pipeline.frames import at, attempt, event
+from fairlead.pipeline.settings import Cost, PipelineSettings, Slo, Time
+from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.compaction import compact
+from fairlead.pipeline.warehouse.data_files import TableFile
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
+from tests.pipeline.frames import attempt, event
+from tests.pipeline.tables_by_hand import rows_of
+from tests.pipeline.warehouses import export, root_of
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
+    time=Time("Europe/Berlin"),
     slo=[Slo("fast", "q", "2s", 0.9)],
     cost=Cost(workers=2, worker_hour=1),  # type: ignore[arg-type]
 )
-MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS)]
-
-
-class At(SystemClock):
-    """A clock that stands still at `hours` after T0."""
-
-    def __init__(self, hours: float) -> None:
-        self.hours = hours
-
-    def now(self) -> int:
-        return to_micros(at(self.hours * HOUR))
-
-
-def export(
-    lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, hours: float = 6
-) -> None:
-    """Add rows to bronze as the exporter does, `hours` after T0."""
-    here = lake.table(table)
-    data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
-    assert here.append(here.write(data, "0", name), {}, At(hours).now())
+MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS, FORGOTTEN)]
 
 
 def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
@@ -104,16 +90,15 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return made
 
 
-def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+def made_in(warehouse: Warehouse) -> dict[str, list[dict[str, Any]]]:
     """Return the rows by table, in the order of their keys, with instants as numbers."""
-    made = {}
-    for table in MADE:
-        here = lake.table(table)
-        rows = here.load(here.manifests.newest()).to_pylist()
-        made[table.name] = sorted(
-            map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
+    return {
+        table.name: sorted(
+            map(plain, rows_of(warehouse, table)),
+            key=lambda row: [str(row[name]) for name in table.key],
         )
-    return made
+        for table in MADE
+    }
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
@@ -134,61 +119,63 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def assert_same_tables(one: Lake, other: Lake) -> None:
-    found, wanted = rows_of(one), rows_of(other)
+def assert_same_rows(
+    found: dict[str, list[dict[str, Any]]], wanted: dict[str, list[dict[str, Any]]]
+) -> None:
     for name in wanted:
         assert len(found[name]) == len(wanted[name]), name
         for row, same in zip(found[name], wanted[name], strict=True):
             assert rounded(row) == rounded(same), name
 
 
-def put(lake: Lake, parts: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> None:
-    for number, (attempts, events) in enumerate(parts):
-        export(lake, ATTEMPTS, attempts, f"s-{number}.parquet")
+def put(
+    warehouse: Warehouse, parts: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]]]]
+) -> None:
+    """Export these attempts and events; the history is then known up to six hours after T0."""
+    for attempts, events in parts:
+        export(warehouse, ATTEMPTS, attempts, hours=6)
         if events:
-            export(lake, EVENTS, events, f"s-submitted-{number}.parquet")
+            export(warehouse, EVENTS, events, hours=6)
 
 
 @pytest.fixture
-def job(spark: SparkSession, tmp_path: Path) -> JobContext:
-    return JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+def job(on_warehouse: SparkSession, warehouse: Warehouse) -> JobContext:
+    return JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)
+
+
+def tables_of(job: JobContext) -> WarehouseTables:
+    """Open the lake again, as the next job does."""
+    return WarehouseTables(job.spark, job.warehouse, job.clock)
 
 
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
-    spark: SparkSession,
-    job: JobContext,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    job: JobContext, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(request.config.option.hypothesis_seed or 0) % 1000
-    parts = batches(seed)
-    for number in range(len(parts)):
-        attempts, events = parts[number]
+    for number, (attempts, events) in enumerate(batches(seed)):
         until = 1.4 * (number + 1)
-        export(job.lake, ATTEMPTS, attempts, f"s-{number}.parquet", until)
+        export(job.warehouse, ATTEMPTS, attempts, hours=until)
         if events:
-            export(job.lake, EVENTS, events, f"s-submitted-{number}.parquet", until)
+            export(job.warehouse, EVENTS, events, hours=until)
         run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
-    shutil.copytree(job.lake.root, tmp_path / "rebuilt")
-    rebuilt = JobContext(spark, Lake(tmp_path / "rebuilt"), None, SYSTEM_CLOCK)
-    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
-    build(rebuilt, SETTINGS, full=True)
-    assert_same_tables(job.lake, rebuilt.lake)
-    assert all(found.holds for found in check(job).checks)
-    compacted = compact(job.lake, At(200), everything=True)
-    assert compacted.rows_out > 240
+    found = made_in(job.warehouse)
+    assert all(each.holds for each in check(job).checks)
+    attempts_table = job.warehouse.table(ATTEMPTS)
+    assert compact(attempts_table, SYSTEM_CLOCK.now()).rows > 240
     assert build(job, SETTINGS).state == "nothing to do"
+    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
+    build(job, SETTINGS, full=True)
+    assert_same_rows(found, made_in(job.warehouse))
 
 
 def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
     job: JobContext,
 ) -> None:
-    put(job.lake, batches(7))
+    put(job.warehouse, batches(7))
     build(job, SETTINGS)
-    expected = rows_of(job.lake)
-    with connect(job.lake.root) as connection:
+    expected, folder = made_in(job.warehouse), root_of(job.warehouse)
+    with connect(folder) as connection:
         for table in (each for each in MADE if expected[each.name]):
             found = connection.execute(f"SELECT * FROM {table.name}")
             rows = [dict(zip(table.column_names, row, strict=True)) for row in found.fetchall()]
@@ -196,7 +183,7 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
                 map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
             )
             assert ordered == expected[table.name], table.name
-    services, history = expected["silver.service"], History(job.lake.root)
+    services, history = expected["silver.service"], History(folder)
     for by in ("queue", "tenant", "name"):
         runs = history.runs(by=by).rows  # type: ignore[arg-type]
         assert sum(r.started for r in runs) == sum(s["attempts_started"] for s in services)
@@ -208,49 +195,42 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
             if (hist["measure"], hist["fairness_key"], hist["queue"]) == ("pickup", "*", row.part)
         )
         assert row.n == pickups
-    assert history.as_of().history_until == last_build(job.lake.root).until
+    assert history.as_of().history_until == Builds(job.warehouse).newest()[0].until
 
 
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
     job: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = 24 * HOUR
-    export(
-        job.lake, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], "s.parquet", hours=97
-    )
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], hours=97)
     build(job, SETTINGS)
-    before = {table.name: job.lake.table(table).manifests.newest().parts for table in MADE}
-    export(job.lake, ATTEMPTS, [attempt(submitted_at=4 * day + HOUR)], "later.parquet", hours=98)
-    whole: list[str] = []
-    read = ParquetTables.read
-
-    def recorded(tables: ParquetTables, table: Table, parts: Any = None) -> Any:
-        if parts is None or len(set(parts) & set(tables.parts(table))) > 24:
-            whole.append(table.name)
-        return read(tables, table, parts)
-
-    monkeypatch.setattr(ParquetTables, "read", recorded)
+    before = {table.name: files_of(job, table) for table in MADE}
+    for file in job.warehouse.table(ATTEMPTS).files():
+        if file.part < "2026-03-06":
+            Path(file.path.removeprefix("file://")).unlink()
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=4 * day + HOUR)], hours=98)
     run = build(job, SETTINGS)
-    assert run.rows_in == 1 and whole == [OPEN_TASKS.name]
+    assert run.rows_in == 1
     for table in MADE:
-        now = job.lake.table(table).manifests.newest().parts
-        changed = {name for name in now if now[name] != before[table.name].get(name)}
+        now = files_of(job, table)
+        changed = {file.part for file in now ^ before[table.name]}
         assert all(name.startswith("2026-03-06") or table is SLO for name in changed), (
             table.name,
             changed,
         )
 
 
-def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: JobContext) -> None:
-    put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
+def files_of(job: JobContext, table: Table) -> set[TableFile]:
+    return {file._replace(span=()) for file in tables_of(job).files(table)}  # type: ignore[arg-type]
+
+
+def test_invalid_rows_are_counted_and_quarantined(job: JobContext) -> None:
+    rows = [attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)]
+    put(job.warehouse, [(rows, [])])
     run = build(job, SETTINGS)
     assert run.quarantined == 2
-    reasons = {
-        row["reason"]
-        for row in ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(QUARANTINE).collect()
-    }
-    assert len(reasons) == 2
-    assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
+    assert len({row["reason"] for row in rows_of(job.warehouse, QUARANTINE)}) == 2
+    assert len(rows_of(job.warehouse, TASKS)) == 1
 
 
 def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: JobContext) -> None:
@@ -258,92 +238,101 @@ def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: JobConte
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(
-    spark: SparkSession, job: JobContext
-) -> None:
-    put(job.lake, [([attempt(task_id="t")], [])])
+def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(job: JobContext) -> None:
+    put(job.warehouse, [([attempt(task_id="t")], [])])
     build(job, SETTINGS)
-    shown = job.lake.table(TASKS).manifests.newest()
-    export(job.lake, ATTEMPTS, [attempt(task_id="t")], "double.parquet")
+    before = Builds(job.warehouse).newest()[0]
+    export(job.warehouse, ATTEMPTS, [attempt(task_id="t")], hours=6)
     with pytest.raises(CheckFailed, match="keys are unique: expected 2, found 1"):
         build(job, SETTINGS)
-    assert job.lake.table(TASKS).manifests.newest() == shown
-    assert last_runs(job.lake)["build"]["state"] == "failed"
+    assert Builds(job.warehouse).newest()[0] == before
+    assert [row["task_id"] for row in rows_of(job.warehouse, TASKS)] == ["t"]
+    assert last_runs(job.warehouse)["build"]["state"] == "failed"
 
 
-def test_the_error_about_a_truncated_file_of_bronze_names_it(job: JobContext) -> None:
-    put(job.lake, [([attempt()], [])])
-    file = next(job.lake.root.glob("bronze.attempts/date=*/**/*.parquet"))
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(BrokenLake, match=f"{file.name} is no whole Parquet file"):
+def test_a_build_whose_tables_another_one_has_published_meanwhile_is_refused(
+    job: JobContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(job.warehouse, [([attempt()], [])])
+    publish = WarehouseTables.publish_as
+
+    def late(tables: WarehouseTables, facts: Build) -> None:
+        monkeypatch.setattr(WarehouseTables, "publish_as", publish)
         build(job, SETTINGS)
+        publish(tables, facts)
 
-
-def test_a_second_simultaneous_build_of_one_lake_is_refused(job: JobContext) -> None:
-    import fcntl
-
-    put(job.lake, [([attempt()], [])])
-    with (job.lake.root / "_build.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Exception, match="another build .* is under way"):
-            build(job, SETTINGS)
+    monkeypatch.setattr(WarehouseTables, "publish_as", late)
+    with pytest.raises(BrokenLake, match="another job has published"):
+        build(job, SETTINGS)
+    assert len(rows_of(job.warehouse, TASKS)) == 1
 
 
 def test_a_task_that_still_waits_counts_as_backlog_in_every_hour_since_its_submit(
-    spark: SparkSession, job: JobContext
+    job: JobContext,
 ) -> None:
-    put(
-        job.lake,
-        [
-            (
-                [attempt(submitted_at=0), attempt(submitted_at=3 * HOUR)],
-                [event(task_id="open", at=10)],
-            )
-        ],
-    )
+    attempts = [attempt(submitted_at=0), attempt(submitted_at=3 * HOUR)]
+    put(job.warehouse, [(attempts, [event(task_id="open", at=10)])])
     build(job, SETTINGS)
-    frame = ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(BACKLOG)
-    ends = frame.where("minute(minute) = 59").orderBy("minute").collect()
-    assert [row["depth_end"] for row in ends] == [1] * 6
+    rows = sorted(rows_of(job.warehouse, BACKLOG), key=lambda row: row["minute"])
+    ends = [row["depth_end"] for row in rows if row["minute"].minute == 59]
+    assert ends == [1] * 6
 
 
-POINTS = [
-    "first table written",
-    "silver written",
-    "gold written",
-    "one table published",
-    "all published, not noted",
-]
+def test_days_that_bronze_has_forgotten_stay_as_they_were_built(job: JobContext) -> None:
+    day = 24 * HOUR
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(4)], hours=74)
+    build(job, SETTINGS)
+    before = made_in(job.warehouse)
+    drop_before(job.warehouse, date(2026, 3, 4))
+    assert build(job, SETTINGS).state == "nothing to do"
+    build(job, SETTINGS, full=True)
+    assert_same_rows(made_in(job.warehouse), before)
 
 
-@pytest.fixture(scope="module")
-def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
-    """Return a built lake with new rows, and the lake that an undisturbed build makes of it."""
-    folder = tmp_path_factory.mktemp("halfway")
-    parts = batches(7)
-    lake = Lake(folder / "lake")
-    put(lake, parts[:2])
-    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
-    export(lake, ATTEMPTS, parts[2][0], "s-2.parquet")
-    shutil.copytree(lake.root, folder / "undisturbed")
-    undisturbed = Lake(folder / "undisturbed")
-    build(JobContext(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
-    return lake.root, undisturbed
+UNPUBLISHED = ["first table written", "silver written", "gold written", "before the publication"]
+PUBLISHED = ["before main moves", "main of one table moved"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-def test_a_build_killed_at_any_point_and_repeated_makes_the_same_tables(
-    spark: SparkSession, tmp_path: Path, halfway: tuple[Path, Lake], point: str
+def test_readers_see_one_whole_build_whenever_a_build_is_killed(
+    job: JobContext, tmp_path: Path
 ) -> None:
-    before, undisturbed = halfway
-    shutil.copytree(before, tmp_path / "lake")
-    script = Path(__file__).with_name("build_until.py")
-    command = [sys.executable, str(script), str(tmp_path / "lake"), str(POINTS.index(point))]
-    killed = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
-    job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    """Each kill starts a Java process of its own, so all of them share one lake."""
+    first, second, *more = batches(7)
+    lake = Warehouse(Location.of(tmp_path / "killed"))
+    for warehouse in (lake, job.warehouse):
+        put(warehouse, [first, second])
     build(job, SETTINGS)
-    assert_same_tables(job.lake, undisturbed)
+    kill(lake, len(UNPUBLISHED + PUBLISHED))  # the first build is undisturbed
+    assert_same_rows(made_in(lake), made_in(job.warehouse))
+    put(lake, more[:1])
+    before = made_in(lake)
+    for point in UNPUBLISHED:
+        kill(lake, UNPUBLISHED.index(point))
+        assert_same_rows(made_in(lake), before)
+    for point, batch in zip(PUBLISHED, more, strict=True):
+        if batch is not more[0]:
+            put(lake, [batch])
+        put(job.warehouse, [batch])
+        build(job, SETTINGS)
+        kill(lake, (UNPUBLISHED + PUBLISHED).index(point))
+        assert_same_rows(made_in(lake), made_in(job.warehouse))
+    build_at_rest, _ = Builds(lake).newest()
+    Builds(lake).finish(build_at_rest)
+    for table in MADE:
+        if table.name in build_at_rest.snapshots:
+            state = lake.table(table).state()
+            assert state.snapshot == build_at_rest.snapshots[table.name]
+
+
+def kill(lake: Warehouse, point: int) -> None:
+    """Build the lake in another process, killed at this point, if there is such a point."""
+    script = Path(__file__).with_name("build_until.py")
+    ran = subprocess.run(
+        [sys.executable, str(script), str(lake.location.folder), str(point)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), "src"])},
+    )
+    wanted = -signal.SIGKILL if point < len(UNPUBLISHED + PUBLISHED) else 0
+    assert ran.returncode == wanted, ran.stderr[-2000:]

@@ -35,11 +35,11 @@ from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.in_memory import LakeRows
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.capacity import Horizon, capacity
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
 from tests.pipeline.tables_by_hand import MemoryTables, put, row
+from tests.pipeline.warehouses import lake_in
 
 # the formula --------------------------------------------------------------------------------------
 
@@ -413,7 +413,7 @@ def filled(weeks: int, seed: int = 3) -> tuple[MemoryTables, list[list[float]]]:
 
 
 def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     tables, weeks = filled(3)
     found = capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     assert found.week_start == MONDAY + timedelta(weeks=3)
@@ -450,7 +450,7 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
 def test_a_second_forecast_of_a_week_replaces_the_first_unless_its_target_differs(
     tmp_path: Path,
 ) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     tables, _ = filled(2)
     short, long = (
         capacity(lake, tables, SYSTEM_CLOCK, Target(wait, 0.99)).queues[0]
@@ -464,8 +464,8 @@ def test_a_second_forecast_of_a_week_replaces_the_first_unless_its_target_differ
 
 
 def test_too_little_history_and_invalid_targets_are_refused(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    tables = LakeRows(lake, SYSTEM_CLOCK)
+    lake = lake_in(tmp_path / "lake")
+    tables = SmallTables(lake)
     with pytest.raises(ConfigurationError, match="build"):
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     put(
@@ -498,7 +498,7 @@ def test_hours_before_the_first_task_of_a_queue_are_not_known_and_not_zero(tmp_p
     ]
     served = [row(SERVICE, window_start=MONDAY + timedelta(hours=n)) for n in range(end)]
     tables = MemoryTables({BACKLOG.name: arrived, SERVICE.name: served})
-    found = capacity(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
+    found = capacity(lake_in(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
     plans = {plan.queue: plan for plan in found.queues}
     assert {queue: plan.weeks for queue, plan in plans.items()} == {
         "old": 8,
@@ -521,12 +521,12 @@ def test_a_queue_with_tasks_before_the_horizon_keeps_its_quiet_beginning(tmp_pat
     hours = [n for n in range(end) if not HOURS - 10 < n < HOURS + 50]
     served = [row(SERVICE, window_start=MONDAY + timedelta(hours=n)) for n in range(end)]
     tables = MemoryTables({BACKLOG.name: steady("q", hours), SERVICE.name: served})
-    found = capacity(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
+    found = capacity(lake_in(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
     assert found.queues[0].weeks == 8
 
 
 def test_the_output_says_that_a_forecast_is_worse_than_the_naive_one(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     hours = [MONDAY + timedelta(hours=n) for n in range(4 * HOURS)]
     counts = [n % HOURS + 1 if n < 2 * HOURS else HOURS - n % HOURS for n in range(4 * HOURS)]
     tables_by_name = {

@@ -3,14 +3,15 @@ exports do not bring rows back."""
 
 from __future__ import annotations
 
+import gzip
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +21,9 @@ from markupsafe import escape
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import ConfigurationError, NotAllowed
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import Built, last_build, note
+from fairlead.pipeline.build_plan import EDITION, plan
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -34,17 +35,18 @@ from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import ERASED, Wanted
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.hashing import hashed_key
-from fairlead.pipeline.jobs.erase import ErasureOptions, erase, readmit_key
-from fairlead.pipeline.lake.alone import alone
-from fairlead.pipeline.lake.compact import SORTED, compact
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import states_of
-from fairlead.pipeline.lake.table import DAY, LakeTable
+from fairlead.pipeline.job_snapshots import Snapshots
+from fairlead.pipeline.jobs.erase import erase, readmit_key
+from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.grids import LONGEST_TEXT
 from fairlead.pipeline.report.numbers import LONGEST_NAME, shortened
 from fairlead.pipeline.report.pictures.canvas import LONGEST_LABEL
 from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import T0, attempt, event
@@ -57,10 +59,10 @@ OTHERS = ("acme-corp2", "not-acme-corp0", "b", "")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> Warehouse:
     """Return a lake with three hours of a day: every table has rows of the key and of other keys, some
     of which mention the key."""
-    lake = Lake(tmp_path / "lake")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
     for number in range(3):
         rows = [
             attempt(
@@ -140,19 +142,38 @@ def lake(tmp_path: Path) -> Lake:
     for table in TABLES:
         if table.name not in made and "fairness_key" in table.column_names:
             put(lake, table, [row(table, fairness_key=key) for key in (KEY, *OTHERS, "*")])
-    attempts, events = (lake.table(t).manifests.newest() for t in (ATTEMPTS, EVENTS))
-    note(
-        lake.root,
-        Built(2, "s", states_of(attempts.parts), states_of(events.parts), attempts.written_at),
+    built = {
+        table.name: snapshot
+        for table in TABLES
+        if table.name.startswith(("silver", "gold"))
+        and (snapshot := lake.table(table).state().snapshot) is not None
+    }
+    sources = {
+        table.name: snapshot
+        for table in (ATTEMPTS, EVENTS)
+        if (snapshot := lake.table(table).state().snapshot) is not None
+    }
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    build = msgspec.structs.replace(
+        before.after(built), sources=sources, edition=EDITION, settings="s"
     )
+    assert builds.publish(build, seen, SYSTEM_CLOCK.now())
+    builds.finish(build)
     return lake
 
 
-def erased(lake: Lake, key: str = KEY, **more: Any) -> Any:
-    return erase(lake, key, SYSTEM_CLOCK, ErasureOptions(**more))
+def erased(lake: Warehouse, key: str = KEY, **more: Any) -> Any:
+    return erase(lake, key, SYSTEM_CLOCK, **more)
 
 
-def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+def root_of(lake: Warehouse) -> Path:
+    folder = lake.location.folder
+    assert folder is not None
+    return folder
+
+
+def all_rows(lake: Warehouse) -> dict[str, list[dict[str, Any]]]:
     return {table.name: rows_of(lake, table) for table in TABLES if table is not RUNS}
 
 
@@ -176,11 +197,11 @@ def files_with(folder: Path, key: str) -> list[str]:
 
 
 def test_an_erasure_removes_every_row_of_the_key_and_no_row_of_another(
-    lake: Lake,
+    lake: Warehouse,
 ) -> None:
     before = all_rows(lake)
     done = erased(lake)
-    assert files_with(lake.root, KEY) == [] and done.is_clean
+    assert files_with(root_of(lake), KEY) == [] and done.is_clean
     after = all_rows(lake)
     for table in TABLES:
         if table is RUNS or table is QUARANTINE or "fairness_key" not in table.column_names:
@@ -198,7 +219,7 @@ def test_an_erasure_removes_every_row_of_the_key_and_no_row_of_another(
     ]
 
 
-def test_rows_of_other_keys_that_mention_the_key_stay_without_the_mention(lake: Lake) -> None:
+def test_rows_of_other_keys_that_mention_the_key_stay_without_the_mention(lake: Warehouse) -> None:
     erased(lake)
     after = all_rows(lake)
     assert {r["error_text"] for r in after[ATTEMPTS.name]} == {
@@ -216,7 +237,7 @@ def test_rows_of_other_keys_that_mention_the_key_stay_without_the_mention(lake: 
 
 
 def test_an_example_of_an_error_that_may_come_from_the_key_is_removed(
-    lake: Lake,
+    lake: Warehouse,
 ) -> None:
     rows = rows_of(lake, ATTEMPTS)
     assert all(r["error_fp"] is None for r in rows)
@@ -235,44 +256,38 @@ def test_an_example_of_an_error_that_may_come_from_the_key_is_removed(
     }
 
 
-def test_the_erasure_of_a_key_named_star_keeps_the_sums_of_all_keys(lake: Lake) -> None:
+def test_the_erasure_of_a_key_named_star_keeps_the_sums_of_all_keys(lake: Warehouse) -> None:
     erased(lake, "*")
     assert "*" in {r["fairness_key"] for r in rows_of(lake, LATENCY)}
     assert "*" in {r["subject"] for r in rows_of(lake, INCIDENTS)}
     assert "*" not in {r["fairness_key"] for r in rows_of(lake, TENANT_SHARE)}
 
 
-def test_an_erasure_without_a_key_is_refused(lake: Lake) -> None:
+def test_an_erasure_without_a_key_is_refused(lake: Warehouse) -> None:
     with pytest.raises(ConfigurationError, match="name the key"):
         erased(lake, "")
 
 
-def test_a_dry_run_of_an_erasure_shows_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
-    before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
+def test_a_dry_run_of_an_erasure_shows_where_the_key_is_and_changes_nothing(
+    lake: Warehouse,
+) -> None:
+    before = {path: path.read_bytes() for path in root_of(lake).rglob("*") if path.is_file()}
     done = erased(lake, dry_run=True)
     assert done.tables[ATTEMPTS.name].rows == 6 and done.tables[ATTEMPTS.name].redacted == 3
     assert not done.is_clean and done.days == ["2026-03-02"]
-    after = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
-    assert {p: b for p, b in after.items() if p.name != "_build.lock"} == before | {
-        p: b for p, b in after.items() if p.name == "_lake"
-    }
+    after = {path: path.read_bytes() for path in root_of(lake).rglob("*") if path.is_file()}
+    assert after == before
 
 
-def test_a_second_erasure_finds_nothing(lake: Lake) -> None:
+def test_a_second_erasure_finds_nothing(lake: Warehouse) -> None:
     erased(lake)
-    numbers = {
-        table.name: lake.table(table).manifests.newest().number
-        for table in TABLES
-        if table is not RUNS
-    }
+    rows = all_rows(lake)
     again = erased(lake)
-    assert again.tables == {} and again.removed == 0 and again.is_clean
-    assert {
-        name: lake.table(t).manifests.newest().number for t in TABLES if (name := t.name) in numbers
-    } == numbers
+    assert again.tables == {} and again.is_clean
+    assert all_rows(lake) == rows
 
 
-def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Lake) -> None:
+def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Warehouse) -> None:
     put(
         lake,
         ATTEMPTS,
@@ -280,25 +295,30 @@ def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Lake) -> No
         "long ago",
     )
     erased(lake)
-    assert last_build(lake.root).again == [
-        f"2026-{day}/00" for day in ("02-27", "02-28", "03-01", "03-02")
-    ]
-    manifest = lake.table(ATTEMPTS).manifests.newest()
-    assert manifest.parts["2026-03-01/10"].rows == 0, "a missing partition would cause a full build"
+    build, _ = Builds(lake).newest()
+    assert {hour[:10] for hour in build.again} == {
+        f"2026-{day}" for day in ("02-27", "02-28", "03-01", "03-02")
+    }
+    assert lake.table(ATTEMPTS).changed(build.sources[ATTEMPTS.name]) == set()
+    todo = plan(Snapshots(lake), "s", full=False)
+    assert not todo.full and todo.again == set(build.again)
+    assert todo.changed_attempts == {f"2026-03-02/{hour}" for hour in (10, 11, 12)}
 
 
-def test_the_record_of_an_erasure_does_not_reveal_the_key(lake: Lake) -> None:
+def test_the_record_of_an_erasure_does_not_reveal_the_key(lake: Warehouse) -> None:
     erased(lake)
     run = last_runs(lake)["erase"]
     assert run["state"] == "done" and run["rows_out"] > 0
     assert KEY not in json.dumps(run, default=str)
-    assert len(lake.table(ATTEMPTS).manifests.newest().erased) == 1
+    assert len(lake.table(ATTEMPTS).state().erased) == 1
 
 
 # pages --------------------------------------------------------------------------------------------
 
 
-def test_reports_that_show_the_key_or_its_digest_are_removed(lake: Lake, tmp_path: Path) -> None:
+def test_reports_that_show_the_key_or_its_digest_are_removed(
+    lake: Warehouse, tmp_path: Path
+) -> None:
     shown, hashed, copy, other = (
         tmp_path / f"{name}.html" for name in ("shown", "hashed", "copy", "other")
     )
@@ -319,7 +339,7 @@ def test_reports_that_show_the_key_or_its_digest_are_removed(lake: Lake, tmp_pat
 def test_a_key_with_special_characters_is_found_in_json_and_html(tmp_path: Path, key: str) -> None:
     import html
 
-    lake = Lake(tmp_path / "lake")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
     put(
         lake,
         ATTEMPTS,
@@ -372,7 +392,7 @@ def test_pages_of_other_keys_stay(tmp_path: Path, other: str) -> None:
 
 
 def test_a_page_that_cannot_be_read_makes_the_erasure_incomplete(
-    lake: Lake, tmp_path: Path
+    lake: Warehouse, tmp_path: Path
 ) -> None:
     page = tmp_path / "folder.html"
     page.mkdir()
@@ -394,46 +414,59 @@ def test_only_a_whole_word_counts_as_a_mention_of_the_key(text: str, key: str) -
 # unlisted files --------------------------------------------------------------------------
 
 
-def test_unlisted_files_with_the_key_are_removed_too(lake: Lake) -> None:
+def test_unlisted_files_with_the_key_are_removed_too(lake: Warehouse) -> None:
     table = lake.table(ATTEMPTS)
-    everything = table.load(table.manifests.newest())
-    table.write(everything, "dead-build", "left.parquet")
-    old, new = (
-        table.folder / "date=2026-03-02" / "hour=10" / f".{name}.parquet.1f"
-        for name in ("old", "new")
-    )
-    for path in (old, new):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"PAR1 half of a file with acme-corp")
-    os.utime(old, (1, 1))
-    temporary = table.folder / "_temporary" / "0" / "part.parquet"
-    temporary.parent.mkdir(parents=True)
-    pq.write_table(everything, temporary)
-    compact(table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True)  # replaced files stay for a day
+    left = table.write(table.load(), "dead")
+    half = root_of(lake) / "fairlead/bronze_attempts/data/half.parquet"
+    half.write_bytes(b"PAR1 half of a file with acme-corp")
     done = erased(lake)
-    assert not old.exists() and not temporary.exists()
-    assert done.verified.unreadable == [str(new.relative_to(lake.root))] and not done.is_clean
-    assert "left.parquet" not in {
-        path.name for path in table.folder.rglob("*") if "hour=10" in str(path)
-    }
-    os.utime(new, (1, 1))
-    again = erased(lake)
-    assert (
-        again.verified.held == [] == again.verified.unreadable and files_with(lake.root, KEY) == []
+    assert done.is_clean and not half.exists()
+    assert not any(Path(each.path.removeprefix("file://")).exists() for each in left)
+    assert files_with(root_of(lake), KEY) == []
+
+
+def test_branches_of_dead_builds_are_removed(lake: Warehouse) -> None:
+    stored = lake.catalog.load_table("fairlead.silver_tasks")
+    before = stored.current_snapshot()
+    assert before is not None
+    stored.manage_snapshots().create_branch(before.snapshot_id, f"{BRANCH}dead").commit()
+    stored.append(stored.scan().to_arrow(), branch=f"{BRANCH}dead")
+    assert erased(lake).is_clean and files_with(root_of(lake), KEY) == []
+    refs = lake.catalog.load_table("fairlead.silver_tasks").metadata.refs
+    assert set(refs) == {"main", PUBLISHED}
+
+
+def test_a_build_that_has_read_the_key_cannot_publish_after_the_erasure(lake: Warehouse) -> None:
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    erased(lake)
+    assert not builds.publish(before.after({}), seen, SYSTEM_CLOCK.now())
+    newest, _ = builds.newest()
+    assert newest.id != before.id and newest.snapshots.keys() == before.snapshots.keys()
+    builds.finish(newest)
+
+
+def test_a_lake_without_builds_has_its_bronze_erased(tmp_path: Path) -> None:
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    assert erased(lake).tables == {}
+    put(lake, ATTEMPTS, [attempt(fairness_key=KEY), attempt(fairness_key="b")])
+    assert erased(lake).tables[ATTEMPTS.name].rows == 1
+    assert files_with(root_of(lake), KEY) == [] and not Builds(lake).newest()[0].id
+
+
+def test_bounds_of_texts_in_manifests_count_as_the_key(lake: Warehouse) -> None:
+    erased(lake)
+    stored = lake.catalog.load_table("fairlead.silver_tasks")
+    rows = stored.scan().to_arrow()
+    names = pa.array([KEY] * rows.num_rows, rows.schema.field("fairness_key").type)
+    with stored.transaction() as transaction:
+        transaction.set_properties({"write.metadata.metrics.column.fairness_key": "truncate(16)"})
+    stored.append(
+        rows.set_column(rows.schema.get_field_index("fairness_key"), "fairness_key", names)
     )
-    assert {Path(p).name for p in table.paths(table.manifests.newest())} == {SORTED}
-
-
-def test_replaced_files_that_readers_use_are_removed_after_the_grace(lake: Lake) -> None:
-    table = lake.table(ATTEMPTS)
-    reading = table.manifests.newest()
-    rows = table.load(reading)
-    done = erased(lake, grace_us=DAY)
-    assert table.load(reading) == rows, "a reader that began before can read on"
-    assert done.is_clean and files_with(lake.root, KEY), "the replaced files are still on disk"
-    assert erased(lake, grace_us=0).is_clean and files_with(lake.root, KEY) == []
-    with pytest.raises(FileNotFoundError):
-        table.load(reading)
+    found = verify(lake, Wanted(frozenset({KEY})))
+    assert "bounds" in {held.where for held in found.held} and not found.is_clean
+    assert erased(lake).is_clean
 
 
 def test_the_verification_finds_a_key_in_any_file(tmp_path: Path) -> None:
@@ -445,25 +478,24 @@ def test_the_verification_finds_a_key_in_any_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"fairness_key": ["acme-corp2"]}), tmp_path / "c.parquet")
     (tmp_path / "d.html").write_text(f"<p>{KEY}</p><p>acme-corp2</p>")
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
-    found = verify(tmp_path, Wanted(frozenset({KEY})))
-    assert [(h.file, h.where, h.count) for h in found.held] == [
+    (tmp_path / "f.gz").write_bytes(gzip.compress(KEY.encode()))
+    lake = Warehouse(Location.of(tmp_path))
+    assert lake.identity
+    found = verify(lake, Wanted(frozenset({KEY})))
+    assert sorted((h.file, h.where, h.count) for h in found.held) == [
         ("a.parquet", "fairness_key", 2),
         ("b.parquet", "raw", 1),
         ("d.html", "bytes", 1),
+        ("f.gz", "bytes", 1),
     ]
     assert ("a.parquet", "queue", 1) in [(h.file, h.where, h.count) for h in found.elsewhere]
     assert found.unreadable == ["e.parquet"] and not found.is_clean
 
 
-def test_a_key_that_is_a_word_of_the_file_formats_is_not_reported_as_held(lake: Lake) -> None:
+def test_a_key_that_is_a_word_of_the_file_formats_is_not_reported_as_held(lake: Warehouse) -> None:
     put(lake, ATTEMPTS, [attempt(fairness_key="parts")], "odd")
     done = erased(lake, "parts")
     assert done.is_clean and done.tables[ATTEMPTS.name].rows == 1
-
-
-def test_nothing_is_erased_during_a_build(lake: Lake) -> None:
-    with alone(lake), pytest.raises(NotAllowed, match="wait for it"):
-        erased(lake)
 
 
 # later exports ---------------------------------------------------------------------------------
@@ -483,7 +515,7 @@ def add(url: str, numbers: range) -> None:
         add_attempts(connection, numbers)
 
 
-def keys(lake: Lake) -> set[str]:
+def keys(lake: Warehouse) -> set[str]:
     return {r["fairness_key"] for r in rows_of(lake, ATTEMPTS)}
 
 
@@ -491,33 +523,30 @@ def test_a_late_export_restores_no_erased_row_and_the_store_may_still_clean(
     store: tuple[str, SqlHistory], tmp_path: Path
 ) -> None:
     url, history = store
-    lake = Lake(tmp_path / "lake")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
     exporter = Exporter(history, lake, SYSTEM_CLOCK, rows=6)
     exporter.round()
     assert erased(lake, "tenant-3").tables[ATTEMPTS.name].rows == 3
-    assert len(lake.table(ATTEMPTS).manifests.newest().ledger) > 0
+    assert lake.table(LEDGER).load().num_rows == 3
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20, "erased rows count as compared"
-    assert lake.table(ATTEMPTS).manifests.newest().ledger == [], (
+    assert lake.table(LEDGER).load().num_rows == 0, (
         "after the comparison, the ledger of erased rows is empty"
     )
     add(url, range(20, 41))
     assert exporter.round().attempts == 21
     assert keys(lake) == {f"tenant-{n}" for n in range(7) if n != 3}
-    assert files_with(lake.root, "tenant-3") == []
+    assert files_with(root_of(lake), "tenant-3") == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 21
-    compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now(), everything=True)
     assert erased(lake, "tenant-3").is_clean
 
 
 def test_an_erased_key_can_be_admitted_again(store: tuple[str, SqlHistory], tmp_path: Path) -> None:
     url, history = store
-    lake = Lake(tmp_path / "lake")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
     erased(lake, "tenant-3")
-    assert readmit_key(lake, "tenant-3", SYSTEM_CLOCK) and not readmit_key(
-        lake, "tenant-3", SYSTEM_CLOCK
-    )
+    assert readmit_key(lake, "tenant-3") and not readmit_key(lake, "tenant-3")
     add(url, range(20, 27))
     exporter.round()
     assert [r["fairness_key"] for r in rows_of(lake, ATTEMPTS)].count("tenant-3") == 1
@@ -528,21 +557,21 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
     store: tuple[str, SqlHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, history = store
-    lake = Lake(tmp_path / "lake")
-    write, calls = LakeTable.write, []
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    write, calls = WarehouseTable.write, []
 
-    def overtaken(table: LakeTable, *args: Any) -> Any:
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
         written = write(table, *args)
         if table.table is ATTEMPTS:
             calls.append(written)
             if len(calls) == 1:
-                erased(lake, "tenant-3")  # between the files and the manifest of the export
+                erased(lake, "tenant-3")  # between the files and the commit of the export
         return written
 
-    monkeypatch.setattr(LakeTable, "write", overtaken)
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
     assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 20
     assert len(calls) == 2, "the export was refused and repeated"
-    assert "tenant-3" not in keys(lake) and files_with(lake.root, "tenant-3") == []
+    assert "tenant-3" not in keys(lake) and files_with(root_of(lake), "tenant-3") == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
@@ -556,20 +585,33 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
     + [
         pytest.param(*later, marks=FULL("a long run"))
         for later in [
-            ("file rewritten", 5),
+            ("file written", 5),
+            ("committed", 5),
+            ("committed", 20),
             ("partition replaced", 4),
             ("partition replaced", 9),
             ("table done", 14),
+            ("snapshots forgotten", 3),
             ("file removed", 3),
         ]
     ],
 )
 def test_an_erasure_killed_after_any_step_and_repeated_leaves_nothing_of_the_key(
-    lake: Lake, step: str, times: int
+    lake: Warehouse, step: str, times: int
 ) -> None:
     before = all_rows(lake)
+    at = lake.location
     killed = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-m", "tests.pipeline.erase_until", str(lake.root), KEY, step, str(times)],
+        [
+            sys.executable,
+            "-m",
+            "tests.pipeline.erase_until",
+            at.lake,
+            at.catalog,
+            KEY,
+            step,
+            str(times),
+        ],
         cwd=ROOT,
         check=False,
         timeout=120,
@@ -579,14 +621,49 @@ def test_an_erasure_killed_after_any_step_and_repeated_leaves_nothing_of_the_key
     assert killed.returncode == KILLED, killed.stderr
     all_rows(lake)  # a reader at this moment gets complete tables
     done = erased(lake)
-    assert done.is_clean and files_with(lake.root, KEY) == []
+    assert done.is_clean and files_with(root_of(lake), KEY) == []
     after = all_rows(lake)
     for table in (ATTEMPTS, EVENTS, TENANT_SHARE):
         others = [r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY]
         assert [r["fairness_key"] for r in after[table.name]] == others
-    ledger = [
-        pq.read_table(lake.table(ATTEMPTS).folder / f)
-        for f in lake.table(ATTEMPTS).manifests.newest().ledger
-    ]
-    assert sum(t.num_rows for t in ledger) == 6, "each erased attempt is counted once"
-    assert last_build(lake.root).again == [f"{T0:%Y-%m-%d}/00"]
+    positions = rows_of(lake, LEDGER)
+    assert len({(each["xid"], each["seq"]) for each in positions}) == 6, (
+        "each erased attempt is in the ledger"
+    )
+    assert {hour[:10] for hour in Builds(lake).newest()[0].again} == {f"{T0:%Y-%m-%d}"}
+
+
+# on an object store -------------------------------------------------------------------------------
+
+
+def test_an_object_store_has_no_byte_of_an_erased_key(
+    sqlite_url: str, s3_lake: str, postgres_url: str
+) -> None:
+    import boto3
+
+    lake = Warehouse(Location.of(s3_lake, postgres_url))
+    history = SqlHistory(migrated(sqlite_url).database)
+    add(sqlite_url, range(20))
+    exporter = Exporter(history, lake, SYSTEM_CLOCK)
+    exporter.round()
+    client = boto3.client("s3", region_name="us-east-1")
+    bucket = s3_lake.removeprefix("s3://").partition("/")[0]
+
+    def with_key() -> list[str]:
+        found = []
+        for each in client.list_objects_v2(Bucket=bucket)["Contents"]:
+            data = client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
+            if each["Key"].endswith(".parquet"):
+                data = str(pq.read_table(pa.BufferReader(data)).to_pylist()).encode()
+            found += [each["Key"]] if b"tenant-3" in data else []
+        return found
+
+    assert with_key()
+    done = erased(lake, "tenant-3")
+    assert done.tables[ATTEMPTS.name].rows == 3 and done.is_clean and with_key() == []
+    assert done.verified.files > 10
+    add(sqlite_url, range(20, 41))
+    exporter.round()
+    assert "tenant-3" not in keys(lake) and with_key() == []
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 41
+    history.database.close()

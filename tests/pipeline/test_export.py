@@ -22,16 +22,21 @@ from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
+from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import HOUR, LakeTable
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.tombstones import bury, tombstone
+from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.pipeline.test_warehouse import MINUTE, files_of, now
 from tests.tiers import FULL
 
 ROOT = Path(__file__).parents[2]
@@ -46,11 +51,17 @@ def history(store_url: str) -> Iterator[SqlHistory]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+def on_s3(s3_lake: str, postgres_url: str) -> Warehouse:
+    """Lake on an object store, with its catalog in PostgreSQL."""
+    return Warehouse(Location.of(s3_lake, postgres_url))
 
 
-def exporter(history: SqlHistory, lake: Lake, rows: int = ROWS) -> Exporter:
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    return Warehouse(Location.of(tmp_path / "lake"))
+
+
+def exporter(history: SqlHistory, lake: Warehouse, rows: int = ROWS) -> Exporter:
     return Exporter(history, lake, SYSTEM_CLOCK, rows)
 
 
@@ -61,18 +72,30 @@ def add(url: str, *numbers: int) -> None:
             add_attempts(connection, [n])
 
 
-def column(lake: Lake, name: str, table: Any = ATTEMPTS) -> list[Any]:
-    here = lake.table(table)
-    here.check(here.manifests.newest())
-    return here.load(here.manifests.newest())[name].to_pylist()
+def column(lake: Warehouse, name: str, table: Any = ATTEMPTS) -> list[Any]:
+    return list(lake.table(table).load(columns=[name])[name].to_pylist())
 
 
-def exported(lake: Lake) -> list[int]:
+def exported(lake: Warehouse) -> list[int]:
     """Return the numbers of the attempts in the lake."""
     return sorted(int(task_id.replace("-", ""), 16) for task_id in column(lake, "task_id"))
 
 
-def reader(history: SqlHistory, lake: Lake) -> Reader:
+def is_clean(lake: Warehouse) -> None:
+    """Check that after a sweep only files of the present snapshots are in the folder, and that the
+    newest one has the same files."""
+    table = lake.table(ATTEMPTS)
+    before = table.files()
+    table.expire(now() + MINUTE)
+    table.sweep(now() + MINUTE)
+    folder = lake.location.folder
+    assert folder is not None
+    on_disk = {f"file://{path}" for path in (folder / "fairlead/bronze_attempts/data").glob("*")}
+    assert on_disk == {file.path for file in before}
+    assert table.files() == before
+
+
+def reader(history: SqlHistory, lake: Warehouse) -> Reader:
     return next(
         each for each in history.database.read_now(history.readers()) if each.name == lake.reader
     )
@@ -94,7 +117,7 @@ def spread(url: str, count: int, hours: int = 3) -> None:
 
 
 def test_an_empty_store_registers_its_lake_and_exports_nothing(
-    history: SqlHistory, lake: Lake
+    history: SqlHistory, lake: Warehouse
 ) -> None:
     done = exporter(history, lake).round()
     assert (done.attempts, done.events, done.files, done.more) == (0, 0, 0, False)
@@ -108,30 +131,27 @@ def test_an_empty_store_registers_its_lake_and_exports_nothing(
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_every_attempt_is_exported_once_in_files_by_hour(
-    store_url: str, history: SqlHistory, lake: Lake, rows: int
+    store_url: str, history: SqlHistory, lake: Warehouse, rows: int
 ) -> None:
     spread(store_url, 20)
     batches: list[int] = []
     done = exporter(history, lake, rows).round(batches.append)
     assert (done.attempts, sum(batches)) == (20, 20)
     assert exported(lake) == list(range(20))
-    manifest = lake.table(ATTEMPTS).manifests.newest()
-    assert len(manifest.parts) == 3
-    for name, part in manifest.parts.items():
-        ends = [
-            end.strftime("%Y-%m-%d/%H")
-            for end in lake.table(ATTEMPTS).load(manifest, [name])["finished_at"].to_pylist()
-        ]
-        assert set(ends) == {name}
-        assert part.rows == len(ends)
+    table = lake.table(ATTEMPTS)
+    assert len({file.part for file in table.files()}) == 3
+    for file in table.files():
+        ends = table.load([file.part])["finished_at"].to_pylist()
+        assert {end.strftime("%Y-%m-%d/%H") for end in ends} == {file.part}
     assert exporter(history, lake).round().attempts == 0
     add(store_url, 20)
+    assert exporter(history, lake).behind() == 1
     assert exporter(history, lake).round().attempts == 1
     assert exported(lake) == list(range(21))
 
 
 def test_an_export_round_can_be_split_into_batches(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     add(store_url, *range(20))
     here = exporter(history, lake)
@@ -141,7 +161,7 @@ def test_an_export_round_can_be_split_into_batches(
 
 
 def test_the_columns_of_an_attempt_in_the_lake_equal_those_in_the_store(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     add(store_url, 3, 4)
     with connected(store_url) as connection:
@@ -150,8 +170,7 @@ def test_the_columns_of_an_attempt_in_the_lake_equal_those_in_the_store(
             f"UPDATE fairlead_attempts SET error_text = '{long_text}' WHERE task_id = '{id_text(3)}'"
         )
     exporter(history, lake).round()
-    manifest = lake.table(ATTEMPTS).manifests.newest()
-    found = sorted(lake.table(ATTEMPTS).load(manifest).to_pylist(), key=lambda row: row["task_id"])
+    found = sorted(lake.table(ATTEMPTS).load().to_pylist(), key=lambda row: row["task_id"])
     assert {row["store_id"] for row in found} == {history.database.read_now(history.store_id())}
     for row, n in zip(found, (3, 4), strict=True):
         (
@@ -229,7 +248,7 @@ def test_errors_that_differ_in_numbers_only_have_one_fingerprint() -> None:
 
 
 def test_an_export_loses_no_attempt_of_a_clock_that_jumped(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     add(store_url, *range(4))
     with connected(store_url) as connection:
@@ -238,17 +257,11 @@ def test_an_export_loses_no_attempt_of_a_clock_that_jumped(
                 f"UPDATE fairlead_attempts SET finished_at = {end} WHERE task_id = '{id_text(n)}'"
             )
     exporter(history, lake).round()
-    assert exported_raw(lake) == [0, 1, 2, 3]
+    assert exported(lake) == [0, 1, 2, 3]
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 4
 
 
-def exported_raw(lake: Lake) -> list[int]:
-    here = lake.table(ATTEMPTS)
-    ids = here.load(here.manifests.newest(), columns=["task_id"])["task_id"].to_pylist()
-    return sorted(int(task_id.replace("-", ""), 16) for task_id in ids)
-
-
-def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: Lake) -> None:
+def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: Warehouse) -> None:
     app = App(store_url)
     app.migrate()
 
@@ -279,37 +292,23 @@ def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: L
 # crashes ------------------------------------------------------------------------------------------
 
 
-def export_until(url: str, lake: Lake, step: str, times: int) -> subprocess.CompletedProcess[str]:
+def until(url: str, lake: Warehouse, step: str, times: int) -> list[str]:
+    """Return the command that exports until a step was done a number of times."""
+    here = lake.location
+    module = "tests.pipeline.export_until"
+    return [sys.executable, "-m", module, url, here.lake, here.catalog, step, str(times)]
+
+
+def killed(url: str, lake: Warehouse, step: str, times: int) -> subprocess.CompletedProcess[str]:
+    """Export until a step was done a number of times."""
     return subprocess.run(  # noqa: S603 - our own interpreter
-        [
-            sys.executable,
-            "-m",
-            "tests.pipeline.export_until",
-            url,
-            str(lake.root),
-            step,
-            str(times),
-        ],
+        until(url, lake, step, times),
         cwd=ROOT,
         check=False,
-        timeout=120,
+        timeout=240,
         capture_output=True,
         text=True,
     )
-
-
-def nothing_else_is_on_disk(table: LakeTable) -> None:
-    """Check that after a long time only listed files are on disk."""
-    from os import utime
-
-    for path in table.folder.rglob("*"):
-        utime(path, (1, 1))
-    table.sweep(SYSTEM_CLOCK.now())
-    there = sorted(str(path) for path in table.folder.glob("date=*/**/*") if path.is_file())
-    assert there == sorted(table.paths(table.manifests.newest()))
-    assert [path.name for path in table.manifests.folder.iterdir()] == [
-        f"{table.manifests.newest().number:012}.json"
-    ]
 
 
 @pytest.mark.slow
@@ -320,27 +319,28 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
         pytest.param(*later, marks=FULL("a long run"))
         for later in [
             ("read", 3),
-            ("temporary file written", 5),
-            ("renamed", 4),
-            ("manifest linked", 2),
-            ("files count", 3),
+            ("file written", 5),
+            ("manifest list written", 2),
+            ("metadata written", 3),
+            ("committed", 2),
+            ("committed", 3),
             ("position reported", 4),
         ]
     ],
 )
 def test_an_export_killed_after_any_step_and_repeated_has_every_attempt_once(
-    store_url: str, history: SqlHistory, lake: Lake, step: str, times: int
+    store_url: str, history: SqlHistory, lake: Warehouse, step: str, times: int
 ) -> None:
     spread(store_url, 18)
-    killed = export_until(store_url, lake, step, times)
-    assert killed.returncode == KILLED, killed.stderr
+    ended = killed(store_url, lake, step, times)
+    assert ended.returncode == KILLED, ended.stderr
     add(store_url, 18, 19)
     exporter(history, lake, rows=5).round()
     assert exported(lake) == list(range(20))
+    is_clean(lake)
     assert reader(history, lake).position == Position(*_last(history)[:2])
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
-    nothing_else_is_on_disk(lake.table(ATTEMPTS))
-    assert exported(lake) == list(range(20))
+    assert exporter(history, lake).behind() == 0
 
 
 def _last(history: SqlHistory) -> Any:
@@ -349,7 +349,7 @@ def _last(history: SqlHistory) -> Any:
 
 @pytest.mark.full("a long run")
 def test_an_export_that_is_killed_repeatedly_still_finishes(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     chance = random.Random(3)
     added = 0
@@ -357,7 +357,7 @@ def test_an_export_that_is_killed_repeatedly_still_finishes(
         count = chance.randrange(5, 25)
         add(store_url, *range(added, added + count))
         added += count
-        export_until(store_url, lake, chance.choice(sorted(STEPS)), chance.randrange(1, 4))
+        killed(store_url, lake, chance.choice(sorted(STEPS)), chance.randrange(1, 4))
     exporter(history, lake).round()
     assert exported(lake) == list(range(added))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == added
@@ -366,7 +366,7 @@ def test_an_export_that_is_killed_repeatedly_still_finishes(
 # several at once ----------------------------------------------------------------------------------
 
 
-def wait_until_exported(lake: Lake, count: int) -> None:
+def wait_until_exported(lake: Warehouse, count: int) -> None:
     """Wait until other processes have exported `count` attempts, by polling the lake."""
     until = time.monotonic() + 60
     while len(exported(lake)) < count and time.monotonic() < until:
@@ -375,22 +375,14 @@ def wait_until_exported(lake: Lake, count: int) -> None:
 
 @pytest.mark.full("a long run")
 def test_two_simultaneous_exporters_export_each_attempt_once(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     add(store_url, *range(50))
     with ExitStack() as ending:
         exporters = [
             ending.enter_context(
                 subprocess.Popen(  # noqa: S603 - our own interpreter
-                    [
-                        sys.executable,
-                        "-m",
-                        "tests.pipeline.export_until",
-                        store_url,
-                        str(lake.root),
-                        "never",
-                        "0",
-                    ],
+                    until(store_url, lake, "never", 0),
                     cwd=ROOT,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -415,38 +407,82 @@ def test_two_simultaneous_exporters_export_each_attempt_once(
     exporter(history, lake).round()
     assert exported(lake) == list(range(count))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == count
-    nothing_else_is_on_disk(lake.table(ATTEMPTS))
+    is_clean(lake)
 
 
 def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
-    store_url: str, history: SqlHistory, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(store_url, *range(10))
     other = exporter(history, lake)
-    write, wrote = LakeTable.write, []
+    write, wrote = WarehouseTable.write, []
 
-    def overtaken(table: LakeTable, *args: Any) -> Any:
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
         written = write(table, *args)
         wrote.append(written)
         if len(wrote) == 1:
-            other.round()  # between the files and the manifest of the first exporter
+            other.round()  # between the files and the commit of the first exporter
         return written
 
-    monkeypatch.setattr(LakeTable, "write", overtaken)
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
     assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
-    listed = {
-        file
-        for part in lake.table(ATTEMPTS).manifests.newest().parts.values()
-        for file in part.files
-    }
-    assert not {file.file for file in wrote[0]} & listed, (
-        "no listed file was written by both exporters"
-    )
+    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0])
+
+
+def test_a_commit_of_another_engine_moves_no_cursor_and_repeats_no_row(
+    store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store_url, *range(10))
+    write, wrote = WarehouseTable.write, []
+
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
+        written = write(table, *args)
+        wrote.append(written)
+        if table.table is ATTEMPTS and len(wrote) == 2:
+            # The library's own commit, as a compaction makes one.
+            stored = lake.catalog.load_table("fairlead.bronze_attempts")
+            transaction = stored.transaction()
+            with transaction.update_snapshot().fast_append():
+                pass
+            transaction.commit_transaction()
+        return written
+
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    assert exporter(history, lake).round().attempts == 10
+    assert len(wrote) == 3, "the second batch was refused once"
+    assert exported(lake) == list(range(10))
+
+
+def test_rows_of_a_key_that_is_erased_during_an_export_are_left_out_and_noted(
+    store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store_url, *range(6))
+    key = attempt(0)[7]
+    write, wrote = WarehouseTable.write, []
+
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
+        written = write(table, *args)
+        wrote.append(table.table.name)
+        if len(wrote) == 1:
+            bury(table, [tombstone(lake, key)])
+        return written
+
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    exporter(history, lake).round()
+    gone = [n for n in range(6) if attempt(n)[7] == key]
+    assert exported(lake) == [n for n in range(6) if n not in gone]
+    assert wrote == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
+    noted = lake.table(ledger.LEDGER).load()
+    assert noted.num_rows == len(gone) > 0
+    assert sorted(noted.column_names) == sorted(ledger.COLUMNS)
+    is_clean(lake)
+    found = [path for path in files_of(lake.location) if key.encode() in path.read_bytes()]
+    assert found == []
 
 
 def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
-    postgres_url: str, lake: Lake
+    postgres_url: str, lake: Warehouse
 ) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     with connected(postgres_url) as late:
@@ -471,7 +507,7 @@ def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
     history.database.close()
 
 
-def test_several_stores_share_a_lake(sqlite_url: str, tmp_path: Path, lake: Lake) -> None:
+def test_several_stores_share_a_lake(sqlite_url: str, tmp_path: Path, lake: Warehouse) -> None:
     other_url = f"sqlite:///{tmp_path / 'other.db'}"
     histories = [SqlHistory(migrated(url).database) for url in (sqlite_url, other_url)]
     add(sqlite_url, 1, 2)
@@ -489,7 +525,7 @@ def test_several_stores_share_a_lake(sqlite_url: str, tmp_path: Path, lake: Lake
 
 
 def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
-    sqlite_url: str, lake: Lake
+    sqlite_url: str, lake: Warehouse
 ) -> None:
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     store = migrated(sqlite_url)
@@ -520,24 +556,8 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
     restored.database.close()
 
 
-def test_a_lake_that_lost_its_newest_manifest_gets_each_attempt_of_it_once_more(
-    store_url: str, history: SqlHistory, lake: Lake
-) -> None:
-    add(store_url, *range(10))
-    exporter(history, lake).round()
-    reconcile(history, lake, SYSTEM_CLOCK)
-    table = lake.table(ATTEMPTS)
-    (table.manifests.folder / f"{table.manifests.newest().number:012}.json").unlink()
-    assert exported(lake) == list(range(7))
-    exporter(history, lake).round()
-    assert exported(lake) == list(range(10))
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 3, (
-        "rows that were exported again are compared again"
-    )
-
-
 def test_a_lake_dropped_from_the_store_continues_and_compares_only_new_attempts(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     add(store_url, *range(10))
     exporter(history, lake).round()
@@ -552,3 +572,59 @@ def test_a_lake_dropped_from_the_store_continues_and_compares_only_new_attempts(
     exporter(history, lake).round()
     assert exported(lake) == list(range(12))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
+
+
+# on an object store -------------------------------------------------------------------------------
+
+
+def keys_of(lake: Warehouse) -> dict[str, bytes]:
+    """Return the objects in the bucket of a lake."""
+    import boto3
+
+    client = boto3.client("s3", region_name="us-east-1")
+    bucket = lake.location.lake.removeprefix("s3://").partition("/")[0]
+    found = client.list_objects_v2(Bucket=bucket).get("Contents", [])
+    assert len(found) < 1000
+    return {
+        each["Key"]: client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
+        for each in found
+    }
+
+
+def test_an_object_store_has_every_attempt_once_and_no_byte_of_an_erased_key(
+    sqlite_url: str, on_s3: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = SqlHistory(migrated(sqlite_url).database)
+    spread(sqlite_url, 20)
+    assert exporter(history, on_s3).round().attempts == 20
+    add(sqlite_url, 20)
+    assert exporter(history, on_s3).round().attempts == 1
+    assert exported(on_s3) == list(range(21))
+    key = attempt(0)[7]
+    assert any(key.encode() in data for data in keys_of(on_s3).values())
+    table = on_s3.table(ATTEMPTS)
+    bury(table, [tombstone(on_s3, key)])
+    seen = table.state()
+    rows = table.load()
+    kept = rows.filter([name != key for name in rows["fairness_key"].to_pylist()])
+    parts = {file.part for file in table.files()}
+    assert table.replace(parts, table.write(kept, "erased", seen), seen)
+    table.expire(now() + MINUTE)
+    assert table.sweep(now() + 60 * MINUTE) > 0
+    assert [path for path, data in keys_of(on_s3).items() if key.encode() in data] == []
+    assert exported(on_s3) == [n for n in range(21) if attempt(n)[7] != key]
+    history.database.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["file written", "metadata written", "committed"])
+def test_an_export_to_an_object_store_that_is_killed_and_repeated_has_every_attempt_once(
+    sqlite_url: str, on_s3: Warehouse, step: str
+) -> None:
+    history = SqlHistory(migrated(sqlite_url).database)
+    spread(sqlite_url, 18)
+    ended = killed(sqlite_url, on_s3, step, 1)
+    assert ended.returncode == KILLED, ended.stderr
+    exporter(history, on_s3, rows=5).round()
+    assert exported(on_s3) == list(range(18))
+    history.database.close()

@@ -4,7 +4,6 @@ after crashes and with several exporters at once."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -18,6 +17,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cassandra", reason="needs the extra cassandra")
+
+from pyiceberg.catalog.sql import SqlCatalog  # noqa: E402
+from pyiceberg.manifest import ManifestListWriter  # noqa: E402
 
 from fairlead.backends.cassandra.database import CassandraDatabase  # noqa: E402
 from fairlead.backends.cassandra.registry import make_store_id  # noqa: E402
@@ -38,16 +40,13 @@ from fairlead.model import (  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.errors import BrokenLake  # noqa: E402
 from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
-from fairlead.pipeline.lake import durable  # noqa: E402
-from fairlead.pipeline.lake.lake import Lake  # noqa: E402
-from fairlead.pipeline.lake.table import LakeTable  # noqa: E402
-from fairlead.pipeline.warehouse.location import Location  # noqa: E402
+from fairlead.pipeline.warehouse import data_files  # noqa: E402
 from fairlead.pipeline.warehouse.table import WarehouseTable  # noqa: E402
-from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.statements import Statement  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.contract.test_schedule_store import NOW, again, ended, task  # noqa: E402
+from tests.pipeline.warehouses import lake_in, root_of  # noqa: E402
 
 FIRST, SECOND = PartitionKey("reminders", 3), PartitionKey("reminders", 4)
 ROWS = 7
@@ -63,7 +62,7 @@ class Kit:
         self.database = self.store.database
         self.schedules: list[CassandraScheduleStore] = []
         self.schedule = self.open()
-        self.lake: Any = Lake(folder)
+        self.lake: Any = lake_in(folder)
         self.range_ids: dict[PartitionKey, int] = {}
 
     def open(self) -> CassandraScheduleStore:
@@ -94,15 +93,7 @@ class Kit:
 
     def exported(self) -> list[tuple[str, int]]:
         """Return the id and attempt of each run in the lake."""
-        if isinstance(self.lake, Warehouse):
-            rows = self.lake.table(ATTEMPTS).load()
-            return sorted(
-                zip(rows["task_id"].to_pylist(), rows["attempt"].to_pylist(), strict=True)
-            )
-        table = self.lake.table(ATTEMPTS)
-        manifest = table.manifests.newest()
-        table.check(manifest)
-        found = table.load(manifest)
+        found = self.lake.table(ATTEMPTS).load()
         return sorted(zip(found["task_id"].to_pylist(), found["attempt"].to_pylist(), strict=True))
 
 
@@ -140,7 +131,7 @@ async def test_each_run_is_exported_once_with_all_its_columns(kit: Kit) -> None:
     assert await exports(kit) == 50
     assert kit.exported() == sorted(runs)
     table = kit.lake.table(ATTEMPTS)
-    row = min(table.load(table.manifests.newest()).to_pylist(), key=lambda row: row["finished_at"])
+    row = min(table.load().to_pylist(), key=lambda row: row["finished_at"])
     first = ended(ScheduledTask.of(task(NOW)))
     assert row["store_id"] == kit.database.read_now(kit.history.store_id())
     assert (row["queue"], row["name"], row["ordering_key"], row["fairness_key"]) == (
@@ -157,10 +148,9 @@ async def test_each_run_is_exported_once_with_all_its_columns(kit: Kit) -> None:
     assert await exports(kit) == 0
 
 
-async def test_runs_are_exported_once_to_iceberg_tables_also_by_two_exporters(
-    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_runs_are_exported_once_also_by_two_exporters(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kit.lake = Warehouse(Location.of(tmp_path / "iceberg"))
     runs = await kit.run(FIRST, ends(10)) + await kit.run(SECOND, ends(10, SECOND))
     other, write, wrote = kit.exporter(), WarehouseTable.write, []
 
@@ -290,22 +280,13 @@ class Killed(BaseException):
     """End of the process at this step."""
 
 
-def is_manifest(path: Any, *_: Any) -> bool:
-    return Path(path).parent.name == "_manifest" and Path(path).stem != "0" * 12
-
-
 STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "read": (CassandraRunHistory, "page", lambda *_: True),
-    "file renamed": (os, "replace", lambda *_: True),
-    "files written": (LakeTable, "write", lambda *_: True),
-    "temporary manifest written": (
-        durable,
-        "sync",
-        lambda path: is_manifest(path) and path.is_file(),
-    ),
-    "manifest linked": (os, "link", lambda source, path: is_manifest(path)),
-    "manifest flushed": (durable, "create", is_manifest),
-    "files count": (LakeTable, "append", lambda *_: True),
+    "file written": (data_files, "_write_one", lambda *_: True),
+    "files written": (WarehouseTable, "write", lambda *_: True),
+    "manifest list written": (ManifestListWriter, "__exit__", lambda *_: True),
+    "committed": (SqlCatalog, "commit_table", lambda *_: True),
+    "files count": (WarehouseTable, "append", lambda *_: True),
     "position reported": (RunExporter, "_register", lambda *_: True),
 }
 
@@ -361,10 +342,10 @@ from pathlib import Path
 from fairlead.backends.cassandra.task_store import CassandraTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.export_runs import RunExporter
-from fairlead.pipeline.lake.lake import Lake
+from tests.pipeline.warehouses import lake_in
 
 exporter = RunExporter(
-    CassandraTaskStore(sys.argv[1]).run_history(), Lake(Path(sys.argv[2])), SYSTEM_CLOCK, 7
+    CassandraTaskStore(sys.argv[1]).run_history(), lake_in(Path(sys.argv[2])), SYSTEM_CLOCK, 7
 )
 while True:
     exporter.round(on_rows=lambda rows: rows and print(rows, flush=True), batches=1)
@@ -376,7 +357,7 @@ async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_expo
     kit: Kit,
 ) -> None:
     def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", EXPORTER, kit.url, str(kit.lake.root)]
+        command = [sys.executable, "-c", EXPORTER, kit.url, str(root_of(kit.lake))]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def follow(exporter: subprocess.Popen[str], rows: int) -> int:
@@ -460,10 +441,10 @@ async def test_a_cursor_that_cannot_be_read_names_its_place_and_the_cure(kit: Ki
     await kit.run(FIRST, ends(3))
     assert await exports(kit) == 3
     table = kit.lake.table(ATTEMPTS)
-    ((name, text),) = table.manifests.newest().cursors.items()
-    table.append([], {name: (text, "nonsense")}, 1)
+    ((name, text),) = table.state().cursors.items()
+    assert table.append([], {name: "nonsense"}, table.state())
     await kit.run(FIRST, ends(3, first=3))
-    with pytest.raises(BrokenLake, match="runs/reminders/3.*restore its manifest"):
+    with pytest.raises(BrokenLake, match="runs/reminders/3.*restore the catalog"):
         await exports(kit)
 
 
@@ -471,7 +452,7 @@ async def test_old_runs_are_deleted_once_every_reader_has_read_them(
     kit: Kit, tmp_path: Path
 ) -> None:
     range_id = kit.range_ids[FIRST]
-    other = RunExporter(kit.history, Lake(tmp_path / "other"), SYSTEM_CLOCK, ROWS)
+    other = RunExporter(kit.history, lake_in(tmp_path / "other"), SYSTEM_CLOCK, ROWS)
     old = await kit.run(FIRST, ends(10))
     new = await kit.run(FIRST, [end_at(NOW + 20 * HOUR)])
     await exports(kit)

@@ -15,11 +15,13 @@ from pyspark.sql import SparkSession
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import fingerprint
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.quality import quarantined
+from fairlead.pipeline.warehouse.builds import last_export
+from fairlead.pipeline.warehouse.data_files import TableFile
+from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
 from tests.generate import Truth, arrivals, attempts, write_lake
+from tests.pipeline.conftest import SparkOn
+from tests.pipeline.warehouses import lake_in
 
 TRUTH = Truth(rows=20_000, days=2, tenants=40, late=0.05, doubled=0.02, stepped=0.005)
 NOON = TRUTH.start + timedelta(days=1, hours=12)
@@ -51,19 +53,19 @@ def runs(once: pd.DataFrame) -> pd.DataFrame:
 class InLake(NamedTuple):
     """The table after each of two exports: one up to noon of the second day, one of the rest."""
 
-    table: LakeTable
-    first: Manifest
-    second: Manifest
+    table: WarehouseTable
+    first: TableState
+    second: TableState
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> InLake:
-    lake = Lake(tmp_path_factory.mktemp("lake"))
-    table = lake.table(ATTEMPTS)
+def lake(spark_on: SparkOn, tmp_path_factory: pytest.TempPathFactory) -> InLake:
+    lake = lake_in(tmp_path_factory.mktemp("lake"))
+    table, spark = lake.table(ATTEMPTS), spark_on(lake)
     write_lake(spark, lake, TRUTH, until=NOON)
-    first = table.manifests.newest()
+    first = table.state()
     write_lake(spark, lake, TRUTH, since=NOON)
-    return InLake(table, first, table.manifests.newest())
+    return InLake(table, first, table.state())
 
 
 def frame_of(spark: SparkSession, truth: Truth) -> pd.DataFrame:
@@ -264,53 +266,46 @@ def test_a_tenant_has_its_share_with_any_bursts() -> None:
 # in a lake ----------------------------------------------------------------------------------------
 
 
+def files_of(lake: InLake, state: TableState) -> dict[str, list[TableFile]]:
+    found: dict[str, list[TableFile]] = {}
+    for file in lake.table.files(snapshot=state.snapshot):
+        found.setdefault(file.part, []).append(file)
+    return found
+
+
 def test_the_lake_holds_the_generated_attempts_in_the_hour_of_their_end(
     lake: InLake, made: pd.DataFrame
 ) -> None:
-    lake.table.check(lake.second)
-    found = ordered(lake.table.load(lake.second).to_pandas())
+    found = ordered(lake.table.load().to_pandas())
     pd.testing.assert_frame_equal(found.astype(made.dtypes), made)
-    for hour in lake.second.parts:
-        finished = lake.table.load(lake.second, [hour], ["finished_at"]).to_pandas().finished_at
+    for hour in files_of(lake, lake.second):
+        finished = lake.table.load([hour], ["finished_at"]).to_pandas().finished_at
         assert set(finished.dt.strftime("%Y-%m-%d/%H")) == {hour}
 
 
 def test_each_export_writes_one_file_for_an_hour_in_the_order_of_queue_and_key(
     lake: InLake,
 ) -> None:
-    assert {len(part.files) for part in lake.first.parts.values()} == {1}
-    assert {len(part.files) for part in lake.second.parts.values()} == {1, 2}, (
+    assert {len(files) for files in files_of(lake, lake.first).values()} == {1}
+    assert {len(files) for files in files_of(lake, lake.second).values()} == {1, 2}, (
         "late rows are in a separate file"
     )
-    for hour in lake.first.parts:
-        rows = lake.table.load(
-            lake.first, [hour], ["queue", "fairness_key", "finished_at"]
-        ).to_pylist()
+    for hour in files_of(lake, lake.first):
+        columns = ["queue", "fairness_key", "finished_at"]
+        rows = lake.table.load([hour], columns, snapshot=lake.first.snapshot).to_pylist()
         order = [tuple(row.values()) for row in rows]
         assert order == sorted(order)
 
 
 def test_an_export_holds_the_attempts_of_its_export_time(lake: InLake, made: pd.DataFrame) -> None:
-    assert lake.first.rows == (made.exported_at < NOON).sum()
-    assert lake.table.load(lake.first, columns=["exported_at"]).to_pandas().exported_at.max() < NOON
+    rows = lake.table.load(columns=["exported_at"], snapshot=lake.first.snapshot)
+    assert rows.num_rows == (made.exported_at < NOON).sum()
+    assert rows.to_pandas().exported_at.max() < NOON
 
 
-def test_the_manifest_has_the_least_and_greatest_value_of_each_instant(lake: InLake) -> None:
-    for hour, part in lake.second.parts.items():
-        rows = lake.table.load(lake.second, [hour]).to_pandas()
-        assert (part.rows, part.span) == (len(rows), span_of(rows)), hour
-
-
-def span_of(rows: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    instants = [column.name for column in ATTEMPTS.columns if column.type == "timestamp"]
-    known = {name: rows[name].dropna() for name in instants if rows[name].notna().any()}
-    return {
-        name: (to_micros(values.min()), to_micros(values.max())) for name, values in known.items()
-    }
-
-
-def test_the_manifest_has_the_time_of_the_export_not_of_the_generation(
+def test_the_history_is_known_up_to_the_export_not_the_generation(
     lake: InLake, made: pd.DataFrame
 ) -> None:
-    assert lake.first.written_at == to_micros(NOON)
-    assert lake.second.written_at == to_micros(made.exported_at.max())
+    assert lake.first.stored is not None and lake.second.stored is not None
+    assert last_export(lake.first.stored) == to_micros(NOON)
+    assert last_export(lake.second.stored) == to_micros(made.exported_at.max())

@@ -16,20 +16,21 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.hashing import SECRET, SECRET_FILE, Hashing, hashing_of, start_hashing
 from fairlead.pipeline.history_rows import events_table
 from fairlead.pipeline.jobs.erase import erase
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import EVENT_FIELDS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, rows_of
 from tests.pipeline.test_erase import files_with
+from tests.pipeline.warehouses import lake_in, root_of
 
 TEXT = "0123456789abcdef secret"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+def lake(tmp_path: Path) -> Warehouse:
+    return lake_in(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def history(store_url: str) -> Iterator[SqlHistory]:
 
 
 def test_a_hashed_lake_has_no_clear_key_and_one_digest_for_each_key(
-    history: SqlHistory, lake: Lake, secret: Hashing
+    history: SqlHistory, lake: Warehouse, secret: Hashing
 ) -> None:
     start_hashing(lake)
     Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
@@ -66,17 +67,17 @@ def test_a_hashed_lake_has_no_clear_key_and_one_digest_for_each_key(
     assert len({r["unique_key_hash"] for r in rows}) == 20
     for n in range(20):
         for word in (f"tenant-{n % 7}", f"order-{n}", f"unique-{n}"):
-            assert files_with(lake.root, word) == []
+            assert files_with(root_of(lake), word) == []
     assert not [
         path
-        for path in lake.root.rglob("*")
+        for path in root_of(lake).rglob("*")
         if path.is_file() and TEXT.encode() in path.read_bytes()
     ]
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
 def test_a_hashed_key_is_erased_by_its_clear_name(
-    history: SqlHistory, lake: Lake, secret: Hashing
+    history: SqlHistory, lake: Warehouse, secret: Hashing
 ) -> None:
     start_hashing(lake)
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
@@ -84,7 +85,7 @@ def test_a_hashed_key_is_erased_by_its_clear_name(
     done = erase(lake, "tenant-3", SYSTEM_CLOCK)
     assert done.is_clean and done.tables[ATTEMPTS.name].rows == 3
     assert secret.name_of("tenant-3") not in {r["fairness_key"] for r in rows_of(lake, ATTEMPTS)}
-    assert files_with(lake.root, secret.name_of("tenant-3")) == []
+    assert files_with(root_of(lake), secret.name_of("tenant-3")) == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
@@ -113,7 +114,7 @@ def test_a_digest_depends_on_the_secret_and_no_key_stays_null() -> None:
 
 
 def test_without_the_secret_or_with_another_one_nothing_is_exported(
-    history: SqlHistory, lake: Lake, secret: Hashing, monkeypatch: pytest.MonkeyPatch
+    history: SqlHistory, lake: Warehouse, secret: Hashing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert start_hashing(lake) == start_hashing(lake) == hashing_of(lake) == secret
     monkeypatch.delenv(SECRET_FILE)
@@ -128,7 +129,7 @@ def test_without_the_secret_or_with_another_one_nothing_is_exported(
     assert rows_of(lake, ATTEMPTS) == []
 
 
-def test_a_lake_is_hashed_from_its_first_row_or_never(lake: Lake, secret: Hashing) -> None:
+def test_a_lake_is_hashed_from_its_first_row_or_never(lake: Warehouse, secret: Hashing) -> None:
     put(lake, ATTEMPTS, [attempt()])
     with pytest.raises(ConfigurationError, match="has clear keys already"):
         start_hashing(lake)
@@ -144,7 +145,7 @@ def test_a_lake_is_hashed_from_its_first_row_or_never(lake: Lake, secret: Hashin
     ],
 )
 def test_a_missing_or_too_short_secret_is_refused(
-    lake: Lake, environment: dict[str, str], what: str
+    lake: Warehouse, environment: dict[str, str], what: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=what):
         start_hashing(lake, environment)

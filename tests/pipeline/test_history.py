@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,23 +14,33 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from fairlead.pipeline.erase.warehouse import erase_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
-from fairlead.model.lake_history import HistoryRows
+from fairlead.model.lake_history import AsOf, HistoryRows, Runs
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.layout import part_name
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.ports.lake_history import Extent
 from tests.pipeline.frames import T0
 from tests.pipeline.tables_by_hand import micros, put, row
 from tests.tiers import examples
@@ -74,16 +87,31 @@ def at_minutes(least: int = 1) -> st.SearchStrategy[Any]:
 
 @contextmanager
 def history_of(rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> Iterator[History]:
-    """Open the history of a lake with these rows."""
-    with tempfile.TemporaryDirectory(prefix="o'lake [a-b]*") as folder:
-        lake = Lake(folder)
-        for table, made in rows.items():
-            put(lake, table, made)
-        history = History(folder)
-        try:
-            yield history
-        finally:
-            history.close()
+    """Yield the history of a lake with these rows. All tests share the lake, because each commit
+    waits for the disk; a new history would take its own look at the lake anyway."""
+    lake, history = _shared()
+    for table, made in rows.items():
+        here = lake.table(table)
+        seen = here.state()
+        data = pa.Table.from_pylist([dict(each) for each in made], table.arrow())
+        old = {file.part for file in here.files()}
+        written = here.write(data, "drawn", seen)
+        new = {part_name(table, each.number) for each in written}
+        assert here.replace(old | new, written, seen)
+    yield history
+
+
+@functools.cache
+def _shared() -> tuple[Warehouse, History]:
+    folder = Path(tempfile.mkdtemp(prefix="o'lake [a-b]"))
+    atexit.register(shutil.rmtree, folder)
+    lake = Warehouse(Location.of(folder))
+    assert lake.identity
+    return lake, History(folder)
+
+
+def a_lake(folder: Path) -> Warehouse:
+    return Warehouse(Location.of(folder / "lake"))
 
 
 def in_scope(key: str, tenants: Collection[str] | None) -> bool:
@@ -363,16 +391,16 @@ def incident(kind: str, subject: str, hour: int, hours: int = 1) -> dict[str, An
 
 
 def test_incidents_overlap_the_period_and_are_the_latest_first(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     made = [
         incident("stall", "*", 0, 40),
         incident("flood", "acme/7", 30),
         incident("stall", "*", 50),
     ]
     put(lake, INCIDENTS, made)
-    found = History(lake.root).incidents(FIRST + 35 * HOUR_US, FIRST + 50 * HOUR_US)
+    found = History(str(lake.location.folder)).incidents(FIRST + 35 * HOUR_US, FIRST + 50 * HOUR_US)
     assert [each.id for each in found.rows] == ["stall-*-0"]
-    found = History(lake.root).incidents(FIRST, FIRST + 60 * HOUR_US)
+    found = History(str(lake.location.folder)).incidents(FIRST, FIRST + 60 * HOUR_US)
     assert [each.id for each in found.rows] == ["stall-*-50", "flood-acme/7-30", "stall-*-0"]
     assert found.rows[0].keys_hit == 3
 
@@ -380,7 +408,7 @@ def test_incidents_overlap_the_period_and_are_the_latest_first(tmp_path: Path) -
 def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_all(
     tmp_path: Path,
 ) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(
         lake,
         INCIDENTS,
@@ -393,7 +421,7 @@ def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_a
             incident("flood", "*", 6),
         ],
     )
-    history = History(lake.root)
+    history = History(str(lake.location.folder))
     found = history.incidents(FIRST, FIRST + DAY_US, tenants={"acme"})
     assert [each.id for each in found.rows] == ["starved-acme-3", "flood-acme/7-1"]
     assert {(e.keys_hit, e.tasks_delayed, e.extra_wait_us) for e in found.rows} == {(None,) * 3}
@@ -404,7 +432,7 @@ def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_a
 def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_only(
     tmp_path: Path,
 ) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(
         lake,
         FAIRNESS,
@@ -427,7 +455,7 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
             )
         ],
     )
-    history = History(lake.root)
+    history = History(str(lake.location.folder))
     found = history.fairness(FIRST, FIRST + 5 * MINUTE_US, points=1)
     (only,) = found.rows
     assert (only.jain, only.jain_least, only.lag_us, only.lag_key) == (0.75, 0.5, 30, "b")
@@ -437,25 +465,25 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
 
 
 def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     for table, fields in (
         (SERVICE, {"window_start": START}),
         (LATENCY_HIST, {"hour": START, "measure": "pickup", "bucket": 700, "max_us": 1 << 30}),
         (COST, {"day": START.replace(hour=0)}),
     ):
         put(lake, table, [row(table, fairness_key=k, **fields) for k in ("acme/1", "acme/2", "b")])
-    found = History(lake.root).top_tenants()
+    found = History(str(lake.location.folder)).top_tenants()
     assert [(t.tenant, t.started, t.amount) for t in found.rows] == [("acme", 2, 2), ("b", 1, 1)]
     assert found.rows[0].wait_p50_us == pytest.approx(1.02**700, rel=0.02)
     assert found.rows[0].entitled_us is None and "gold.tenant_share" in found.note
-    only = History(lake.root).top_tenants(tenants={"b"})
+    only = History(str(lake.location.folder)).top_tenants(tenants={"b"})
     assert [t.tenant for t in only.rows] == ["b"]
 
 
 def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(lake, SERVICE, [])
-    history = History(lake.root)
+    history = History(str(lake.location.folder))
     assert history.extent() is None
     assert history.runs().rows == [] and history.runs().note == ""
     never = history.costs()
@@ -464,54 +492,67 @@ def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path)
 
 
 def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(lake, SERVICE, [row(SERVICE, window_start=START)], name="first")
-    history = History(lake.root)
+    history = History(tmp_path / "lake")
     assert [r.started for r in history.runs().rows] == [1]
-    put(lake, SERVICE, [row(SERVICE, window_start=START, name="y")], name="second", now=FIRST)
+    put(lake, SERVICE, [row(SERVICE, window_start=START, name="y")], name="second")
     assert [r.started for r in history.runs().rows] == [2]
-    assert history.as_of().built_at == FIRST
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    state = lake.table(SERVICE).state()
+    assert state.snapshot is not None and state.stored is not None
+    build = before.after({SERVICE.name: state.snapshot})
+    assert builds.publish(msgspec.structs.replace(build, until=FIRST), seen, FIRST)
+    written_at = state.stored.metadata.last_updated_ms * 1000
+    assert history.as_of() == AsOf(written_at, FIRST)
 
-    # Between the look at the manifest and the read, another process replaces the files and erases
-    # the old ones.
-    newest = history._manifest
+    # Between the look at the lake and the read, another process erases a key with its files.
+    look = history._look
 
-    def replace_once(table: Table) -> Any:
-        found = newest(table)
-        history._manifest = newest  # type: ignore[method-assign]
-        here = lake.table(SERVICE)
-        (part,) = found.parts
-        rows = here.load(found).slice(0, 1)
-        written = here.write_part(rows, part, "1", "third.parquet")
-        from fairlead.pipeline.lake.table import part_from
-
-        assert here.replace({part: part_from([written], FIRST)}, {}, FIRST) is not None
-        for file in found.parts[part].files:
-            (here.folder / file).unlink()
+    def erase_once(table: Table) -> Any:
+        found = look(table)
+        history._look = look  # type: ignore[method-assign]
+        erase_from(lake, Wanted(frozenset({"gone"})), SYSTEM_CLOCK.now)
         return found
 
+    put(lake, SERVICE, [row(SERVICE, window_start=START, fairness_key="gone")])
+    before, seen = builds.newest()
+    state = lake.table(SERVICE).state()
+    assert state.snapshot is not None
+    assert builds.publish(before.after({SERVICE.name: state.snapshot}), seen, FIRST)
     steps = history._steps(None, None, 1, 60)
-    history._manifest = replace_once  # type: ignore[method-assign]
-    from fairlead.model.lake_history import Runs
-
+    history._look = erase_once  # type: ignore[method-assign]
     values = {"by": "queue", "queue": None, "name": None, "top": 1}
     found = history._read("runs", SERVICE, steps, Runs, None, values)
-    assert [r.started for r in found.rows] == [1]
+    assert [r.started for r in found.rows] == [2]
+
+
+def test_the_history_of_a_lake_on_an_object_store(
+    s3_lake: str, tmp_path: Path, postgres_url: str
+) -> None:
+    lake = Warehouse(Location.of(s3_lake, postgres_url))
+    put(lake, SERVICE, [row(SERVICE, window_start=START)])
+    history = History(s3_lake, postgres_url)
+    assert [r.started for r in history.runs().rows] == [1]
+    put(lake, SERVICE, [row(SERVICE, window_start=START + timedelta(hours=30))])
+    assert sum(r.started for r in history.runs().rows) == 2
+    assert history.extent() == Extent(FIRST, FIRST + 31 * HOUR_US)
 
 
 def test_a_damaged_file_is_a_broken_lake(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
-    for path in lake.table(SERVICE).folder.rglob("*.parquet"):
-        path.write_bytes(b"PAR1 no more PAR1")
+    for file in lake.table(SERVICE).files():
+        Path(file_name(file.path)).write_bytes(b"PAR1 no more PAR1")
     with pytest.raises(BrokenLake, match="pipeline check"):
-        History(lake.root).runs()
+        History(str(lake.location.folder)).runs()
 
 
 def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = a_lake(tmp_path)
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
-    history = History(lake.root)
+    history = History(str(lake.location.folder))
     for wrong in (
         lambda: history.runs(5, 5),
         lambda: history.runs(-1, 5),
@@ -527,10 +568,10 @@ def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
 
 
 def test_a_tenant_of_a_hashed_lake_gets_no_rows(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    (lake.root / "_hashed").write_text("proof")
+    lake = a_lake(tmp_path)
+    lake.keep_hash_proof("proof")
     put(lake, SERVICE, [row(SERVICE, window_start=START, fairness_key="acme")])
-    history = History(lake.root)
+    history = History(str(lake.location.folder))
     assert len(history.runs().rows) == 1
     scoped = history.runs(tenants={"acme"})
     assert scoped.rows == [] and "hashed" in scoped.note

@@ -33,6 +33,7 @@ from tests.end_to_end.workers import ROOT
 from tests.pipeline.filling import adding
 from tests.pipeline.test_source_stream import _descendants
 from tests.pipeline.topics import Relayed, relayed_at
+from tests.pipeline.warehouses import root_of
 
 PATIENCE = 1200.0  # timeout in seconds
 
@@ -206,7 +207,7 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
         "--url",
         relayed.url,
         "--lake",
-        str(relayed.lake.root),
+        str(root_of(relayed.lake)),
         "--checkpoint",
         str(tmp_path / "checkpoint"),
         "--master",

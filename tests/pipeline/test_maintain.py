@@ -1,11 +1,10 @@
-"""`maintain` runs all steps of the night, whatever fails, and removes nothing during a build."""
+"""`maintain` runs all steps of the night, whatever fails."""
 
 from __future__ import annotations
 
-import fcntl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,22 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.maintain import Maintained, Sources, maintain
-from fairlead.pipeline.lake.alone import alone
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import DAY
-from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.settings import PipelineSettings
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.table import branch_name
+from tests.pipeline.conftest import SparkOn
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
-from tests.pipeline.tables_by_hand import put
+from tests.pipeline.tables_by_hand import put, row, rows_of
+from tests.pipeline.warehouses import export, lake_in, root_of
 
 
 class Later(SystemClock):
     """The system clock, 30 days ahead."""
 
     def now(self) -> int:
-        return super().now() + 30 * DAY
+        return super().now() + 30 * DAY_US
 
 
 class Night:
@@ -45,22 +45,21 @@ class Night:
         with connected(url) as connection:
             add_attempts(connection, list(range(attempts)))
         self.history = SqlHistory(task_store(url).database)
-        self.lake = Lake(folder / "lake")
+        self.lake = lake_in(folder / "lake")
         if attempts:
             Exporter(self.history, self.lake, SYSTEM_CLOCK, rows=6).round()
         self.opened = 0
         self.spark: SparkSession | None = None
-        self.catalog: str | None = None
 
     @contextmanager
     def job(self) -> Iterator[JobContext]:
         self.opened += 1
         if self.spark is None:
             raise ConfigurationError("Java is missing")
-        yield JobContext(self.spark, self.lake, self.catalog, SYSTEM_CLOCK)
+        yield JobContext(self.spark, self.lake, SYSTEM_CLOCK)
 
     def sources(self) -> Sources:
-        return Sources(self.lake, Later(), lambda: self.history, self.job, self.catalog is not None)
+        return Sources(self.lake, Later(), lambda: self.history, self.job)
 
 
 @pytest.fixture
@@ -75,8 +74,7 @@ def states(done: Maintained) -> dict[str, str]:
 
 
 def test_a_step_that_fails_is_named_and_the_others_run(night: Night) -> None:
-    table = night.lake.table(ATTEMPTS)
-    broken = Path(table.paths(table.manifests.newest())[0])
+    broken = Path(night.lake.table(ATTEMPTS).files()[0].path.removeprefix("file://"))
     data = broken.read_bytes()
     broken.write_bytes(b"no Parquet")
     done = maintain(night.sources())
@@ -84,6 +82,7 @@ def test_a_step_that_fails_is_named_and_the_others_run(night: Night) -> None:
         "compact": "failed",
         "expire": "done",
         "reconcile": "failed",
+        "retain": "skipped",
         "check": "failed",
     }
     errors = [step.error or "" for step in done.failed]
@@ -95,6 +94,7 @@ def test_a_step_that_fails_is_named_and_the_others_run(night: Night) -> None:
         "compact": "done",
         "expire": "done",
         "reconcile": "done",
+        "retain": "skipped",
         "check": "",
     }
     assert done.steps[2].what == "20 rows, 2 checks hold"
@@ -111,6 +111,7 @@ def test_an_unexpected_error_of_a_step_does_not_stop_the_others(
         "compact": "done",
         "expire": "done",
         "reconcile": "failed",
+        "retain": "skipped",
         "check": "skipped",
     }
     assert done.failed[0].error == "OSError: [Errno 28] No space left on device"
@@ -118,49 +119,54 @@ def test_an_unexpected_error_of_a_step_does_not_stop_the_others(
 
 
 def test_a_dry_run_changes_nothing(night: Night) -> None:
-    before = {path: path.stat().st_mtime_ns for path in night.lake.root.rglob("*.*")}
-    done = maintain(night.sources(), dry_run=True)
-    assert set(states(done).values()) == {"planned"} and "hours would be" in done.steps[0].what
-    after = {path: path.stat().st_mtime_ns for path in night.lake.root.rglob("*.*")}
-    before.pop(night.lake.root / "_build.lock", None)
-    after.pop(night.lake.root / "_build.lock", None)
+    before = {path: path.stat().st_mtime_ns for path in root_of(night.lake).rglob("*.*")}
+    done = maintain(night.sources(), keep_days=1, dry_run=True)
+    assert set(states(done).values()) == {"planned"}
+    assert "partitions would be compacted" in done.steps[0].what
+    assert "0 rows of 0 days would be removed" in done.steps[3].what  # nothing is compared yet
+    after = {path: path.stat().st_mtime_ns for path in root_of(night.lake).rglob("*.*")}
     assert after == before and night.opened == 0 and set(last_runs(night.lake)) <= {"ingest"}
 
 
-def test_the_night_waits_for_a_build_that_runs(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    locking, done = threading.Event(), []
-    real = fcntl.flock
+def test_rows_of_old_days_are_removed_once_they_agree_with_the_store(night: Night) -> None:
+    def fails() -> SqlHistory:
+        raise ConfigurationError("no store")
 
-    def flock(*args: int) -> None:
-        locking.set()
-        real(*args)
+    skipped = maintain(night.sources()._replace(history=fails), keep_days=1, skip=("check",))
+    assert states(skipped)["retain"] == "skipped"
+    assert night.lake.table(ATTEMPTS).load().num_rows == 20
+    done = maintain(night.sources(), keep_days=1, skip=("check",))
+    assert states(done)["retain"] == "done", done
+    assert night.lake.table(ATTEMPTS).load().num_rows == 0
+    again = maintain(night.sources(), keep_days=1, skip=("check",))
+    assert states(again)["retain"] == "nothing to do"
 
-    steps = ("compact", "reconcile", "check")
-    night_run = threading.Thread(
-        target=lambda: done.append(maintain(night.sources(), skip=steps))  # type: ignore[arg-type]
-    )
-    with alone(night.lake):
-        monkeypatch.setattr(fcntl, "flock", flock)
-        night_run.start()
-        assert locking.wait(60)
-        assert not done
-    night_run.join()
-    assert states(done[0])["expire"] == "done"
+
+def test_records_of_old_days_and_branches_of_dead_builds_are_removed(night: Night) -> None:
+    put(night.lake, RUNS, [row(RUNS, run_id="old", job="build")])
+    builds = night.lake.table(ATTEMPTS)
+    stored = builds.state().stored
+    assert stored is not None and (snapshot := stored.current_snapshot()) is not None
+    old, new = branch_name(SYSTEM_CLOCK.now() - 40 * DAY_US), branch_name(Later().now())
+    with stored.manage_snapshots() as manage:
+        manage.create_branch(snapshot.snapshot_id, old).create_tag(snapshot.snapshot_id, new)
+    maintain(night.sources(), keep=timedelta(days=30), skip=("reconcile", "check"))
+    stored = builds.state().stored
+    assert stored is not None and new in stored.metadata.refs and old not in stored.metadata.refs
+    assert "old" not in {each["run_id"] for each in rows_of(night.lake, RUNS)}
 
 
 @pytest.mark.slow
-def test_all_steps_share_one_spark_session(
-    tmp_path: Path, spark: SparkSession, catalog: str
-) -> None:
+def test_all_steps_run_on_a_built_lake(tmp_path: Path, spark_on: SparkOn) -> None:
     night = Night(tmp_path, 0)
-    put(night.lake, ATTEMPTS, [attempt() for _ in range(3)])
-    night.spark, night.catalog = spark, catalog
-    build(JobContext(spark, night.lake, catalog, SYSTEM_CLOCK), PipelineSettings())
-    # Iceberg refuses to remove files younger than a day by the system clock.
-    done = maintain(night.sources()._replace(clock=SYSTEM_CLOCK))
-    assert set(states(done).values()) == {"done"}, done
-    assert night.opened == 1
-    assert {"compact", "gc", "reconcile", "check"} <= set(last_runs(night.lake))
+    export(night.lake, ATTEMPTS, [attempt() for _ in range(3)], hours=6)
+    export(night.lake, ATTEMPTS, [attempt() for _ in range(3)], hours=6)
+    night.spark = spark_on(night.lake)
+    build(JobContext(night.spark, night.lake, SYSTEM_CLOCK), PipelineSettings())
+    done = maintain(night.sources())
+    assert set(states(done).values()) == {"done", "skipped"}, done
+    assert night.opened == 1 and states(done)["retain"] == "skipped"
+    assert {"compact", "expire", "reconcile", "check"} <= set(last_runs(night.lake))
+    [file] = night.lake.table(ATTEMPTS).files()
+    assert "/sorted-" in file.path
     night.history.database.close()

@@ -1,4 +1,5 @@
-"""The build on an object store (the server of moto) with a catalog in PostgreSQL."""
+"""The whole pipeline on an object store (the server of moto) with a catalog in PostgreSQL, on one
+machine and on clusters whose machines share no folder."""
 
 from __future__ import annotations
 
@@ -6,68 +7,92 @@ import json
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead import App
+from fairlead.backends.sql.history import SqlHistory
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline import connect
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.jobs.erase import erase
+from fairlead.pipeline.jobs.report import report
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.frames import attempt, event
-from tests.pipeline.warehouses import export, jars, shift
+from tests.pipeline.test_small_run import run_tasks
+from tests.pipeline.warehouses import jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URL of a new bucket on a server of this test; the variables of AWS lead there."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    _, port = server.get_host_and_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    for name, value in {
-        "AWS_ENDPOINT_URL_S3": endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    name = f"lake-{uuid.uuid4().hex[:8]}"
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=name)
-    yield f"s3://{name}/lake"
-    server.stop()
-
-
-def test_a_build_on_s3_publishes_what_pyiceberg_reads(bucket: str, postgres_url: str) -> None:
-    jars(on_s3=True)
-    warehouse, by = Warehouse(Location.of(bucket, postgres_url)), shift()
-    rows = [attempt(task_id=f"task-{n}", finished_at=100.0 * n) for n in range(80)]
-    export(warehouse, ATTEMPTS, rows, "1", by)
-    export(warehouse, EVENTS, [event(task_id="waits")], "1", by)
+def built(lake: str, catalog: str, master: str, *options: str) -> dict[str, Any]:
+    """Build the lake in another process."""
     script = Path(__file__).with_name("build_on_s3.py")
     ran = subprocess.run(
-        [sys.executable, str(script), bucket, postgres_url, "local[2]"],
+        [sys.executable, str(script), lake, catalog, master, *options],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), "src"])},
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    wanted = sorted([*(row["task_id"] for row in rows), "waits"])
-    assert json.loads(ran.stdout.splitlines()[-1]) == {
-        "first": "done",
-        "again": "nothing to do",
-        "tasks": wanted,
-    }
-    build, _ = Builds(warehouse).newest()
-    tasks = warehouse.table(TASKS).load(snapshot=build.snapshots[TASKS.name])
-    assert sorted(tasks["task_id"].to_pylist()) == wanted
-    assert warehouse.table(COST).load(snapshot=build.snapshots[COST.name]).num_rows > 0
-    assert warehouse.table(ATTEMPTS).state().cursors == {"store": "1"}
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+async def exported(app: App, lake: Warehouse) -> None:
+    """Run 40 tasks of three keys, and export their attempts."""
+    app.migrate()
+    await run_tasks(app)
+    history = SqlHistory(app.store.database)
+    assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 40
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 40
+
+
+KEYS = {"key-0": 14, "key-1": 13, "key-2": 13}
+
+
+async def test_history_is_exported_built_read_and_erased_on_an_object_store(
+    s3_lake: str, postgres_url: str, sqlite_url: str, tmp_path: Path
+) -> None:
+    jars(on_s3=True)
+    lake, app = Warehouse(Location.of(s3_lake, postgres_url)), App(sqlite_url)
+    await exported(app, lake)
+    found = built(s3_lake, postgres_url, "local[2]")
+    assert {key: found["keys"].count(key) for key in KEYS} == KEYS
+    assert (found["first"], found["again"], found["checks"]) == ("done", "nothing to do", True)
+
+    build, _ = Builds(lake).newest()
+    tasks = lake.table(TASKS).load(snapshot=build.snapshots[TASKS.name])
+    assert sorted(tasks["fairness_key"].to_pylist()) == found["keys"]
+    assert lake.table(COST).load(snapshot=build.snapshots[COST.name]).num_rows > 0
+    with connect(s3_lake, postgres_url) as connection:
+        rows = connection.execute("SELECT sum(attempts_started) FROM silver.service").fetchall()
+    assert rows == [(40,)]
+    page = tmp_path / "report.html"
+    report(lake, SYSTEM_CLOCK, page, Selection(unexported=0))
+    assert "no cover for" in page.read_text()
+
+    erasure = erase(lake, "key-2", SYSTEM_CLOCK)
+    assert erasure.is_clean and erasure.tables[TASKS.name].rows == 13
+    assert set(built(s3_lake, postgres_url, "local[2]")["keys"]) == {"key-0", "key-1"}
+    app.close()
+
+
+async def test_a_build_on_a_cluster_survives_the_death_of_an_executor(
+    s3_lake: str, postgres_url: str, sqlite_url: str
+) -> None:
+    jars(on_s3=True)
+    lake, app = Warehouse(Location.of(s3_lake, postgres_url)), App(sqlite_url)
+    await exported(app, lake)
+    found = built(s3_lake, postgres_url, "local-cluster[2,1,2048]", "kill")
+    assert {key: found["keys"].count(key) for key in KEYS} == KEYS
+    assert (found["first"], found["again"], found["checks"]) == ("done", "nothing to do", True)
+    assert found["killed"] == 1
+    app.close()

@@ -11,19 +11,20 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import put
+from tests.pipeline.warehouses import lake_in
 
 runner = CliRunner()
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     put(lake, ATTEMPTS, [attempt(fairness_key=key) for key in ("acme", "b")])
     put(lake, BACKLOG, [waited(minute, "b") for minute in range(6)])
     return lake
@@ -35,29 +36,29 @@ def ran(*arguments: str, code: int = 0, given: str | None = None) -> str:
     return done.output
 
 
-def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Lake) -> None:
+def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Warehouse) -> None:
     assert "nothing was changed" in ran("erase", "acme", "--dry-run")
     result = json.loads(ran("erase", "-", "--json", given="acme\n"))
     assert result["tables"]["bronze.attempts"]["rows"] == 1 and result["verified"]["held"] == []
     assert "acme" not in json.dumps(result)
-    assert "0 files removed" in ran("erase", "acme")
+    assert "files read" in ran("erase", "acme")
     assert "again" in ran("erase", "acme", "--readmit")
     assert "was not erased from this lake" in ran("erase", "acme", "--readmit", code=2)
 
 
-def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Lake) -> None:
-    (lake.root / "notes.txt").write_text("call acme")
+def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Warehouse) -> None:
+    (lake.location.folder / "notes.txt").write_text("call acme")
     assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
 
 
-def test_incidents_are_printed_as_a_table_or_json(lake: Lake) -> None:
+def test_incidents_are_printed_as_a_table_or_json(lake: Warehouse) -> None:
     assert "stall" in ran("incidents") and "1 incidents" in ran("incidents")
     [incident] = json.loads(ran("incidents", "--json"))
     assert (incident["kind"], incident["queue"], incident["keys_hit"]) == ("stall", "q", 1)
 
 
-def test_maintain_names_the_step_that_failed_and_runs_the_others(lake: Lake) -> None:
-    nowhere = ("--url", f"sqlite:///{lake.root}/none/tasks.db", "--skip", "check")
+def test_maintain_names_the_step_that_failed_and_runs_the_others(lake: Warehouse) -> None:
+    nowhere = ("--url", f"sqlite:///{lake.location.folder}/none/tasks.db", "--skip", "check")
     printed = ran("maintain", *nowhere, code=1)
     assert "fairlead: reconcile: " in printed and "none" in printed
     steps = json.loads(ran("maintain", *nowhere, "--json", code=1).partition("\n")[0])["steps"]
@@ -65,18 +66,21 @@ def test_maintain_names_the_step_that_failed_and_runs_the_others(lake: Lake) -> 
         ("compact", "done"),
         ("expire", "done"),
         ("reconcile", "failed"),
+        ("retain", "skipped"),
         ("check", "skipped"),
     ]
-    assert "use compact, expire, reconcile, check" in ran("maintain", "--skip", "gc", code=2)
+    assert "use compact, expire, reconcile, retain, check" in ran(
+        "maintain", "--skip", "gc", code=2
+    )
 
 
-def test_maintain_shows_its_work_in_a_dry_run(lake: Lake) -> None:
+def test_maintain_shows_its_work_in_a_dry_run(lake: Warehouse) -> None:
     printed = ran("maintain", "--dry-run", "--skip", "reconcile")
-    assert "1 hours would be compacted" in printed and "0 files" in printed
+    assert "1 partitions would be compacted" in printed
     assert "compact" not in last_runs(lake)
 
 
-def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
+def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
     assert "name the key" in ran("erase", "", code=2)
     assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
     assert "build" in ran("capacity", code=2)
@@ -86,7 +90,7 @@ def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
     )
 
 
-def test_a_build_refuses_options_that_contradict_each_other(lake: Lake) -> None:
+def test_a_build_refuses_options_that_contradict_each_other(lake: Warehouse) -> None:
     days = ("--since", "2026-11-01", "--until", "2026-11-08")
     assert "both --since and --until" in ran("build", *days[:2], code=2)
     assert "either --full or --since" in ran("build", *days, "--full", code=2)

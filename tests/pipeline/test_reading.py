@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -12,32 +13,41 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import boto3
 import duckdb
 import pyarrow as pa
 import pytest
+from fairlead.pipeline.erase.warehouse import erase_from
 from typer.testing import CliRunner
 
 import fairlead.pipeline
 from fairlead.cli.main import app as fairlead_command
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.compact import compact
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reading.engine import file_name
+from fairlead.pipeline.reading.object_files import ObjectFiles
 from fairlead.pipeline.reading.query import select
-from fairlead.pipeline.reading.views import connect
+from fairlead.pipeline.reading.snapshots import Snapshots
+from fairlead.pipeline.reading.views import connect, open_views
 from fairlead.pipeline.runs import RUNS
+from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
-from tests.pipeline.tables_by_hand import micros, put, row
+from tests.pipeline.tables_by_hand import put, row
 
 
-def a_lake(folder: Path) -> Lake:
+def a_lake(folder: str | Path, catalog: str | None = None) -> Warehouse:
     """Return a lake with three rows of silver.service and two of gold.cost."""
-    lake = Lake(folder)
+    lake = Warehouse(Location.of(folder, catalog))
     put(lake, SERVICE, [row(SERVICE, window_start=T0, fairness_key=k) for k in ("a/1", "a/2", "b")])
     put(
         lake,
@@ -47,17 +57,17 @@ def a_lake(folder: Path) -> Lake:
     return lake
 
 
-def selected(lake: Lake, query: str) -> list[tuple[Any, ...]]:
-    with connect(lake.root) as connection:
+def selected(lake: Warehouse, query: str) -> list[tuple[Any, ...]]:
+    with open_views(lake) as connection:
         return list(select(connection, query).rows)
 
 
 def test_every_table_of_the_dictionary_can_be_read_with_its_columns(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "o'lake; -- [a-b]*?")
+    lake = Warehouse(Location.of(tmp_path / "o'lake; -- [a-b]"))
     rows = {table: row(table) for table in TABLES}
     for table, made in rows.items():
         put(lake, table, [made])
-    with fairlead.pipeline.connect(lake.root) as connection:
+    with fairlead.pipeline.connect(str(lake.location.folder)) as connection:
         for table, made in rows.items():
             result = connection.execute(f"SELECT * FROM {table.name}")
             assert [column[0] for column in result.description] == table.column_names
@@ -65,20 +75,18 @@ def test_every_table_of_the_dictionary_can_be_read_with_its_columns(tmp_path: Pa
 
 
 def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
     put(lake, COST, [])
-    with connect(lake.root) as connection:
+    with open_views(lake) as connection:
         found = select(connection, "SELECT * FROM gold.cost")
         assert found.columns == COST.column_names and list(found.rows) == []
 
 
 def test_a_column_newer_than_a_file_is_null_there(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    here = lake.table(SERVICE)
-    old = pa.Table.from_pylist([row(SERVICE, window_start=T0)], SERVICE.arrow())
-    written = here.write(old.drop_columns(["weighted_us"]), "0", "old.parquet")
-    assert here.append(written, {}, 1) is not None
-    put(lake, SERVICE, [row(SERVICE, window_start=T0, name="new", weighted_us=2.5)], name="new")
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    old = SERVICE._replace(columns=tuple(c for c in SERVICE.columns if c.name != "weighted_us"))
+    put(lake, old, [row(old, window_start=T0)])
+    put(lake, SERVICE, [row(SERVICE, window_start=T0, name="new", weighted_us=2.5)])
     assert selected(lake, "SELECT name, weighted_us FROM silver.service ORDER BY name") == [
         ("new", 2.5),
         ("x", None),
@@ -88,13 +96,54 @@ def test_a_column_newer_than_a_file_is_null_there(tmp_path: Path) -> None:
 def test_only_listed_files_are_read(tmp_path: Path) -> None:
     lake = a_lake(tmp_path / "lake")
     unlisted = [row(SERVICE, window_start=T0 + timedelta(hours=1))]
-    lake.table(SERVICE).write(pa.Table.from_pylist(unlisted, SERVICE.arrow()), "9", "x.parquet")
+    lake.table(SERVICE).write(pa.Table.from_pylist(unlisted, SERVICE.arrow()), "x")
     assert selected(lake, "SELECT count(*) FROM silver.service") == [(3,)]
+
+
+def test_readers_see_one_build_and_the_present_bronze(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    snapshots = {t.name: lake.table(t).state().snapshot for t in (SERVICE, COST)}
+    assert builds.publish(before.after({k: v for k, v in snapshots.items() if v}), seen, 1)
+    for table in (SERVICE, COST):  # as a build does before it publishes, and one that moved main
+        put(lake, table, [row(table, queue="later")])
+    put(lake, ATTEMPTS, [row(ATTEMPTS)])
+    put(lake, INCIDENTS, [row(INCIDENTS)])
+    counts = (
+        "SELECT (SELECT count(*) FROM silver.service), (SELECT count(*) FROM gold.cost),"
+        " (SELECT count(*) FROM bronze.attempts), (SELECT count(*) FROM gold.incidents)"
+    )
+    with open_views(lake) as connection:
+        assert list(select(connection, counts).rows) == [(3, 2, 1, 1)]
+        before, seen = builds.newest()
+        snapshots = {t.name: lake.table(t).state().snapshot for t in (SERVICE, COST)}
+        assert builds.publish(before.after({k: v for k, v in snapshots.items() if v}), seen, 2)
+        assert list(select(connection, counts).rows) == [(3, 2, 1, 1)]  # as when it was opened
+    assert selected(lake, counts) == [(4, 3, 1, 1)]
+
+
+def test_a_build_whose_snapshot_was_forgotten_meanwhile_is_read_in_its_next_edition(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    lake, read = a_lake(tmp_path / "lake"), Builds.newest
+    gone = Build(id="old", snapshots={SERVICE.name: 5})
+    answers = [gone]
+
+    def newest(builds: Builds) -> Any:
+        build, seen = read(builds)
+        return (answers.pop() if answers else build), seen
+
+    monkeypatch.setattr(Builds, "newest", newest)
+    assert selected(lake, "SELECT count(*) FROM silver.service") == [(3,)]
+    answers += [gone, gone]
+    with pytest.raises(BrokenLake, match="no snapshot 5"):
+        connect(str(lake.location.folder))
 
 
 @pytest.mark.parametrize("key", ["", "/", "a", "a/b/c", "/a/b", "//", "ü/x", "a\nb/c", "😀/\0"])
 def test_the_tenant_of_a_key_is_the_same_in_a_query(tmp_path: Path, key: str) -> None:
-    with connect(a_lake(tmp_path / "lake").root) as connection:
+    with open_views(a_lake(tmp_path / "lake")) as connection:
         found = connection.execute("SELECT tenant_of($1)", [key]).fetchone()
     assert found == (tenant_of(key),)
 
@@ -103,10 +152,11 @@ def test_a_query_writes_nothing_and_reaches_nothing_outside_the_lake(tmp_path: P
     lake = a_lake(tmp_path / "lake")
     secret = tmp_path / "secret.parquet"
     secret.write_text("password")
-    listed = str(next(lake.table(COST).folder.rglob("*.parquet")))
+    [cost] = lake.table(COST).files()
+    listed = file_name(cost.path)
     before = Path(listed).read_bytes()
     put_over = f"COPY (SELECT 1 AS x) TO '{listed}' (FORMAT parquet, USE_TMP_FILE false)"
-    with connect(lake.root) as connection:
+    with open_views(lake) as connection:
         for query in (
             put_over,
             f"WITH x AS ({put_over}) FROM x",
@@ -116,6 +166,8 @@ def test_a_query_writes_nothing_and_reaches_nothing_outside_the_lake(tmp_path: P
             f"FROM read_parquet('{secret}')",
             f"FROM read_text('{secret}')",
             f"FROM glob('{tmp_path}/*')",
+            f"ATTACH '{lake.location.catalog_file}'",
+            "FROM arrow_scan(1, 2, 3)",
             f"ATTACH '{tmp_path / 'new.db'}'",
             "INSTALL httpfs",
             "SET enable_external_access = true",
@@ -139,7 +191,7 @@ def test_a_query_writes_nothing_and_reaches_nothing_outside_the_lake(tmp_path: P
 
 def test_a_variable_of_python_is_no_table(tmp_path: Path) -> None:
     local = pa.table({"a": [1]})
-    with connect(a_lake(tmp_path / "lake").root) as connection:
+    with open_views(a_lake(tmp_path / "lake")) as connection:
         with pytest.raises(ConfigurationError, match="local does not exist"):
             select(connection, "SELECT * FROM local")
     assert local.num_rows == 1
@@ -147,7 +199,7 @@ def test_a_variable_of_python_is_no_table(tmp_path: Path) -> None:
 
 def test_memory_is_bounded_and_nothing_is_spilled(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with connect(a_lake(tmp_path / "lake").root, memory="50MB") as connection:
+    with open_views(a_lake(tmp_path / "lake"), memory="50MB") as connection:
         with pytest.raises(ConfigurationError, match="more memory than 50MB"):
             list(select(connection, "SELECT list(range) FROM range(100000000)", "50MB").rows)
     assert [path.name for path in tmp_path.iterdir()] == ["lake"]
@@ -160,7 +212,7 @@ def test_no_lake_no_table_and_a_damaged_file_name_the_cure(tmp_path: Path) -> No
         with pytest.raises(ConfigurationError, match="fairlead pipeline ingest"):
             connect(nothing)
     assert list(tmp_path.iterdir()) == []  # reading makes no folder
-    with pytest.raises(ConfigurationError, match="object store"):
+    with pytest.raises(ConfigurationError, match="object store needs a catalog"):
         connect("s3://bucket/lake")
     lake = a_lake(tmp_path / "lake")
     with pytest.raises(ConfigurationError, match="gold.fairness.*fairlead pipeline build"):
@@ -171,33 +223,105 @@ def test_no_lake_no_table_and_a_damaged_file_name_the_cure(tmp_path: Path) -> No
         selected(lake, "SELECT * FROM bronze.attempts JOIN gold.cost USING (queue)")
     with pytest.raises(ConfigurationError, match="costs does not exist"):
         selected(lake, "SELECT * FROM gold.costs")
-    next(lake.table(SERVICE).folder.rglob("*.parquet")).unlink()
-    with pytest.raises(BrokenLake, match="pipeline check"):
-        selected(lake, "SELECT * FROM silver.service")
-    manifests = lake.table(COST).manifests
-    (manifests.folder / f"{manifests.numbers()[-1]:012}.json").write_text("{")
-    with pytest.raises(BrokenLake, match="cannot be read"):
-        connect(lake.root)
+    with open_views(lake) as connection:
+        for file in lake.table(SERVICE).files():
+            Path(file_name(file.path)).unlink()
+        with pytest.raises(BrokenLake, match="pipeline check"):
+            select(connection, "SELECT * FROM silver.service")
+    stored = lake.table(COST).state().stored
+    assert stored is not None
+    for manifest in stored.current_snapshot().manifests(stored.io):  # type: ignore[union-attr]
+        Path(file_name(manifest.manifest_path)).unlink()
+    with pytest.raises(BrokenLake, match="gold.cost.*cannot be read"):
+        connect(str(lake.location.folder))
 
 
 def test_a_folder_in_which_everybody_may_replace_files_is_refused(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path / "lake")
-    lake.root.chmod(0o777)
+    a_lake(tmp_path / "lake")
+    (tmp_path / "lake").chmod(0o777)
     with pytest.raises(ConfigurationError, match="every user may replace files"):
-        connect(lake.root)
+        connect(tmp_path / "lake")
 
 
-def test_an_open_connection_still_reads_what_compaction_has_replaced(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    for n in range(3):
-        put(lake, ATTEMPTS, [row(ATTEMPTS, task_id=str(n), finished_at=T0)], name=str(n))
-    with connect(lake.root) as connection:
-        assert compact(lake.table(ATTEMPTS), micros(T0 + timedelta(days=2))).parts == 1
+def test_an_open_connection_still_reads_what_was_replaced(tmp_path: Path) -> None:
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    put(lake, ATTEMPTS, [row(ATTEMPTS, task_id=str(n), finished_at=T0) for n in range(3)])
+    with open_views(lake) as connection:
+        here, seen = lake.table(ATTEMPTS), lake.table(ATTEMPTS).state()
+        rows = here.load()
+        assert here.replace(["2026-03-02/10"], here.write(rows, "one", seen), seen)
+        here.tend(SYSTEM_CLOCK.now())
         assert list(select(connection, "SELECT count(*) FROM bronze.attempts").rows) == [(3,)]
     assert selected(lake, "SELECT count(*) FROM bronze.attempts") == [(3,)]
 
 
-def test_reading_imports_neither_spark_nor_pandas_nor_pyarrow(tmp_path: Path) -> None:
+def test_an_erased_key_is_seen_by_no_reader(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path / "lake")
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    snapshot = lake.table(SERVICE).state().snapshot
+    assert snapshot is not None
+    assert builds.publish(before.after({SERVICE.name: snapshot}), seen, 1)
+    count = "SELECT count(*) FROM silver.service WHERE fairness_key = 'a/1'"
+    with open_views(lake) as connection:
+        assert list(select(connection, count).rows) == [(1,)]
+        erase_from(lake, Wanted(frozenset({"a/1"})), SYSTEM_CLOCK.now)
+        with pytest.raises(BrokenLake):
+            list(select(connection, count).rows)
+    assert selected(lake, count) == [(0,)]
+    assert selected(lake, "SELECT count(*) FROM silver.service") == [(2,)]
+
+
+def test_a_lake_on_an_object_store_is_read_and_nothing_beside_it(
+    s3_lake: str, tmp_path: Path
+) -> None:
+    location = Location(s3_lake, f"sqlite:///{tmp_path}/catalog.db", os.environ)
+    lake = Warehouse(location)
+    for table in (SERVICE, COST):
+        put(lake, table, [row(table, queue=name) for name in "xyz"])
+    bucket = s3_lake.removeprefix("s3://").partition("/")[0]
+    boto3.client("s3").put_object(Bucket=bucket, Key="secret.parquet", Body=b"password")
+    with open_views(lake) as connection:
+        query = "SELECT queue, count(*) FROM silver.service WHERE queue > 'x' GROUP BY 1 ORDER BY 1"
+        assert list(select(connection, query).rows) == [("y", 1), ("z", 1)]
+        for reaches_out in (
+            f"FROM read_text('s3://{bucket}/secret.parquet')",
+            f"FROM read_parquet('{s3_lake}/fairlead/*/*/*.parquet')",
+            f"FROM glob('s3://{bucket}/*')",
+            f"FROM read_text('{tmp_path}/catalog.db')",
+            f"COPY (SELECT 1 AS x) TO '{lake.table(COST).files()[0].path}' (FORMAT parquet)",
+        ):
+            with pytest.raises(ConfigurationError, match="the query failed"):
+                list(select(connection, reaches_out).rows)
+        with pytest.raises(duckdb.Error):
+            path = lake.table(COST).files()[0].path
+            connection.execute(f"COPY (SELECT 1 AS x) TO '{path}' (FORMAT parquet)")
+    assert selected(lake, "SELECT count(*) FROM gold.cost") == [(3,)]
+
+
+def test_each_file_on_an_object_store_is_asked_for_twice_only(s3_lake: str, tmp_path: Path) -> None:
+    lake = Warehouse(Location(s3_lake, f"sqlite:///{tmp_path}/catalog.db", os.environ))
+    hours = [T0 + timedelta(hours=n) for n in range(5)]
+    put(lake, SERVICE, [row(SERVICE, window_start=at, queue="q") for at in hours])
+    asked: list[str] = []
+
+    class Counted(ObjectFiles):
+        def open(self, path: str, mode: str = "rb", **given: Any) -> Any:
+            asked.append(path)
+            return super().open(path, mode, **given)
+
+    with open_views(lake) as connection:
+        store = Counted()
+        for table, at in Snapshots(lake).look([SERVICE]).tables.items():
+            store.replace(table.name, at)
+        connection.unregister_filesystem("s3")
+        connection.register_filesystem(store)
+        sums = "SELECT sum(busy_us) FROM silver.service WHERE queue = 'q'"
+        assert list(select(connection, sums).rows) == [(5,)]
+    assert len(asked) <= 2 * len(hours)
+
+
+def test_reading_imports_no_spark(tmp_path: Path) -> None:
     lake = a_lake(tmp_path / "lake")
     program = (
         "import sys; from fairlead.pipeline import connect;"
@@ -206,17 +330,20 @@ def test_reading_imports_neither_spark_nor_pandas_nor_pyarrow(tmp_path: Path) ->
         "connection = connect(sys.argv[1]);"
         "assert list(select(connection, 'SELECT count(*) FROM gold.cost').rows) == [(2,)];"
         "assert History(sys.argv[1]).runs().rows;"
-        "print([m for m in ('pyspark', 'pandas', 'pyarrow', 'py4j') if m in sys.modules])"
+        "print([m for m in ('pyspark', 'py4j', 'matplotlib') if m in sys.modules])"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program, str(lake.root)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(lake.location.folder)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ran.stdout == "[]\n"
 
 
-def run_sql(lake: Lake, *arguments: str) -> Any:
+def run_sql(lake: Warehouse, *arguments: str) -> Any:
     return CliRunner().invoke(
-        fairlead_command, ["pipeline", "sql", "--lake", str(lake.root), *arguments]
+        fairlead_command, ["pipeline", "sql", "--lake", str(lake.location.folder), *arguments]
     )
 
 

@@ -13,15 +13,15 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import id_text
+from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.lake.compact import compact
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import DAY, part_from
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.pipeline.warehouses import lake_in
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def history(store_url: str) -> Iterator[SqlHistory]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, history: SqlHistory) -> Lake:
+def lake(tmp_path: Path, history: SqlHistory) -> Warehouse:
     """Return a lake with the exported attempts of `history`."""
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
     return lake
 
@@ -54,21 +54,18 @@ def add(url: str, *numbers: int) -> None:
             add_attempts(connection, [n])
 
 
-def reader(history: SqlHistory, lake: Lake) -> Reader:
+def reader(history: SqlHistory, lake: Warehouse) -> Reader:
     return next(
         each for each in history.database.read_now(history.readers()) if each.name == lake.reader
     )
 
 
-def rewrite(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace the rows of every partition by the result of `change`, with a matching manifest."""
+def rewrite(lake: Warehouse, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Replace the rows of every partition by the result of `change`."""
     table = lake.table(ATTEMPTS)
-    manifest = table.manifests.newest()
-    for name in manifest.parts:
-        written = table.write_part(
-            change(table.load(manifest, [name])), name, "changed", "x.parquet"
-        )
-        table.replace({name: part_from([written], SYSTEM_CLOCK.now())}, {}, SYSTEM_CLOCK.now())
+    for part in sorted({file.part for file in table.files()}):
+        seen = table.state()
+        assert table.replace([part], table.write(change(table.load([part])), "changed", seen), seen)
 
 
 def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
@@ -84,7 +81,7 @@ def positions(history: SqlHistory) -> list[Position]:
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 20, 1000])
 def test_a_lake_that_agrees_lets_the_store_clean(
-    history: SqlHistory, lake: Lake, piece: int
+    history: SqlHistory, lake: Warehouse, piece: int
 ) -> None:
     counts: list[int] = []
     assert reader(history, lake).checked is None
@@ -99,7 +96,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
 
 
 def test_a_second_comparison_reads_only_new_rows(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     reconcile(history, lake, SYSTEM_CLOCK)
     with connected(store_url) as connection:
@@ -118,7 +115,7 @@ def test_a_second_comparison_reads_only_new_rows(
 
 
 def test_a_comparison_can_stop_after_some_pieces_and_continue_there(
-    history: SqlHistory, lake: Lake
+    history: SqlHistory, lake: Warehouse
 ) -> None:
     first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
     assert (first.rows, first.more) == (8, True)
@@ -130,9 +127,19 @@ def test_a_comparison_can_stop_after_some_pieces_and_continue_there(
     ]
 
 
-def test_a_compacted_lake_still_agrees(history: SqlHistory, lake: Lake) -> None:
-    assert compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now() + DAY, everything=True).rows == 20
+def test_a_lake_whose_files_were_merged_still_agrees(history: SqlHistory, lake: Warehouse) -> None:
+    rewrite(lake, lambda rows: rows)
     assert reconcile(history, lake, SYSTEM_CLOCK, piece=7).rows == 20
+
+
+def test_an_attempt_in_the_ledger_counts_once(history: SqlHistory, lake: Warehouse) -> None:
+    rows = lake.table(ATTEMPTS).load()
+    for _ in range(2):  # a crash between the ledger and the removal, twice
+        ledger.add(lake, rows.filter(is_of(rows, 7)), "erase")
+    assert reconcile(history, lake, SYSTEM_CLOCK, piece=3, pieces=1).rows == 3
+    rewrite(lake, without)
+    assert reconcile(history, lake, SYSTEM_CLOCK, piece=7).rows == 17
+    assert lake.table(ledger.LEDGER).load().num_rows == 0
 
 
 def twice(rows: pa.Table) -> pa.Table:
@@ -170,7 +177,7 @@ def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
     ],
 )
 def test_a_lake_that_differs_prevents_cleaning_and_shows_the_difference(
-    history: SqlHistory, lake: Lake, change: Callable[[pa.Table], pa.Table], expected: str
+    history: SqlHistory, lake: Warehouse, change: Callable[[pa.Table], pa.Table], expected: str
 ) -> None:
     rewrite(lake, change)
     with pytest.raises(CheckFailed, match=expected):
@@ -179,7 +186,7 @@ def test_a_lake_that_differs_prevents_cleaning_and_shows_the_difference(
 
 
 def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
-    history: SqlHistory, lake: Lake
+    history: SqlHistory, lake: Warehouse
 ) -> None:
     rewrite(lake, without)
     rewrite(lake, lambda rows: rows.filter(pc.invert(is_of(rows, 18))))
@@ -193,7 +200,7 @@ def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
 
 
 def test_a_row_that_only_the_lake_has_fails_the_comparison(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     with connected(store_url) as connection:
         connection.execute(f"DELETE FROM fairlead_attempts WHERE task_id = '{id_text(19)}'")
@@ -202,10 +209,9 @@ def test_a_row_that_only_the_lake_has_fails_the_comparison(
 
 
 def test_the_error_about_a_truncated_file_of_the_lake_names_the_file(
-    history: SqlHistory, lake: Lake
+    history: SqlHistory, lake: Warehouse
 ) -> None:
-    table = lake.table(ATTEMPTS)
-    path = Path(table.paths(table.manifests.newest())[1])
+    path = Path(lake.table(ATTEMPTS).files()[1].path.removeprefix("file://"))
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BrokenLake, match=str(path)):
         reconcile(history, lake, SYSTEM_CLOCK)
@@ -215,11 +221,11 @@ def test_the_error_about_a_truncated_file_of_the_lake_names_the_file(
 def test_an_empty_lake_agrees_with_an_empty_store(
     store_url: str, tmp_path: Path, history: SqlHistory
 ) -> None:
-    assert reconcile(history, Lake(tmp_path / "empty"), SYSTEM_CLOCK).rows == 0
+    assert reconcile(history, lake_in(tmp_path / "empty"), SYSTEM_CLOCK).rows == 0
 
 
 async def test_the_cleaner_deletes_compared_attempts_only(
-    store_url: str, history: SqlHistory, lake: Lake
+    store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
     store = task_store(store_url)
 

@@ -31,11 +31,13 @@ from fairlead.lab.trace import Tenants
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.jobs.replay import Replayed, replay
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.replay.record import of_lake
 from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.replaying import arrivals
+from tests.pipeline.tables_by_hand import put, rows_of
+from tests.pipeline.warehouses import lake_in
 
 HOUR = 3600 * MICROS
 
@@ -188,9 +190,8 @@ def test_the_replays_that_take_longest_are_started_first() -> None:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / "lake")
-    table = lake.table(ATTEMPTS)
+def lake(tmp_path: Path) -> Warehouse:
+    lake = lake_in(tmp_path / "lake")
     rows = [
         attempt(
             ready_at=float(n),
@@ -208,12 +209,11 @@ def lake(tmp_path: Path) -> Lake:
         attempt(ready_at=1.0, weight=float("nan")),
         attempt(ready_at=1.0, queue="other"),
     ]
-    written = table.write(pa.Table.from_pylist(rows, schema=ATTEMPTS.arrow()), "0", "a.parquet")
-    table.append(written, {}, to_micros(T0))
+    put(lake, ATTEMPTS, rows)
     return lake
 
 
-def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
+def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Warehouse) -> None:
     found = of_lake(lake, "q")
     assert (len(found), found.queue, found.origin) == (600, "q", to_micros(T0))
     assert (found.at == np.arange(0, 6000, 10) * MICROS).all()
@@ -232,10 +232,11 @@ def test_one_long_key_costs_the_memory_of_one_text(tmp_path: Path, length: int) 
     row = attempt(weight=1.0)
     columns = {name: [value] * count for name, value in row.items()}
     columns["fairness_key"] = [texts[n % 100] for n in range(count)]
-    lake = Lake(tmp_path / "lake")
+    lake = lake_in(tmp_path / "lake")
     table = lake.table(ATTEMPTS)
     rows = pa.Table.from_pydict(columns, schema=ATTEMPTS.arrow())
-    table.append(table.write(rows, "0", "a.parquet"), {}, to_micros(T0))
+    seen = table.state()
+    table.append(table.write(rows, "a", seen), {}, seen)
     del rows
     usual, measured = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(measured)
@@ -253,7 +254,7 @@ def test_one_long_key_costs_the_memory_of_one_text(tmp_path: Path, length: int) 
 
 
 def test_the_error_about_a_lake_without_matching_runs_is_one_line(
-    lake: Lake, tmp_path: Path
+    lake: Warehouse, tmp_path: Path
 ) -> None:
     with pytest.raises(
         ConfigurationError, match="several queues: choose one with --queue: other, q"
@@ -262,7 +263,7 @@ def test_the_error_about_a_lake_without_matching_runs_is_one_line(
     with pytest.raises(ConfigurationError, match="no run of queue 'none'"):
         of_lake(lake, "none")
     with pytest.raises(ConfigurationError, match="no run in that time"):
-        of_lake(Lake(tmp_path / "empty"))
+        of_lake(lake_in(tmp_path / "empty"))
 
 
 def trace(folder: Path, jobs: int = 400) -> Path:
@@ -292,16 +293,10 @@ def test_the_arrivals_from_a_trace_are_its_jobs(tmp_path: Path) -> None:
 # the job ------------------------------------------------------------------------------------------
 
 
-def rows_of(lake: Lake, table: Any) -> list[dict[str, Any]]:
-    here = lake.table(table)
-    here.check(here.manifests.newest())
-    return here.load(here.manifests.newest()).to_pylist()
-
-
 def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(
     tmp_path: Path,
 ) -> None:
-    lake, recorded = Lake(tmp_path / "lake"), flood(1)
+    lake, recorded = lake_in(tmp_path / "lake"), flood(1)
     first = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
     rows = rows_of(lake, REPLAYS)
     assert len(rows) == 2 + 2 * 8 and len(rows_of(lake, REPLAY_WAITS)) == 2 * 3
@@ -325,7 +320,7 @@ def timeless(replayed: Replayed) -> Any:
 
 
 def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
-    recorded, lake = flood(1), Lake(tmp_path / "lake")
+    recorded, lake = flood(1), lake_in(tmp_path / "lake")
     asked = plan(
         FIFO,
         FAIR,
@@ -380,7 +375,7 @@ def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: P
         "least key_p99_p50",
     )
     assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is None
-    assert {row["replay_id"] for row in rows_of(Lake(tmp_path / "lake"), REPLAYS)} == {
+    assert {row["replay_id"] for row in rows_of(lake_in(tmp_path / "lake"), REPLAYS)} == {
         summary["replay_id"]
     }
     shown = command("--here", "--closed", "--objective", "jain_mean")

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fairlead.clock import to_datetime, to_micros
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
@@ -426,7 +426,8 @@ def still(
 ) -> list[tuple[Any, ...]]:
     """Return (queue, fairness_key, weight, ready_at) of the waiting tasks, ascending by instant."""
     found = waiting(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
-    assert found.columns == ["queue", "fairness_key", "weight", "ready_at"]
+    assert found.columns == OPEN_TASKS.column_names
+    found = found.select("queue", "fairness_key", "weight", "ready_at")
     return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])
 
 

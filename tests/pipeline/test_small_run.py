@@ -18,7 +18,6 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.report import report
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import Selection
@@ -26,6 +25,7 @@ from fairlead.pipeline.runs import JobRun, last_runs
 from fairlead.pipeline.session import session
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.testing import running, settled
+from tests.pipeline.warehouses import jars, lake_in, root_of
 
 # One partition, no generated code, no optimising compiler, no verification of classes: with tiny
 # tables, planning, loading and compiling take most of the time.
@@ -42,8 +42,10 @@ QUICK = {
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[JobContext]:
     """Yield a job with its own Spark session and a lake."""
-    spark = session("local[1]", "fairlead small run", QUICK)
-    yield JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    lake = lake_in(tmp_path / "lake")
+    settings = QUICK | {"spark.jars": ",".join(map(str, jars()))}
+    spark = session("local[1]", "fairlead small run", settings, lake)
+    yield JobContext(spark, lake, SYSTEM_CLOCK)
     spark.stop()
 
 
@@ -73,16 +75,16 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     app.migrate()
     await run_tasks(app)
     history = SqlHistory(app.store.database)
-    exported = Exporter(history, job.lake, SYSTEM_CLOCK).round()
+    exported = Exporter(history, job.warehouse, SYSTEM_CLOCK).round()
     assert (exported.attempts, exported.more) == (40, False)
-    assert reconcile(history, job.lake, SYSTEM_CLOCK).rows == 40
+    assert reconcile(history, job.warehouse, SYSTEM_CLOCK).rows == 40
 
     built = build(job, PipelineSettings())
     assert adds_up(built)
     assert (built.rows_in, built.tables["silver.tasks"], built.quarantined) == (40, 40, 0)
     assert adds_up(check(job))
 
-    by_tenant = History(job.lake.root).runs(by="tenant", points=1).rows
+    by_tenant = History(root_of(job.warehouse)).runs(by="tenant", points=1).rows
     assert {(row.part, row.started, row.failed) for row in by_tenant} == {
         ("key-0", 14, 4),
         ("key-1", 13, 3),
@@ -90,8 +92,8 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     }
 
     page = tmp_path / "report.html"
-    report(job.lake, job.clock, page, Selection(unexported=0))
+    report(job.warehouse, job.clock, page, Selection(unexported=0))
     text = page.read_text()
     assert "no cover for" in text and "key-2" in text
-    assert last_runs(job.lake).keys() == {"build", "check", "report"}
+    assert last_runs(job.warehouse).keys() == {"build", "check", "report"}
     app.close()

@@ -19,16 +19,18 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import SECRET, start_hashing
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.jobs.erase import erase
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.stream.cursors import cursors_of, topics_of
 from fairlead.pipeline.stream.messages import recorded_of
+from fairlead.pipeline.warehouse.location import NAMESPACE
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
 from tests.pipeline.filling import connected
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.test_erase import files_with
 from tests.pipeline.topics import Relayed, Stream, relay, relayed_at, topic_of
+from tests.pipeline.warehouses import lake_in, root_of
 from tests.tiers import matrix
 
 
@@ -43,15 +45,15 @@ def before_each_append(
 ) -> None:
     """In the first `times` appends, call `act` between the files of a batch and its manifest, except in an
     append by `act` itself."""
-    append, left = LakeTable.append, [times]
+    append, left = WarehouseTable.append, [times]
 
-    def overtaken(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
+    def overtaken(table: WarehouseTable, *args: Any, **kwargs: Any) -> Any:
         if table.table is ATTEMPTS and left[0]:
             left[0] -= 1
             act()
         return append(table, *args, **kwargs)
 
-    monkeypatch.setattr(LakeTable, "append", overtaken)
+    monkeypatch.setattr(WarehouseTable, "append", overtaken)
 
 
 # exactly once ----------------------------------------------------------------------------------------
@@ -91,9 +93,9 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
     again = stream.take(first)
     assert (again.messages, again.files) == (0, 0)
     stream.batch()
-    number = relayed.lake.table(ATTEMPTS).manifests.newest().number
+    snapshot = relayed.lake.table(ATTEMPTS).state().snapshot
     stream.take(first)
-    assert relayed.lake.table(ATTEMPTS).manifests.newest().number == number
+    assert relayed.lake.table(ATTEMPTS).state().snapshot == snapshot
     wider = {n: (0, end) for n, (_, end) in relayed.stream().topic.extents().items()}
     stream.take(
         wider
@@ -126,9 +128,9 @@ def test_a_stream_whose_driver_dies_between_any_two_steps_loses_and_doubles_noth
 ) -> None:
     chance = random.Random(5)
     stream = relayed.stream(6)
-    append = LakeTable.append
+    append = WarehouseTable.append
 
-    def dies(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
+    def dies(table: WarehouseTable, *args: Any, **kwargs: Any) -> Any:
         if chance.random() < 0.3:
             raise KeyboardInterrupt
         result = append(table, *args, **kwargs)
@@ -139,7 +141,7 @@ def test_a_stream_whose_driver_dies_between_any_two_steps_loses_and_doubles_noth
     for n in range(0, 72, 12):
         relayed.bring(range(n, n + 12))
         with monkeypatch.context() as patched:
-            patched.setattr(LakeTable, "append", dies)
+            patched.setattr(WarehouseTable, "append", dies)
             try:
                 stream.drain()
             except KeyboardInterrupt:
@@ -159,8 +161,8 @@ def test_two_concurrent_streams_admit_each_row_once(
     other.drain()
     assert relayed.differences() == []
     table = relayed.lake.table(ATTEMPTS)
-    on_disk = {str(path) for path in table.folder.glob("date=*/**/*.parquet")}
-    assert on_disk == set(table.paths(table.manifests.newest())), (
+    data = root_of(relayed.lake) / "fairlead/bronze_attempts/data"
+    assert {f"file://{path}" for path in data.iterdir()} == {file.path for file in table.files()}, (
         "the files of the refused batch are removed"
     )
 
@@ -176,7 +178,7 @@ def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
             for each in both:
                 each.relay.round()
         relayed.stream(6).drain()
-        assert relayed.lake.table(ATTEMPTS).manifests.newest().rows == 40
+        assert relayed.lake.table(ATTEMPTS).load().num_rows == 40
         for each in both:
             assert each.cursor() == Position(0, 20)
             each.poll().round()
@@ -204,7 +206,7 @@ def test_beside_a_stream_the_poller_exports_no_attempts_and_records_their_positi
     assert relayed.differences() == []
     reader = relayed.history.database.read_now(relayed.history.reader(relayed.lake.reader))
     assert reader is not None and reader.position == relayed.cursor() == Position(0, 15)
-    never = relayed.poll(Lake(relayed.lake.root.parent / "other"), attempts="never")
+    never = relayed.poll(lake_in(root_of(relayed.lake).parent / "other"), attempts="never")
     assert never.round().attempts == 0
 
 
@@ -243,19 +245,14 @@ def test_the_poller_takes_over_exactly_at_the_position_of_each_partition(
     assert relayed.poll(rows=4).round().attempts == 0
     relayed.poll(rows=4, attempts="take over").round()
     assert relayed.differences() == []
-    assert topics_of(relayed.lake.table(ATTEMPTS).manifests.newest(), relayed.store_id) == {}
+    assert topics_of(relayed.lake.table(ATTEMPTS).state(), relayed.store_id) == {}
     relayed.add(range(33, 36))
     assert relayed.poll().round().attempts == 3, "the poller continues as before"
     relayed.relay.round()
     relayed.stream(most).drain()  # the stream is started again
     assert relayed.differences() == []
     relayed.poll(attempts="take over").round()
-    assert (
-        cursors_of(
-            relayed.lake.table(ATTEMPTS).manifests.newest(), topic_of(relayed.kafka_url).name
-        )
-        == {}
-    )
+    assert cursors_of(relayed.lake.table(ATTEMPTS).state(), topic_of(relayed.kafka_url).name) == {}
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 36
 
 
@@ -264,7 +261,7 @@ def test_concurrent_streams_polls_and_take_overs_write_each_row_once(
 ) -> None:
     chance = random.Random(11)
     stream, added = relayed.stream(5), 0
-    append, depth = LakeTable.append, 0
+    append, depth = WarehouseTable.append, 0
 
     def meddle() -> None:
         nonlocal stream
@@ -278,7 +275,7 @@ def test_concurrent_streams_polls_and_take_overs_write_each_row_once(
                 rows=4, attempts="take over" if act == "take over" else "unless streamed"
             ).round(batches=2)
 
-    def meddled(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
+    def meddled(table: WarehouseTable, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
         if table.table is ATTEMPTS and depth < 2 and chance.random() < 0.4:
             depth += 1
@@ -286,7 +283,7 @@ def test_concurrent_streams_polls_and_take_overs_write_each_row_once(
             depth -= 1
         return append(table, *args, **kwargs)
 
-    monkeypatch.setattr(LakeTable, "append", meddled)
+    monkeypatch.setattr(WarehouseTable, "append", meddled)
     for _ in range(12):
         more = chance.randrange(1, 9)
         relayed.add(range(added, added + more))
@@ -322,9 +319,10 @@ def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_continues(
     relayed.bring(range(12))
     stream = relayed.stream(3)
     stream.batch()
+    catalog = root_of(relayed.lake) / "catalog.db"
+    backup = catalog.read_bytes()
     stream.batch()
-    table = relayed.lake.table(ATTEMPTS)
-    (table.manifests.folder / f"{table.manifests.newest().number:012}.json").unlink()
+    catalog.write_bytes(backup)
     with pytest.raises(
         CheckFailed, match="continues at offset 6, but the lake is at 3.*new checkpoint"
     ):
@@ -371,14 +369,14 @@ def test_no_clear_key_enters_a_hashed_lake(
 ) -> None:
     monkeypatch.setenv(SECRET, "0123456789abcdef secret")
     start_hashing(relayed.lake)
-    polled = Lake(tmp_path / "polled")
-    (polled.root / "_lake").write_text(relayed.lake.identity)
+    polled = lake_in(tmp_path / "polled")
+    polled.catalog.create_namespace(NAMESPACE, {"fairlead.identity": relayed.lake.identity})
     start_hashing(polled)
     relayed.bring(range(20))
     relayed.stream(6).drain()
     relayed.poll(polled).round()
 
-    def rows(where: Lake) -> list[Any]:
+    def rows(where: Warehouse) -> list[Any]:
         return sorted(
             ({**row, "exported_at": 0} for row in rows_of(where, ATTEMPTS)),
             key=lambda row: row["seq"],
@@ -387,9 +385,9 @@ def test_no_clear_key_enters_a_hashed_lake(
     assert rows(relayed.lake) == rows(polled), "the stream writes the same rows as the poller"
     for n in range(20):
         assert (
-            files_with(relayed.lake.root, f"tenant-{n % 7}")
+            files_with(root_of(relayed.lake), f"tenant-{n % 7}")
             == []
-            == files_with(relayed.lake.root, f"order-{n}")
+            == files_with(root_of(relayed.lake), f"order-{n}")
         )
     monkeypatch.delenv(SECRET)
     relayed.bring(range(20, 22))
@@ -407,7 +405,7 @@ def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(
     # The key is erased between the files of a batch and its manifest, so the batch is written again.
     before_each_append(monkeypatch, lambda: erase(relayed.lake, "tenant-3", SYSTEM_CLOCK))
     stream.drain()
-    assert files_with(relayed.lake.root, "tenant-3") == []
+    assert files_with(root_of(relayed.lake), "tenant-3") == []
     assert {row["fairness_key"] for row in rows_of(relayed.lake, ATTEMPTS)} == {
         f"tenant-{n}" for n in range(7)
     } - {"tenant-3"}

@@ -19,16 +19,17 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.hashing import start_hashing
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
-from fairlead.pipeline.tuning.gold import Gold, from_lake
+from fairlead.pipeline.tuning.gold import Gold
 from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
+from tests.pipeline.warehouses import lake_in
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 BUSY = {"short": 400.0, "long": 1600.0}
@@ -71,7 +72,8 @@ class World:
         self.clock = Clock()
         self.app = App(url, clock=self.clock)
         self.app.migrate()
-        self.lake = Lake(folder / "lake")
+        self.folder = folder
+        self.lake = lake_in(folder / "lake")
         self.gold = GoldRows(self.lake)
         self.policies = PolicyManagement(self.app.operate_context)
         self.guards = Guards()
@@ -185,7 +187,7 @@ def test_the_due_of_a_key_is_the_weight_of_its_tasks_unless_a_contract_sets_a_sh
     tasks = dict.fromkeys(same, 1000)
     world.add_hours(3, same, tasks, weight={"a": 3.0})
     assert world.tune(apply=False)["q"].outcome == "nothing to change"
-    path = world.lake.root.parent / "contracts.toml"
+    path = world.folder / "contracts.toml"
     path.write_text(CONTRACTS)
     settings, objective = load(path, None)
     assert objective == TuneObjective.CONTRACTS
@@ -241,7 +243,7 @@ def test_contract_shares_keep_the_sum_of_the_weights_and_the_part_of_an_untouche
     world: World,
 ) -> None:
     """Shares of 60 and 40 are percentages of two keys. A third key has too few tasks to be tuned."""
-    path = world.lake.root.parent / "contracts.toml"
+    path = world.folder / "contracts.toml"
     path.write_text(
         "".join(
             f'[[contract]]\nqueue = "q"\nfairness_key = "{key}"\nshare = {share}\n'
@@ -560,7 +562,8 @@ def test_tables_that_failed_a_check_are_refused(world: World) -> None:
 
 def test_tables_with_a_missing_file_are_refused(world: World) -> None:
     world.add_hours(3)
-    next(world.lake.table(TENANT_SHARE).folder.rglob("*.parquet")).unlink()
+    file = world.lake.table(TENANT_SHARE).files()[0]
+    Path(file.path.removeprefix("file://")).unlink()
     with pytest.raises(BrokenLake, match=r"gold\.tenant_share"):
         world.tune()
     assert world.weights() == {}
@@ -691,20 +694,20 @@ def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres
     world.app.close()
 
 
-def test_tuning_reads_tables_built_by_spark(spark: Any, tmp_path: Path) -> None:
+def test_tuning_reads_tables_built_by_spark(on_warehouse: Any, tmp_path: Path) -> None:
     """Check that `tune` reads the generated worker time, dispatches and waits of every key and
     every queue."""
     world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
     truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
-    write_lake(spark, world.lake, truth)
+    write_lake(on_warehouse, world.lake, truth)
     bronze = world.lake.table(ATTEMPTS)
     columns = ["queue", "fairness_key", "ready_at", "claimed_at", "started_at", "finished_at"]
-    attempts = bronze.load(bronze.manifests.newest(), columns=columns).to_pandas()
+    attempts = bronze.load(columns=columns).to_pandas()
     world.clock.at = attempts["finished_at"].max().to_pydatetime() + timedelta(minutes=5)
-    build(JobContext(spark, world.lake, None, world.clock), PipelineSettings())
+    build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
     world.queue(*attempts["queue"].unique())
 
-    gold = Gold(from_lake(world.lake), world.clock.at)
+    gold = Gold(SmallTables(world.lake).load, world.clock.at)
     found = gold.use(T0 - timedelta(hours=1))
     assert {(queue, key) for queue in found for key in found[queue]} == set(
         zip(attempts["queue"], attempts["fairness_key"], strict=True)

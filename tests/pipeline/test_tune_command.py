@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as commands
-from fairlead.pipeline.lake.lake import Lake
 from tests.pipeline.gold_rows import GoldRows
+from tests.pipeline.warehouses import lake_in
 
 BUSY, TASKS = {"short": 400.0, "long": 1600.0}, {"short": 400, "long": 400}
 
@@ -29,7 +29,7 @@ class Shop:
         self.app.migrate()
         self.app.sql_store.database.run(self._registered("payouts"))
         this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-        gold = GoldRows(Lake(folder / "lake"))
+        gold = GoldRows(lake_in(folder / "lake"))
         for hours in (3, 2, 1):
             gold.hour(this_hour - timedelta(hours=hours), BUSY, TASKS, queue="payouts")
 
@@ -40,7 +40,7 @@ class Shop:
         """Add hours in which one of two keys sometimes held all 16 slots of the one living node."""
         self.app.sql_store.database.run(self._registered("mail"))
         this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-        gold, half = GoldRows(Lake(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
+        gold, half = GoldRows(lake_in(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
         for hours in (3, 2, 1):
             gold.hour(
                 this_hour - timedelta(hours=hours),
@@ -258,8 +258,12 @@ def test_an_error_is_reported_in_one_line(
 
 
 def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
+    lake_in(tmp_path / "empty").identity  # noqa: B018 - creates it
     assert "the tables contain no queue" in shop.run(
         "tune", "plan", "--lake", str(tmp_path / "empty")
+    )
+    assert "there is no lake at" in shop.run(
+        "tune", "plan", "--lake", str(tmp_path / "none"), exits=2
     )
 
 

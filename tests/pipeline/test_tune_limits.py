@@ -14,15 +14,16 @@ import pytest
 from fairlead.core.tuning.guard_rails import Guards
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
-from fairlead.pipeline.tuning.gold import Gold, from_lake
+from fairlead.pipeline.tuning.gold import Gold
 from fairlead.ports.policy_store import PolicyState, SwitchMode
 from tests.pipeline.frames import T0, at, attempt
-from tests.pipeline.tables_by_hand import put
 from tests.pipeline.test_tune import World, send_heartbeat
+from tests.pipeline.warehouses import export
 
 TASKS = {"long": 1000, "short": 1000}
 BUSY = {"long": 28_800.0, "short": 28_800.0}
@@ -125,7 +126,7 @@ def test_a_published_change_of_weights_keeps_the_active_limits(world: LimitWorld
 
 def test_the_settings_file_can_switch_on_limits(world: LimitWorld) -> None:
     world.calm(3)
-    path = world.lake.root.parent / "contracts.toml"
+    path = world.folder / "contracts.toml"
     path.write_text("limits = true\n[guards]\nheadroom = 1.5\n")
     settings, objective = load(path, None)
     (change,) = world.tuned(None, settings=settings, objective=objective, apply=False).limits
@@ -135,7 +136,7 @@ def test_the_settings_file_can_switch_on_limits(world: LimitWorld) -> None:
 
 def test_a_key_whose_weight_a_contract_or_a_person_fixed_gets_no_limit(world: LimitWorld) -> None:
     world.calm(3)
-    path = world.lake.root.parent / "contracts.toml"
+    path = world.folder / "contracts.toml"
     path.write_text('[[contract]]\nqueue = "q"\nfairness_key = "long"\nfixed = true\n')
     settings, objective = load(path, None)
     assert world.tuned(settings=settings, objective=objective).limits == []
@@ -334,18 +335,20 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
     ]
 
 
-def test_limits_are_computed_from_tables_built_by_spark(spark: Any, world: LimitWorld) -> None:
+def test_limits_are_computed_from_tables_built_by_spark(
+    on_warehouse: Any, world: LimitWorld
+) -> None:
     """Long runs held 14 of the 16 slots of two nodes, while short tasks waited from the start."""
     rows = [
         *back_to_back("long", LONG, 14, is_flood=False),
         *back_to_back("short", SHORT, 2, is_flood=True),
     ]
     world.clock.at = at(HOURS * 3600) + timedelta(minutes=2)
-    put(world.lake, ATTEMPTS, rows, now=world.clock.now())
+    export(world.lake, ATTEMPTS, rows, hours=HOURS + 1 / 30)
     world.serve()
-    build(JobContext(spark, world.lake, None, world.clock), PipelineSettings())
+    build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
 
-    gold = Gold(from_lake(world.lake), world.clock.at)
+    gold = Gold(SmallTables(world.lake).load, world.clock.at)
     use = gold.use(T0 - timedelta(hours=1))
     workers = gold.at_once(T0 - timedelta(hours=1), use)["q"]
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [

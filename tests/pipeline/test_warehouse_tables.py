@@ -8,34 +8,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
+from pandas.testing import assert_frame_equal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline import snapshot_plan
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.jobs.build import (
-    JobContext,
-    WarehouseJob,
-    build,
-    build_warehouse,
-    digest,
-)
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.parquet import ParquetTables
-from fairlead.pipeline.runs import RUNS
-from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import PUBLISHED, Build
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import T0, attempt, frame
-from tests.pipeline.test_build import MADE, SETTINGS, batches
 from tests.pipeline.test_builds import DAILY, HOURLY
-from tests.pipeline.test_iceberg import assert_same
-from tests.pipeline.warehouses import export, moved, shift
+from tests.pipeline.warehouses import export
 
 both_catalogs = pytest.mark.parametrize("catalog_url", ["sqlite", "postgres"], indirect=True)
 
@@ -61,6 +48,18 @@ def things(spark: SparkSession, hours: Sequence[float], prefix: str = "t") -> Da
 
 def ids(rows: DataFrame, column: str = "id") -> list[str]:
     return sorted(row[column] for row in rows.collect())
+
+
+def assert_same(table: Table, found: DataFrame, wanted: DataFrame) -> None:
+    """Assert that both frames hold equal rows, in any order."""
+    one, other = (
+        rows.select(*table.column_names)
+        .toArrow()
+        .to_pandas()
+        .sort_values([*table.key], ignore_index=True)
+        for rows in (found, wanted)
+    )
+    assert_frame_equal(one, other, check_dtype=False, rtol=1e-9)
 
 
 def compact(spark: SparkSession, name: str) -> int:
@@ -221,6 +220,22 @@ def test_a_job_reads_bronze_as_it_was_when_the_job_began(
     assert tables.parts(ATTEMPTS) == ["2026-03-02/10"]
 
 
+def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
+    on_warehouse: SparkSession, warehouse: Warehouse
+) -> None:
+    export(warehouse, ATTEMPTS, [attempt(task_id="a")], "1")
+    tables, bronze = another(on_warehouse, warehouse), warehouse.table(ATTEMPTS)
+    tables.hold()
+    export(warehouse, ATTEMPTS, [attempt(task_id="b")], "2")
+    assert bronze.expire(SYSTEM_CLOCK.now() + 1_000_000) == 0
+    assert ids(tables.read(ATTEMPTS), "task_id") == ["a"]
+    read = tables.snapshot(ATTEMPTS)
+    assert read is not None
+    tables.publish_as(Build(sources={ATTEMPTS.name: read}))
+    stored = bronze.state().stored
+    assert stored is not None and stored.metadata.refs.keys() == {"main", PUBLISHED}
+
+
 def test_rows_of_a_wrong_clock_belong_to_the_first_partition(
     on_warehouse: SparkSession, warehouse: Warehouse, tables: WarehouseTables
 ) -> None:
@@ -242,57 +257,3 @@ def test_reading_some_partitions_opens_no_file_of_the_others(
     assert ids(tables.read(ATTEMPTS, ["2026-03-02/10"]), "task_id") == ["a"]
     with pytest.raises(Exception, match="(?i)not.?exist"):
         tables.read(ATTEMPTS).collect()
-
-
-# build --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_builds_after_each_export_make_the_same_tables_as_one_build_on_parquet(
-    on_warehouse: SparkSession,
-    warehouse: Warehouse,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> None:
-    seed = int(request.config.option.hypothesis_seed or 0) % 1000
-    by = shift()
-    on_parquet = JobContext(on_warehouse, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
-    job = WarehouseJob(on_warehouse, warehouse, SYSTEM_CLOCK)
-    for number, (attempts, events) in enumerate(batches(seed)):
-        for table, rows in ((ATTEMPTS, attempts), (EVENTS, events)):
-            export(warehouse, table, rows, str(number), by)
-            stored = warehouse.table(table).state().stored
-            assert stored is not None
-            here = on_parquet.lake.table(table)
-            data = pa.Table.from_pylist([moved(row, by) for row in rows], table.arrow())
-            written = here.write(data, "0", f"{number}.parquet")
-            assert here.append(written, {}, snapshot_plan.last_export(stored))
-        if number % 2:
-            todo = snapshot_plan.plan(another(on_warehouse, warehouse), digest(SETTINGS), False)
-            assert todo.full == (number == 1)
-            build_warehouse(job, SETTINGS)
-            compact(on_warehouse, f"fairlead.fairlead.{ATTEMPTS.name.replace('.', '_')}")
-    build(on_parquet, SETTINGS)
-    wanted = ParquetTables(on_warehouse, on_parquet.lake, SYSTEM_CLOCK)
-    found = another(on_warehouse, warehouse)
-    for table in MADE:
-        assert_same(table, found.read(table), wanted.read(table))
-    assert build_warehouse(job, SETTINGS).state == "nothing to do"  # a compaction changes no row
-    runs = warehouse.table(RUNS).load().sort_by("started_at").to_pylist()
-    assert [row["state"] for row in runs] == ["done", "done", "nothing to do"]
-
-
-@pytest.mark.slow
-def test_a_build_whose_checks_fail_publishes_nothing(
-    on_warehouse: SparkSession, warehouse: Warehouse
-) -> None:
-    job, by = WarehouseJob(on_warehouse, warehouse, SYSTEM_CLOCK), shift()
-    export(warehouse, ATTEMPTS, [attempt(task_id="a")], "1", by)
-    build_warehouse(job, SETTINGS)
-    before = Builds(warehouse).newest()[0]
-    twice = [attempt(task_id="b"), attempt(task_id="b")]
-    export(warehouse, ATTEMPTS, twice, "2", by)
-    with pytest.raises(CheckFailed, match="keys are unique"):
-        build_warehouse(job, SETTINGS)
-    assert Builds(warehouse).newest()[0] == before
-    assert ids(another(on_warehouse, warehouse).read(TASKS), "task_id") == ["a"]

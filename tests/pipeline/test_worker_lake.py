@@ -25,10 +25,11 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.exporter_poller import PolledExporter
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Reader
 from fairlead.testing import drain, running, settled
+from tests.pipeline.warehouses import lake_in, root_of
 
 SOON = 30.0
 OFTEN = Intervals(export=0.05, reconcile=0.2)
@@ -43,16 +44,16 @@ def app(store_url: str, tmp_path: Path) -> Iterator[App]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+def lake(tmp_path: Path) -> Warehouse:
+    return lake_in(tmp_path / "lake")
 
 
-def exported(lake: Lake) -> list[str]:
+def exported(lake: Warehouse) -> list[str]:
     table = lake.table(ATTEMPTS)
-    return sorted(table.load(table.manifests.newest())["task_id"].to_pylist())
+    return sorted(table.load()["task_id"].to_pylist())
 
 
-def reader(app: App, lake: Lake) -> Reader | None:
+def reader(app: App, lake: Warehouse) -> Reader | None:
     history = SqlHistory(app.store.database)
     return next(
         (each for each in history.database.read_now(history.readers()) if each.name == lake.reader),
@@ -83,7 +84,7 @@ async def until(what: Any) -> None:
 
 
 async def test_a_worker_exports_its_finished_attempts_and_compares_them(
-    app: App, lake: Lake
+    app: App, lake: Warehouse
 ) -> None:
     @app.task
     async def work(n: int) -> None: ...
@@ -101,7 +102,7 @@ async def test_a_worker_exports_its_finished_attempts_and_compares_them(
 
 
 async def test_more_than_one_batch_is_exported_without_waiting_for_the_interval(
-    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 40)
     monkeypatch.setattr("fairlead.pipeline.exporter_poller.ROWS", 7)
@@ -110,11 +111,11 @@ async def test_more_than_one_batch_is_exported_without_waiting_for_the_interval(
 
 
 async def test_a_long_comparison_continues_piece_by_piece_until_its_end(
-    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 20)
     monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", partial(reconcile, piece=6))
-    exporter = PolledExporter(SqlHistory(app.store.database), str(lake.root), app.clock)
+    exporter = PolledExporter(SqlHistory(app.store.database), lake, app.clock)
     assert [exporter.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
     assert found is not None
@@ -122,7 +123,7 @@ async def test_a_long_comparison_continues_piece_by_piece_until_its_end(
 
 
 async def test_one_of_two_nodes_exports_and_the_other_takes_over(
-    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task
     async def work() -> None: ...
@@ -135,7 +136,7 @@ async def test_one_of_two_nodes_exports_and_the_other_takes_over(
         return keep(self, check_every)
 
     monkeypatch.setattr(PolledExporter, "keep", watched)
-    other = App(app.url, lake=str(lake.root))
+    other = App(app.url, lake=str(root_of(lake)))
     other.task(name="work")(work.function)
     async with AsyncExitStack() as then:
         async with running(app, intervals=OFTEN) as first:
@@ -157,7 +158,7 @@ async def test_one_of_two_nodes_exports_and_the_other_takes_over(
 
 
 async def test_a_failed_comparison_stops_no_export_and_is_not_retried_each_round(
-    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
     async def work() -> None: ...
@@ -222,7 +223,7 @@ async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     work.submit()
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)
-        await until(lambda: len(exported(Lake(root))) == 1)
+        await until(lambda: len(exported(lake_in(root))) == 1)
     app.close()
 
 
@@ -260,7 +261,7 @@ assert not loaded("fairlead.pipeline") and not loaded("pyarrow")
 kept = App("sqlite:///{tmp_path}/a.db", lake="{tmp_path}/lake")
 assert not loaded("pyarrow")
 assert "export" in asyncio.run(start(kept))
-assert not loaded("pyspark") and not loaded("pandas")
+assert not loaded("pyspark")
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=tmp_path)  # noqa: S603 - our own interpreter
 
@@ -273,7 +274,7 @@ async def findings(app: App, name: str) -> list[Finding]:
 
 
 async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_history(
-    app: App, lake: Lake
+    app: App, lake: Warehouse
 ) -> None:
     await finish(app.url, 5)
     history = SqlHistory(app.store.database)

@@ -13,15 +13,16 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.stream.cursors import store_position
 from fairlead.pipeline.stream.intake import PartitionResult, Plan, take
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.messages import Attempt, Message, read
 from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
 from tests.pipeline.filling import add_attempts, connected, migrated
+from tests.pipeline.warehouses import lake_in
 
 ROWS = 7
 """Attempts in one batch of a relay."""
@@ -62,7 +63,7 @@ class Stream:
     """`ingest --stream` without Spark, with its own checkpoint and batches of at most `most` messages
     of a partition."""
 
-    def __init__(self, lake: Lake, url: str, most: int = 1000) -> None:
+    def __init__(self, lake: Warehouse, url: str, most: int = 1000) -> None:
         self.lake = lake
         self.topic = topic_of(url)
         self.intake = IntakeBatch(lake, self.topic, SYSTEM_CLOCK)
@@ -113,7 +114,7 @@ class Stream:
 class Relayed:
     """A store, a relay to a topic of two partitions, and the lake for the attempts of the topic."""
 
-    def __init__(self, url: str, lake: Lake, kafka_url: str, rows: int = ROWS) -> None:
+    def __init__(self, url: str, lake: Warehouse, kafka_url: str, rows: int = ROWS) -> None:
         self.url = url
         self.lake = lake
         self.kafka_url = kafka_url
@@ -143,7 +144,7 @@ class Relayed:
     def stream(self, most: int = 1000) -> Stream:
         return Stream(self.lake, self.kafka_url, most)
 
-    def poll(self, lake: Lake | None = None, **more: Any) -> Exporter:
+    def poll(self, lake: Warehouse | None = None, **more: Any) -> Exporter:
         return Exporter(self.history, lake or self.lake, SYSTEM_CLOCK, **more)
 
     def register(self) -> None:
@@ -156,7 +157,7 @@ class Relayed:
 
     def cursor(self) -> Position:
         """Return the cursor of the store in the lake."""
-        return store_position(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
+        return store_position(self.lake.table(ATTEMPTS).state(), self.store_id)
 
     def differences(self) -> list[str]:
         return differences(self.history, self.lake)
@@ -165,21 +166,20 @@ class Relayed:
 @contextmanager
 def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iterator[Relayed]:
     """Yield a relayed store with a lake in this folder."""
-    one = Relayed(url, Lake(folder / "lake"), kafka_url, rows)
+    one = Relayed(url, lake_in(folder / "lake"), kafka_url, rows)
     try:
         yield one
     finally:
         one.close()
 
 
-def differences(history: SqlHistory, lake: Lake) -> list[str]:
+def differences(history: SqlHistory, lake: Warehouse) -> list[str]:
     """Return the differences between bronze.attempts and the store, by row and column."""
     store_id = history.database.read_now(history.store_id())
     rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 10**9))
     names = ["store_id", *RECORDED_FIELDS]
     table = lake.table(ATTEMPTS)
-    table.check(table.manifests.newest())
-    here = table.load(table.manifests.newest(), columns=names)
+    here = table.load(columns=names)
     there = attempts_table(store_id, rows, 0).select(names)
     order = [("xid", "ascending"), ("seq", "ascending")]
     return list(_differences(there.sort_by(order).to_pylist(), here.sort_by(order).to_pylist()))

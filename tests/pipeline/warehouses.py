@@ -1,15 +1,18 @@
-"""Lakes in Iceberg for tests of Spark: rows as the exporter appends them, near the present."""
+"""Lakes in Iceberg for tests of Spark: rows as the exporter appends them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fairlead.clock import to_micros
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
 from tests.pipeline.frames import T0
@@ -23,9 +26,21 @@ def jars(on_s3: bool = False) -> list[Any]:
         pytest.skip(str(missing).splitlines()[0])
 
 
+def lake_in(folder: Path | str) -> Warehouse:
+    """Return the lake in this folder, with its catalog there."""
+    return Warehouse(Location.of(folder))
+
+
+def root_of(lake: Warehouse) -> Path:
+    """Return the folder of a lake."""
+    folder = lake.location.folder
+    assert folder is not None
+    return folder
+
+
 def shift() -> timedelta:
-    """Return the whole hours from T0 to eight hours before now. A snapshot has the time of its
-    commit, and tasks of a distant past would wait for thousands of hours until then."""
+    """Return the whole hours from T0 to eight hours before now. An exporter notes the present, and
+    tasks of a distant past would wait for thousands of hours until then."""
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     return now - timedelta(hours=8) - T0
 
@@ -41,15 +56,18 @@ def export(
     warehouse: Warehouse,
     table: Table,
     rows: Iterable[Mapping[str, Any]],
-    cursor: str,
+    cursor: str = "1",
     by: timedelta = timedelta(0),
+    hours: float | None = None,
 ) -> None:
-    """Append rows and move the cursor `store` in one commit, as the exporter does."""
+    """Append rows and move the cursor `store` in one commit, as the exporter does. `hours`: hours
+    after T0 up to which the history is known then; default: up to now."""
     here = warehouse.table(table)
     data = pa.Table.from_pylist([moved(row, by) for row in rows], table.arrow())
+    known = None if hours is None else to_micros(T0 + timedelta(hours=hours))
     while True:
         seen = here.state()
         written = here.write(data, "export", seen)
-        if here.append(written, {"store": cursor}, seen):
+        if here.append(written, {"store": cursor}, seen, known):
             return
         here.take_away(written)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
-from fairlead.pipeline.alerts.watch import MINUTE, Alert, Rules, Watched, observe
-from fairlead.pipeline.incidents.detect import MEAN_MINUTES, KeyMinutes
+from fairlead.pipeline.incidents.heartbeat import Heartbeat, decode, encode
+from fairlead.pipeline.incidents.key_minutes import MEAN_MINUTES, MINUTE, KeyMinutes
+from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
 from fairlead.pipeline.settings import load
 
 BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE

@@ -20,20 +20,20 @@ from tests.ids import id_of
 pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
-from fairlead.pipeline import build_plan
-from fairlead.pipeline.alerts import heartbeat
-from fairlead.pipeline.alerts.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.alerts.webhook import Deliveries, Notice, Waiting, load
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
-from fairlead.pipeline.jobs import backfill
+from fairlead.pipeline.incidents import heartbeat
+from fairlead.pipeline.incidents.key_minutes import KeyMinutes
+from fairlead.pipeline.incidents.watch import Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
-from fairlead.pipeline.lake import leases, manifest
-from fairlead.pipeline.lake.manifest import Manifest, Manifests, TablePart
-from fairlead.pipeline.lake.parts import PartState, micros_of
+from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
 from fairlead.pipeline.source.kafka_tables import HEARTBEATS_SENT
 from fairlead.pipeline.stream import cursors, messages
 from fairlead.pipeline.stream.high_water import HighWater
+from fairlead.pipeline.warehouse import builds as published
+from fairlead.pipeline.warehouse.table import TableState
 from fairlead.ports.history import Position
 
 STORE = "2a1f0c4e"
@@ -41,41 +41,17 @@ START = "0.0"
 PART = "2026-11-21/13"
 
 
-def a_manifest() -> Manifest:
-    cursor = cursors.Cursor(7, 4, {STORE: "0.12"})
-    return Manifest(
+def a_manifest() -> OldManifest:
+    return OldManifest(
         number=3,
-        written_at=5,
         parts={
-            PART: TablePart([f"{PART}/a.parquet"], 3, 900, 5, {"run_at": (1, 2)}),
-            "2026-11-20": TablePart(["2026-11-20/b.parquet"], 1, 90, 5),
+            PART: OldPart([f"{PART}/a.parquet"], 3),
+            "2026-11-20": OldPart(["2026-11-20/b.parquet"], 1),
         },
-        cursors={
-            cursors.cursor_name("shop.task.attempts", 2): str(cursor),
-            cursors.store_cursor(STORE): "0.17",
-        },
-        dropped={f"{PART}/old.parquet": 5},
+        cursors={cursors.store_cursor(STORE): "0.17"},
         erased=["c0ffee"],
         ledger=["_ledger/c.parquet"],
     )
-
-
-def manifests() -> Reader:
-    def read(record: bytes) -> object:
-        found = manifest.decode(record, 3, "a path")
-        update = msgspec.structs.replace(found, number=found.number + 1)
-        assert manifest.decode(msgspec.json.encode(update), 4, "a path") == update
-        for name in found.parts:
-            assert micros_of(name) < 1 << 63
-        for store in cursors.topics_by_store(found):
-            cursors.topics_of(found, store)
-            cursors.streamed_test(found, store)(Position(0, 5), id_of(1))
-            cursors.release(found, store, Position(0, 1 << 60))
-        cursors.store_position(found, STORE)
-        return cursors.cursors_of(found, "shop.task.attempts"), found.rows
-
-    good = [msgspec.json.encode(each) for each in (a_manifest(), Manifest(number=3))]
-    return Reader(read, good, (BrokenLake, ConfigurationError))
 
 
 FOLDERS: list[Path] = []
@@ -87,7 +63,7 @@ def files(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
     folder = Path(tempfile.mkdtemp(prefix="fairlead-damaged-", dir=memory))
     FOLDERS.append(folder)
     path = folder / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
 
     def write_and_read(record: bytes) -> object:
         path.write_bytes(record)
@@ -96,28 +72,46 @@ def files(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
     return write_and_read
 
 
-def reader_leases() -> Reader:
-    good = msgspec.json.encode(leases.ReaderLease("me", 1e12))
-    return Reader(files("_leases/a.json", leases.live), [good], ())
+def manifest_of(folder: Path) -> OldManifest:
+    (folder / "_lake").write_text("identity")
+    return OldLake(folder).manifest(ATTEMPTS)
+
+
+def manifests() -> Reader:
+    def read(folder: Path) -> object:
+        found = manifest_of(folder)
+        return found.files, found.rows
+
+    name = f"{ATTEMPTS.name}/_manifest/000000000003.json"
+    good = [msgspec.json.encode(each) for each in (a_manifest(), OldManifest(number=3))]
+    return Reader(files(name, read), good, (BrokenLake, ConfigurationError))
+
+
+def stream_cursors() -> Reader:
+    def read(record: bytes) -> object:
+        text = record.decode(errors="replace")
+        name = cursors.cursor_name("shop.task.attempts", 2)
+        found = TableState(None, {name: text, cursors.store_cursor(STORE): "0.17"}, [], {}, None)
+        for store in cursors.topics_by_store(found):
+            cursors.topics_of(found, store)
+            cursors.streamed_test(found, store)(Position(0, 5), id_of(1))
+            cursors.release(found, store, Position(0, 1 << 60))
+        cursors.store_position(found, STORE)
+        return cursors.cursors_of(found, "shop.task.attempts")
+
+    good = str(cursors.Cursor(7, 4, {STORE: "0.12"})).encode()
+    return Reader(read, [good], (BrokenLake,))
 
 
 def builds() -> Reader:
-    good = build_plan.Built(
-        build_plan.EDITION, "settings", {PART: PartState(3, 5)}, {}, 5, ["2026-11-21/14"]
-    )
+    good = published.Build("id", {"silver.tasks": 5}, {"bronze.attempts": 4}, [PART], 3, "s", 5)
 
-    def read(root: Path) -> object:
-        before = build_plan.last_build(root)
-        found = build_plan.plan(a_manifest(), Manifest(), before, "settings", False)
-        return found.is_empty, [micros_of(hour) for hour in before.again]
+    def read(record: bytes) -> object:
+        found = published._decode(record)
+        assert published._decode(msgspec.json.encode(found)) == found
+        return found
 
-    return Reader(files("_build.json", read), [msgspec.json.encode(good)], ())
-
-
-def backfills() -> Reader:
-    good = msgspec.json.encode(backfill._BackfillProgress("what", ["2026-11-21"]))
-    read = files("progress", lambda folder: backfill._progress(folder / "progress", "what"))
-    return Reader(read, [good], ())
+    return Reader(read, [msgspec.json.encode(good)], (msgspec.DecodeError, ValueError))
 
 
 def webhook_files() -> Reader:
@@ -188,9 +182,8 @@ def heartbeats() -> Reader:
 
 READERS = [
     manifests,
-    reader_leases,
+    stream_cursors,
     builds,
-    backfills,
     webhook_files,
     attempt_messages,
     heartbeats,
@@ -213,21 +206,16 @@ def test_a_damaged_file_or_message_raises_nothing_but_the_documented_error(
     "change",
     [
         {"number": 10**12},
-        {"parts": {"../x": TablePart([], 0, 0, 0)}},
-        {"parts": {"2026-02-30": TablePart([], 0, 0, 0)}},
-        {"parts": {PART: TablePart(["../../etc/passwd"], 0, 0, 0)}},
-        {"parts": {PART: TablePart(["/etc/passwd"], 0, 0, 0)}},
+        {"parts": {PART: OldPart(["../../etc/passwd"], 0)}},
+        {"parts": {PART: OldPart(["/etc/passwd"], 0)}},
         {"ledger": ["../x"]},
-        {"dropped": {"a/../../x": 5}},
-        {"cursors": {"kafka/topic/x": "{}"}},
     ],
 )
 def test_a_manifest_that_leads_out_of_its_lake_is_broken(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    lake = Manifests(tmp_path)
-    lake.folder.mkdir()
-    encoded = msgspec.json.encode(msgspec.structs.replace(a_manifest(), **change))
-    (lake.folder / "000000000003.json").write_bytes(encoded)
-    with pytest.raises(BrokenLake, match=r"000000000003.json|cursor"):
-        cursors.topics_by_store(lake.newest())
+    path = tmp_path / ATTEMPTS.name / "_manifest" / "000000000003.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(a_manifest(), **change)))
+    with pytest.raises(BrokenLake, match=r"000000000003.json"):
+        manifest_of(tmp_path)

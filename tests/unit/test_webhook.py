@@ -20,8 +20,8 @@ import pytest
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts import webhook
-from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.alerts.webhook import SIGNATURE, Notice, Webhook
+from fairlead.pipeline.incidents.watch import Alert
 from fairlead.pipeline.jobs.alerts import notice_of
 
 

@@ -18,7 +18,8 @@ from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.policy_store import PolicyDraft
 from fairlead.testing import drain
 from tests.pipeline.frames import T0
@@ -99,7 +100,7 @@ async def fill(shop: Shop) -> App:
 def add_lake(app: App, folder: Path) -> None:
     """Give the application a lake with two hours of runs of two tenants."""
     app._lake = str(folder / "lake")
-    lake = Lake(app._lake)
+    lake = Warehouse(Location.of(app._lake))
     hours = [T0.replace(minute=0, second=0, microsecond=0) + timedelta(hours=n) for n in (0, 1)]
     tenants = ("acme/eu", "umbrella/eu")
     of = [(hour, {"queue": "mail", "fairness_key": key}) for hour in hours for key in tenants]

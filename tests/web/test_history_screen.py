@@ -11,7 +11,8 @@ from fairlead import App
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.web import Access
 from tests.pipeline.frames import T0
 from tests.pipeline.tables_by_hand import put, row
@@ -25,7 +26,7 @@ TENANTS = ("acme", "umbrella", "<b>globex</b>")
 def lake(app: App, tmp_path: Path) -> App:
     """The application with a lake: two hours of three tenants."""
     app._lake = str(tmp_path / "lake")
-    made = Lake(app._lake)
+    made = Warehouse(Location.of(app._lake))
     at = [START + timedelta(minutes=n) for n in range(0, 120, 10)]
     common = {"queue": "mail"}
     service = [

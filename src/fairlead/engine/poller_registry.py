@@ -1,15 +1,17 @@
 """Pollers that other packages add to a worker, by entry points.
 
 A function under `fairlead.pollers` is one round. The function is loaded before the first round and
-called every `Intervals.<name>` seconds (an hour by default) on one elected worker. A class under
-`fairlead.lake` is a `LakeExporter` without arguments, loaded only where there is a lake.
+called every `Intervals.<name>` seconds (an hour by default) on one elected worker. A class there is
+made with the context when its worker is elected, kept until another one is, and called for each
+round. A class under `fairlead.lake` is a `LakeExporter` without arguments, loaded only where there
+is a lake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
@@ -40,9 +42,9 @@ class LakeExporter(Protocol):
         """Raise ConfigurationError when a library is missing. Called when an application declares a
         lake."""
 
-    def poller(self, folder: str, context: PollerContext) -> Poller:
-        """Return the poller for the lake in this folder. Raises ConfigurationError for a folder
-        that cannot be used, NotSupported for a store that has no history."""
+    def poller(self, lake: str, context: PollerContext) -> Poller:
+        """Return the poller for the lake in this folder or at this URL. Raises ConfigurationError
+        for a lake that cannot be used, NotSupported for a store that has no history."""
 
 
 def check_lake() -> None:
@@ -66,11 +68,17 @@ def load_pollers() -> None:
 
 
 def _lazy(entry: EntryPoint, context: PollerContext) -> Poller:
-    async def round() -> float | None:
-        one_round: Callable[[PollerContext], Awaitable[float | None]] = entry.load()
-        return await one_round(context)
+    made: list[Callable[[], Awaitable[float | None]]] = []
 
-    return Poller(entry.name, getattr(context.intervals, entry.name, HOUR), round)
+    async def round() -> float | None:
+        if not made:
+            loaded = entry.load()
+            made.append(loaded(context) if isinstance(loaded, type) else partial(loaded, context))
+        return await made[0]()
+
+    return Poller(
+        entry.name, getattr(context.intervals, entry.name, HOUR), round, replaced=made.clear
+    )
 
 
 def _lake_exporters() -> list[LakeExporter]:

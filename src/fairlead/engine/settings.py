@@ -40,6 +40,9 @@ class Intervals:
     keep_history: float = 30 * 86_400.0
     actions: float = 10.0
     """Interval of the rounds that go on with bulk actions without a performer."""
+    watch: float = 10.0
+    """Interval of the rounds that watch the queues for stalls, floods, bursts of errors and lost
+    nodes."""
     bulk: float = 3600.0
     """Interval of the rounds that remove what interrupted bulk submits left behind."""
     export: float = 60.0

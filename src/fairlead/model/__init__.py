@@ -12,6 +12,7 @@ from fairlead.model.fields import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 from fairlead.model.incident import (
     ABOUT_TASKS,
     INCIDENT_LINGERS,
+    WATCHED,
     Incident,
     IncidentKind,
     IncidentReport,
@@ -65,6 +66,7 @@ __all__ = [
     "IncidentReport",
     "Incident",
     "ABOUT_TASKS",
+    "WATCHED",
     "INCIDENT_LINGERS",
     "Level",
     "LOWEST",

@@ -30,10 +30,27 @@ class IncidentKind(StrEnum):
     """No node serves a queue that has tasks. `subject` is the name of the queue."""
     BLOCKED_LOOP = "blocked_loop"
     """A handler blocks the event loop of its node. `subject` is the name of the node."""
+    STALL = "stall"
+    """Tasks wait, and no run begins or ends. `subject` is the name of the queue."""
+    FLOOD = "flood"
+    """A fairness key submits most tasks of a queue, and many more than usual. `subject` is
+    QUEUE/KEY."""
+    ERROR_BURST = "error_burst"
+    """Most runs of a queue fail. `subject` is the name of the queue."""
+    NODE_LOSS = "node_loss"
+    """A node is silent, or runs of it were lost. `subject` is QUEUE/NODE."""
 
 
 ABOUT_TASKS = frozenset({IncidentKind.ERROR, IncidentKind.STUCK, IncidentKind.WRITE_REFUSED})
 """Kinds whose subject is a task."""
+
+WATCHED = (
+    IncidentKind.STALL,
+    IncidentKind.FLOOD,
+    IncidentKind.ERROR_BURST,
+    IncidentKind.NODE_LOSS,
+)
+"""Kinds that one elected worker detects by watching the queues."""
 
 INCIDENT_LINGERS = 3600.0
 """Seconds after the last report during which a delivered incident without a task stays open.

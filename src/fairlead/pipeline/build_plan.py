@@ -1,133 +1,138 @@
-"""The plan of a build: the partitions that changed since the last one, and the partitions they
-affect. Pure, except for one file."""
+"""The plan of a build: the partitions of bronze that changed since the snapshots of the last
+build."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.model.reading import json_reader
-from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.manifest import Manifest, check_part
-from fairlead.pipeline.lake.parts import PartState, changed, states_of
+from fairlead.pipeline import parts as p
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.warehouse.builds import Build, last_export
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.job_snapshots import Snapshots
+    from fairlead.pipeline.warehouse.data_files import TableFile
 
 EDITION = 3
 """Edition of the tables, raised when new code makes other tables from the same attempts; a new
 edition needs a full build."""
-
-_FILE = "_build.json"
-
-
-class Built(msgspec.Struct, frozen=True):
-    """State of the lake at the last build."""
-
-    edition: int = 0
-    settings: str = ""
-    """Digest of objectives, prices and bills, which change the tables."""
-    attempts: dict[str, PartState] = {}
-    """Partitions of bronze.attempts at that build."""
-    events: dict[str, PartState] = {}
-    until: int = 0
-    """Instant up to which the store's history was exported, in microseconds since the epoch."""
-    again: list[str] = []
-    """Hours to rebuild even if bronze did not change, because rows were erased from them."""
-
-
-_decode = json_reader(Built)
 
 
 class BuildPlan(msgspec.Struct, frozen=True):
     """Work of a build: everything if `full`, else what the changed partitions of bronze affect."""
 
     full: bool
-    attempts: Manifest
-    events: Manifest
+    files: list[TableFile]
+    """Files of the changed partitions of bronze.attempts; all files if `full`."""
     changed_attempts: frozenset[str]
     changed_events: frozenset[str]
-    before: Built
+    again: frozenset[str]
+    """Hours to build again although bronze did not change."""
+    since: int
+    """Instant up to which the last build knew the history, in microseconds since the epoch; 0 if
+    there was none, or if the time since then is no matter of this build."""
     until: int
+    """Instant up to which the store's history was exported."""
+    first_day: str
+    """First day that may be built, because bronze has forgotten the days before it; empty for
+    all days."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to build."""
-        return not (self.full or self.changed_attempts or self.changed_events or self.before.again)
+        return not (self.full or self.changed_attempts or self.changed_events or self.again)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of the changed partitions of bronze.attempts."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def largest(self) -> int:
+        """Return the number of rows of the largest of these partitions."""
+        rows: Counter[str] = Counter()
+        for file in self.files:
+            rows[file.part] += file.rows
+        return max(rows.values(), default=0)
+
+    def first(self, *instants: str) -> int | None:
+        """Return the least of these instants of the attempts, in microseconds; None without any."""
+        found = [
+            file.span[name][0] for file in self.files for name in instants if name in file.span
+        ]
+        return min(found, default=None)
 
 
-def plan(
-    attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool
-) -> BuildPlan:
-    """Compare the present state with the last build. A missing partition, another edition or other
-    settings need a full build."""
-    new_attempts, new_events = (
-        changed(attempts.parts, before.attempts),
-        changed(events.parts, before.events),
-    )
-    gone = (before.attempts.keys() - attempts.parts.keys()) | (
-        before.events.keys() - events.parts.keys()
-    )
-    everything = full or bool(gone)
-    return plan_of(attempts, events, before, settings, everything, new_attempts, new_events)
+def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
+    """Return the plan of the next build. A snapshot or a partition that is gone, another edition
+    and other settings need a full build, which is a build of all kept days if bronze has forgotten
+    days. Raise BrokenLake, StoreUnavailable.
 
-
-def plan_of(
-    attempts: Manifest,
-    events: Manifest,
-    before: Built,
-    settings: str,
-    full: bool,
-    changed_attempts: Iterable[str],
-    changed_events: Iterable[str],
-) -> BuildPlan:
-    """Return the plan for these changed partitions. Another edition or other settings need a full
-    build."""
+    settings: digest of the settings that change the tables.
+    """
+    before = tables.before
+    full = full or before.edition != EDITION or before.settings != settings
+    attempts, events = (set() if full else tables.changed(table) for table in (ATTEMPTS, EVENTS))
+    if attempts is None or events is None:
+        full, attempts, events = True, set(), set()
+    files = tables.files(ATTEMPTS, None if full else attempts)
+    gone = not full and attempts - {file.part for file in files}
+    if gone or (events and events - {file.part for file in tables.files(EVENTS, events)}):
+        full, files = True, tables.files(ATTEMPTS)
+    if full and tables.forgotten_before:
+        until = max(known_until(tables), *(p.micros_of(file.part) for file in files), 0)
+        return plan_again(tables, p.hours_between(p.micros_of(tables.forgotten_before), until))
+    again = {hour for hour in before.again if hour >= tables.forgotten_before}
+    if full:
+        attempts, again = {file.part for file in files}, set()
+        events = {file.part for file in tables.files(EVENTS)}
+    elif again:
+        files = tables.files(ATTEMPTS, attempts | again)
+        attempts = {file.part for file in files}
+        events |= {file.part for file in tables.files(EVENTS, again)}
     return BuildPlan(
-        full=full or before.edition != EDITION or before.settings != settings,
-        attempts=attempts,
-        events=events,
-        changed_attempts=frozenset(changed_attempts),
-        changed_events=frozenset(changed_events),
-        before=before,
-        until=max(attempts.written_at, events.written_at),
+        full=full,
+        files=files,
+        changed_attempts=frozenset(attempts),
+        changed_events=frozenset(events),
+        again=frozenset(again),
+        since=before.until,
+        until=known_until(tables),
+        first_day=tables.forgotten_before,
     )
 
 
-def last_build(root: Path) -> Built:
-    """Return the state at the last build of this lake; an empty state, which leads to a full build,
-    if there is none or it cannot be read."""
-    try:
-        found = _decode((root / _FILE).read_bytes())
-        for hour in found.again:
-            check_part(hour)
-    except (OSError, ValueError):  # also that of msgspec
-        return Built()
-    return found
-
-
-def built(root: Path, plan: BuildPlan, settings: str) -> None:
-    """Record that the plan was carried out."""
-    note(
-        root,
-        Built(
-            EDITION,
-            settings,
-            states_of(plan.attempts.parts),
-            states_of(plan.events.parts),
-            plan.until,
-        ),
+def plan_again(tables: Snapshots, hours: Iterable[str]) -> BuildPlan:
+    """Return the plan of a build of these hours with the present code, changed or not."""
+    again = frozenset(hours)
+    files = tables.files(ATTEMPTS, again)
+    return BuildPlan(
+        full=False,
+        files=files,
+        changed_attempts=frozenset(file.part for file in files),
+        changed_events=frozenset(file.part for file in tables.files(EVENTS, again)),
+        again=again,
+        since=0,
+        until=known_until(tables),
+        first_day=tables.forgotten_before,
     )
 
 
-def build_again(root: Path, hours: Iterable[str]) -> None:
-    """Make the next build rebuild these hours. No build may be running."""
-    before = last_build(root)
-    if before.edition:
-        note(root, msgspec.structs.replace(before, again=sorted({*before.again, *hours})))
+def facts(tables: Snapshots, plan: BuildPlan, settings: str) -> Build:
+    """Return what the next plan needs to know about a build that followed this plan."""
+    sources = {
+        table.name: snapshot
+        for table in (ATTEMPTS, EVENTS)
+        if (snapshot := tables.snapshot(table)) is not None
+    }
+    return Build(sources=sources, edition=EDITION, settings=settings, until=plan.until)
 
 
-def note(root: Path, record: Built) -> None:
-    """Record the state of the last build."""
-    durable.write(
-        root / _FILE, lambda temporary: temporary.write_bytes(msgspec.json.encode(record))
-    )
+def known_until(tables: Snapshots) -> int:
+    """Return the instant up to which the store's history was exported, in microseconds."""
+    found = [tables.source(table).stored for table in (ATTEMPTS, EVENTS)]
+    return max((last_export(stored) for stored in found if stored is not None), default=0)

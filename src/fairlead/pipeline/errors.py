@@ -6,7 +6,7 @@ from fairlead.errors import FairleadError
 
 
 class BrokenLake(FairleadError):
-    """A file of the lake is missing, truncated, or different from its manifest. The text names file
+    """A file of the lake is missing, truncated, or different from its metadata. The text names file
     and column."""
 
 

@@ -1,10 +1,10 @@
 """The exporter: copy finished attempts and events of tasks from a store into the lake, each exactly
 once.
 
-A single update of the lake's manifest lists the new files and advances the cursor. When a crash
-precedes this update, the lake ignores the files and removes them later. When a crash follows it,
-the next round continues after the new files. When two exporters run at once, the lake refuses the
-update of the second one. After the update, the exporter saves its position in the store. The
+A single commit lists the new files and advances the cursor. When a crash precedes this commit, the
+lake ignores the files and removes them later. When a crash follows it, the next round continues
+after the new files. When two exporters run at once, the lake refuses the commit of the second one.
+After the commit, the exporter saves its position in the store. The
 store may then delete events up to that position, but attempts only after `reconcile` has compared
 them.
 """
@@ -25,16 +25,15 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.landing import BronzeState, BronzeTable, bronze_of
+from fairlead.pipeline.landing import BronzeTable
 from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
+from fairlead.pipeline.warehouse.table import TableState
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 log = logging.getLogger("fairlead.export")
 
@@ -69,7 +68,7 @@ class Exporter:
     def __init__(
         self,
         history: HistoryStore,
-        lake: Lake | Warehouse,
+        lake: Warehouse,
         clock: Clock,
         rows: int = ROWS,
         attempts: Attempts = "unless streamed",
@@ -80,7 +79,7 @@ class Exporter:
         self._rows = rows
         self._lake = lake
         self._mode = attempts
-        self._attempts, self._events = bronze_of(lake, ATTEMPTS), bronze_of(lake, EVENTS)
+        self._attempts, self._events = BronzeTable(lake, ATTEMPTS), BronzeTable(lake, EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(
@@ -143,7 +142,7 @@ class Exporter:
         # The store may have deleted exported rows after it dropped this reader, so compare only
         # rows from this position on.
         is_forgotten = reader is None and before > START
-        # A removed manifest moves the cursor back, so compare the repeated export again.
+        # A restored catalog moves the cursor back, so compare the repeated export again.
         is_moved_back = (
             reader is not None and reader.checked is not None and reader.checked > cursor
         )
@@ -200,29 +199,28 @@ class Exporter:
         and files."""
         cursor = f"{store_id}/{feed.name}"
         while True:
-            manifest = feed.table.state()
-            before = manifest.cursors.get(cursor)
-            if feed.name == "attempts" and self._is_streamed(manifest, store_id):
+            seen = feed.table.state()
+            before = seen.cursors.get(cursor)
+            if feed.name == "attempts" and self._is_streamed(seen, store_id):
                 return 0, 0
             rows = self._read(feed.read(before))
             if not rows:
                 return 0, 0
             first, last = feed.position_of(rows[0]), feed.position_of(rows[-1])
             moves: dict[str, tuple[str | None, str | None]] = {cursor: (before, last)}
-            new, topics = rows, topics_of(manifest, store_id)
+            new, topics = rows, topics_of(seen, store_id)
             if feed.name == "attempts" and topics:
-                is_streamed = streamed_test(manifest, store_id)
+                is_streamed = streamed_test(seen, store_id)
                 new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
-                moves |= release(manifest, store_id, Position.of(last))
+                moves |= release(seen, store_id, Position.of(last))
             batch = feed.as_table(store_id, new, self._clock.now())
             name = f"{store_id}-{feed.name}-{first}-{last}"
-            landed = feed.table.land(batch, name, manifest, hashing)
+            landed = feed.table.land(batch, name, seen, hashing)
             # Refused also when a stream has exported some of these rows in the meantime.
-            files = feed.table.append(landed, moves, manifest, self._clock.now())
-            if files is not None:
+            if feed.table.append(landed, moves, seen):
                 if feed.name in self._readers:
                     self._save_position(feed.name, Position.of(last))
-                return len(rows), files
+                return len(rows), len(landed)
             feed.table.take_away(landed)
 
     def _release(self, store_id: str) -> None:
@@ -230,16 +228,16 @@ class Exporter:
         store that the stream exported. Otherwise `_batch` removes the store, when it reaches the
         last of these attempts."""
         while True:
-            manifest = self._attempts.state()
-            moves = release(manifest, store_id, store_position(manifest, store_id))
+            seen = self._attempts.state()
+            moves = release(seen, store_id, store_position(seen, store_id))
             if not moves:
                 return
-            if self._attempts.append(None, moves, manifest, self._clock.now()) is not None:
+            if self._attempts.append([], moves, seen):
                 return
 
-    def _is_streamed(self, manifest: BronzeState, store_id: str) -> bool:
+    def _is_streamed(self, seen: TableState, store_id: str) -> bool:
         """Return whether a stream exports the attempts, so that this exporter must not."""
-        if not topics_of(manifest, store_id):
+        if not topics_of(seen, store_id):
             return self._mode == "never"
         return self._mode != "take over"
 

@@ -1,10 +1,10 @@
 """The exporter of ordered queues without a SQL database: copy their runs from the run history into
 the lake, each exactly once.
 
-Each partition has a cursor in the manifest of bronze.attempts. A single update of the manifest
-lists the new files and moves the cursors, as in `fairlead.pipeline.export`: a crash before it
-leaves files that the lake ignores and removes later, and of two exporters one is refused. After the
-update, the exporter tells the history how far it has read; the history may then delete these runs.
+Each partition has a cursor in the properties of bronze.attempts. A single commit lists the new
+files and moves the cursors, as in `fairlead.pipeline.export`: a crash before it leaves files that
+the lake ignores and removes later, and of two exporters one is refused. After the commit, the
+exporter tells the history how far it has read; the history may then delete these runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,13 +23,11 @@ from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.export import ROWS, Exported
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.landing import BronzeState, bronze_of
+from fairlead.pipeline.landing import BronzeTable
+from fairlead.pipeline.warehouse.table import TableState
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
 from fairlead.ports.statements import Row
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 log = logging.getLogger("fairlead.export")
 
@@ -44,14 +41,14 @@ class RunExporter:
     lake."""
 
     def __init__(
-        self, history: RunHistory, lake: Lake | Warehouse, clock: Clock, rows: int = ROWS
+        self, history: RunHistory, lake: Warehouse, clock: Clock, rows: int = ROWS
     ) -> None:
         self._history = history
         self._read = history.database.read_now
         self._lake = lake
         self._clock = clock
         self._rows = rows
-        self._table = bronze_of(lake, ATTEMPTS)
+        self._table = BronzeTable(lake, ATTEMPTS)
         self._registered: dict[PartitionKey, tuple[int, float]] = {}
         """Instants that the history knows of this reader, by partition, each with the monotonic
         time of the registration."""
@@ -92,10 +89,10 @@ class RunExporter:
         """Return the number of runs below the horizons that are not exported yet, by a read of all
         of them."""
         store_id = self._read(self._history.store_id())
-        manifest = self._table.state()
+        seen = self._table.state()
         found = 0
         for partition, horizon in self._read(self._history.horizons()).items():
-            cursor = _cursor(manifest, _name(store_id, partition))
+            cursor = _cursor(seen, _name(store_id, partition))
             while cursor.done < horizon:
                 rows, cursor = self._read(
                     self._history.page(partition, cursor, horizon, self._rows)
@@ -109,42 +106,41 @@ class RunExporter:
         """Export the next runs, except those of erased keys; return the numbers of rows and
         files."""
         while True:
-            manifest = self._table.state()
-            rows, moves = self._next(store_id, horizons, manifest)
+            seen = self._table.state()
+            rows, moves = self._next(store_id, horizons, seen)
             if not moves:
                 return 0, 0
             batch = attempts_table(store_id, rows, self._clock.now())
             name = f"{store_id}-runs-{self._clock.now()}"
-            landed = self._table.land(batch, name, manifest, hashing)
-            files = self._table.append(landed, moves, manifest, self._clock.now())
-            if files is not None:
-                return len(rows), files
+            landed = self._table.land(batch, name, seen, hashing)
+            if self._table.append(landed, moves, seen):
+                return len(rows), len(landed)
             self._table.take_away(landed)
 
     def _next(
-        self, store_id: str, horizons: dict[PartitionKey, int], manifest: BronzeState
+        self, store_id: str, horizons: dict[PartitionKey, int], seen: TableState
     ) -> tuple[Sequence[Row], dict[str, tuple[str | None, str | None]]]:
         """Return the next runs of all partitions, and the moves of cursors that export them."""
         found: list[Row] = []
         moves: dict[str, tuple[str | None, str | None]] = {}
         for partition, through in sorted(horizons.items()):
             name = _name(store_id, partition)
-            cursor = _cursor(manifest, name)
+            cursor = _cursor(seen, name)
             while cursor.done < through and len(found) < self._rows:
                 room = self._rows - len(found)
                 rows, cursor = self._read(self._history.page(partition, cursor, through, room))
                 found += rows
-            before = manifest.cursors.get(name)
+            before = seen.cursors.get(name)
             if str(cursor) != (before or str(RunCursor())):
                 moves[name] = (before, str(cursor))
         return found, moves
 
     def _register(self, store_id: str, horizons: dict[PartitionKey, int]) -> None:
         """Tell the history through which instants the lake has its runs, where it does not know."""
-        manifest, now = self._table.state(), time.monotonic()
+        seen, now = self._table.state(), time.monotonic()
         news = {}
         for partition in horizons:
-            through = _cursor(manifest, _name(store_id, partition)).done
+            through = _cursor(seen, _name(store_id, partition)).done
             known, at = self._registered.get(partition, (-1, now))
             if through != known or now - at >= REGISTER_SECONDS:
                 news[partition] = through
@@ -153,17 +149,17 @@ class RunExporter:
 
 
 def _name(store_id: str, partition: PartitionKey) -> str:
-    """Return the name of the cursor of a partition in the manifest."""
+    """Return the name of the cursor of a partition."""
     return f"{store_id}/runs/{partition.queue}/{partition.partition}"
 
 
-def _cursor(manifest: BronzeState, name: str) -> RunCursor:
-    """Return a cursor of the manifest. Raise BrokenLake if it cannot be read."""
-    text = manifest.cursors.get(name)
+def _cursor(seen: TableState, name: str) -> RunCursor:
+    """Return a cursor of bronze.attempts. Raise BrokenLake if it cannot be read."""
+    text = seen.cursors.get(name)
     try:
         return RunCursor() if text is None else read_cursor(text)
     except msgspec.DecodeError as error:
         raise BrokenLake(
-            f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore its manifest,"
-            " or remove it to go back to the manifest before"
+            f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore the"
+            " catalog of the lake"
         ) from error

@@ -1,5 +1,4 @@
-"""The exporter of a lake as a poller of a worker: export, compare from time to time, and remove old
-files."""
+"""The exporter of a lake as a poller of a worker: export, and compare from time to time."""
 
 from __future__ import annotations
 
@@ -7,13 +6,12 @@ from typing import Protocol
 
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.extra import need
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import GRACE
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, HistoryStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.task_store import TaskStore
@@ -25,7 +23,7 @@ ROWS = 10_000
 def require() -> None:
     """Raise ConfigurationError when the libraries of a lake are not installed, without importing
     them."""
-    need("pyarrow")
+    need("pyarrow", "pyiceberg", "sqlalchemy")
 
 
 class LakeExporter(Protocol):
@@ -38,50 +36,44 @@ class LakeExporter(Protocol):
         """
 
 
-def polled_exporter(store: TaskStore, folder: str, clock: Clock) -> LakeExporter:
-    """Return the exporter of this store into the lake in this folder. Raise ConfigurationError when
-    the folder cannot be used, or libraries are missing; NotSupported for a store that has no
-    history."""
+def polled_exporter(store: TaskStore, lake: str, catalog: str | None, clock: Clock) -> LakeExporter:
+    """Return the exporter of this store into a lake (folder or URL) with this catalog. Raise
+    ConfigurationError when the lake cannot be used, or libraries are missing; NotSupported for a
+    store that has no history."""
+    warehouse = Warehouse(Location.of(lake, catalog))
     try:
         history = store.as_sql().history()
     except NotSupported:
-        return PolledRunExporter(store.run_history(), folder, clock)
-    return PolledExporter(history, folder, clock)
+        return PolledRunExporter(store.run_history(), warehouse, clock)
+    return PolledExporter(history, warehouse, clock)
 
 
 class PolledRunExporter:
     """Exporter that exports the runs of ordered queues without a SQL database, in batches."""
 
-    def __init__(self, history: RunHistory, folder: str, clock: Clock) -> None:
-        """Raise ConfigurationError when the folder cannot be used, or libraries are missing."""
-        self._lake = Lake(folder)
-        self._clock = clock
-        self._exporter = RunExporter(history, self._lake, clock, ROWS)
+    def __init__(self, history: RunHistory, lake: Warehouse, clock: Clock) -> None:
+        self._exporter = RunExporter(history, lake, clock, ROWS)
 
     def keep(self, check_every: float) -> bool:
-        """Export one batch, and remove old files. Return whether work is left."""
-        if self._exporter.round(batches=1).more:
-            return True
-        self._lake.table(ATTEMPTS).sweep(self._clock.now() - GRACE)
-        return False
+        """Export one batch. Return whether work is left."""
+        return self._exporter.round(batches=1).more
 
 
 class PolledExporter:
     """Exporter that exports the history of the store in batches. Its calls block, so run them in a
     thread."""
 
-    def __init__(self, history: HistoryStore, folder: str, clock: Clock) -> None:
-        """Raise ConfigurationError when the folder cannot be used, or libraries are missing."""
+    def __init__(self, history: HistoryStore, lake: Warehouse, clock: Clock) -> None:
         self._history = history
-        self._lake = Lake(folder)
+        self._lake = lake
         self._clock = clock
         self._exporter = Exporter(history, self._lake, clock, ROWS)
         self._tried_at = 0
         self._is_comparing = False
 
     def keep(self, check_every: float) -> bool:
-        """Export one batch, compare the lake with the store if that is due, and remove old files.
-        Return whether work is left.
+        """Export one batch, and compare the lake with the store if that is due. Return whether work
+        is left.
 
         check_every: seconds between two comparisons.
         """
@@ -99,8 +91,4 @@ class PolledExporter:
         # Set the time first: a failed comparison needs a person, so do not repeat it each round.
         self._tried_at, self._is_comparing = now, False
         self._is_comparing = reconcile(self._history, self._lake, self._clock, pieces=1).more
-        if self._is_comparing:
-            return True
-        for table in (ATTEMPTS, EVENTS):
-            self._lake.table(table).sweep(now - GRACE)
-        return False
+        return self._is_comparing

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.lake.lake import HASH_MARK, Lake
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
@@ -70,7 +68,7 @@ class Hashing:
             rows = rows.set_column(position, rows.schema.field(position), made_column)
         return rows
 
-    def proof(self, lake: Lake | Warehouse) -> str:
+    def proof(self, lake: Warehouse) -> str:
         """Return a proof of this secret for this lake."""
         return self._digest(f"lake {lake.identity}").hex()
 
@@ -81,19 +79,12 @@ class Hashing:
         return hmac.new(self.secret, text.encode(errors="surrogatepass"), hashlib.sha256).digest()
 
 
-def is_hashed(lake: Lake) -> bool:
+def is_hashed(lake: Warehouse) -> bool:
     """Return whether the keys of the lake are digests."""
-    return is_hashed_at(lake.root)
+    return lake.hash_proof is not None
 
 
-def is_hashed_at(root: Path) -> bool:
-    """Return whether the keys of the lake in this folder are digests."""
-    return (root / HASH_MARK).exists()
-
-
-def hashing_of(
-    lake: Lake | Warehouse, environment: Mapping[str, str] = os.environ
-) -> Hashing | None:
+def hashing_of(lake: Warehouse, environment: Mapping[str, str] = os.environ) -> Hashing | None:
     """Return the hashing of the keys of this lake; None without hashing.
 
     Raise ConfigurationError when the secret is missing or is not the one of the lake.
@@ -113,7 +104,7 @@ def hashing_of(
     return found
 
 
-def start_hashing(lake: Lake | Warehouse, environment: Mapping[str, str] = os.environ) -> Hashing:
+def start_hashing(lake: Warehouse, environment: Mapping[str, str] = os.environ) -> Hashing:
     """Hash the keys of this lake from now on; a repeated call changes nothing.
 
     Raise ConfigurationError without a secret, with a secret other than that of the lake, and for a

@@ -1,84 +1,58 @@
-"""Tables whose rows fit into memory: without Spark for a lake, with Spark only to reach a
-catalog."""
+"""Tables whose rows fit into memory, read and replaced without Spark."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from fairlead.clock import Clock
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.table import part_from
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-    from fairlead.pipeline.tables import Tables
 
 
-class SmallTables(Protocol):
-    """Tables whose rows fit into memory. Partitions are named as in `tables`."""
+class SmallTables:
+    """Tables whose rows fit into memory. Built tables are read as the newest build has them, others
+    as they are now."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
 
     def parts(self, table: Table) -> list[str]:
         """Return the partitions with rows, ascending."""
+        files = self._warehouse.table(table).files(snapshot=self._snapshot(table))
+        return sorted({file.part for file in files if file.rows})
 
     def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
-        """Return the rows of these partitions."""
-
-    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        """Replace these partitions by `rows` at once. Raise BrokenLake when another job changed
-        them meanwhile."""
-
-
-class LakeRows:
-    """Tables of a lake's folder."""
-
-    def __init__(self, lake: Lake, clock: Clock) -> None:
-        self._lake = lake
-        self._clock = clock
-
-    def parts(self, table: Table) -> list[str]:
-        parts = self._lake.table(table).manifests.newest().parts
-        return sorted(name for name, part in parts.items() if part.rows)
-
-    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
-        here = self._lake.table(table)
-        manifest = here.manifests.newest()
-        here.check(manifest, parts)
-        return here.load(manifest, parts, columns)
-
-    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        here = self._lake.table(table)
-        before = here.manifests.newest().parts
-        now = self._clock.now()
-        written = here.write(rows, uuid.uuid4().hex, "rows.parquet")
-        after = {
-            name: part_from([file for file in written if file.part == name], now) for name in parts
-        }
-        if here.replace(after, {name: before.get(name) for name in parts}, now) is None:
-            raise BrokenLake(f"{table.name} was changed by another process; run the command again")
-
-
-class CatalogRows:
-    """Tables of an Iceberg catalog, or of any other source of Spark."""
-
-    def __init__(self, spark: SparkSession, tables: Tables) -> None:
-        self._spark = spark
-        self._tables = tables
-
-    def parts(self, table: Table) -> list[str]:
-        return self._tables.parts(table)
-
-    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
+        """Return the rows of these partitions. Raise BrokenLake for a missing file."""
         import pyarrow as pa
 
+        here, snapshot = self._warehouse.table(table), self._snapshot(table)
         schema = pa.schema([table.arrow().field(name) for name in columns])
-        return self._tables.read(table, parts).select(*columns).toArrow().cast(schema)
+        return here.load(parts, columns, snapshot=snapshot).cast(schema)
 
     def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        self._tables.replace(table, self._spark.createDataFrame(rows, table.spark()), parts)
-        self._tables.publish()
+        """Replace these partitions of a table that no build makes by `rows` at once. Raise
+        BrokenLake when another job changed them meanwhile."""
+        here = self._warehouse.table(table)
+        before = here.files(parts)
+        while True:
+            seen = here.state()
+            if here.files(parts, seen.snapshot) != before:
+                raise BrokenLake(
+                    f"{table.name} was changed by another process; run the command again"
+                )
+            if not before and not rows.num_rows:
+                return
+            written = here.write(rows, uuid.uuid4().hex, seen)
+            if here.replace(parts, written, seen):
+                return
+            here.take_away(written)
+
+    def _snapshot(self, table: Table) -> int | None:
+        build, _ = Builds(self._warehouse).newest()
+        return build.snapshots.get(table.name)

@@ -1,5 +1,5 @@
-"""Pollers of the pipeline for workers: clean up after bulk submits, and export history into the
-lake. See `fairlead.engine.poller_registry`.
+"""Pollers of the pipeline for workers: clean up after bulk submits, watch the queues for incidents,
+and export history into the lake. See `fairlead.engine.poller_registry`.
 
 Every worker loads this module while it starts, so it imports the pipeline only where it is used.
 """
@@ -24,6 +24,22 @@ async def sweep_bulk(context: PollerContext) -> None:
     await store.database.run_async(janitor.sweep(store, context.clock.now()))
 
 
+class Watch:
+    """Detector of incidents of the queues, on one elected worker."""
+
+    def __init__(self, context: PollerContext) -> None:
+        from fairlead.pipeline.watcher import watcher_of
+
+        self._context = context
+        self._watcher = watcher_of(context.store, context.clock)
+
+    async def __call__(self) -> None:
+        """Look at all queues, and report the incidents that are open to the store."""
+        if self._watcher is not None:
+            reports = await asyncio.to_thread(self._watcher.look)
+            await self._context.store.incidents.report(reports, self._context.clock.now())
+
+
 class LakeExport:
     """Exporter of the history of the store into a lake."""
 
@@ -32,10 +48,11 @@ class LakeExport:
 
         require()
 
-    def poller(self, folder: str, context: PollerContext) -> Poller:
+    def poller(self, lake: str, context: PollerContext) -> Poller:
+        from fairlead.config import catalog_of
         from fairlead.pipeline.exporter_poller import polled_exporter
 
-        exporter = polled_exporter(context.store, folder, context.clock)
+        exporter = polled_exporter(context.store, lake, catalog_of(), context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

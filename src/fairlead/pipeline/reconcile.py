@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.clock import Clock
+from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.lake import ledger
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.lake.table import DAY, LakeTable
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.stream.cursors import store_position
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 def reconcile(
     history: HistoryStore,
-    lake: Lake,
+    lake: Warehouse,
     clock: Clock,
     piece: int = PIECE,
     pieces: int | None = None,
@@ -58,29 +57,25 @@ def reconcile(
     """
     read = history.database.read_now
     store_id = read(history.store_id())
-    table = lake.table(ATTEMPTS)
-    manifest = table.manifests.newest()
+    seen = lake.table(ATTEMPTS).state()
     reader = read(history.reader(lake.reader))
     position = START if reader is None or reader.checked is None else reader.checked
-    end = max(position, store_position(manifest, store_id))
+    end = max(position, store_position(seen, store_id))
     if reader is None and position < end:
         raise CheckFailed(
             f"the store has no reader {lake.reader!r}; `fairlead pipeline ingest` registers it"
         )
     # Go back a day, because clocks may differ by less than a day.
-    exported = _changed_since(
-        table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY
-    )
-    erased = _ledger(table, manifest)
+    since = 0 if reader is None else (reader.checked_at or 0) - DAY_US
+    exported = _exported_since(lake, seen.snapshot, since)
+    erased = ledger.rows_after(lake, store_id, position)
     rows = busy_us = done = 0
     differences = []
     while position < end and done != pieces:
         until = read(history.position_after(position, end, piece))
         in_store: Totals = read(history.attempts_between(position, until))
         lies_between = _lies_between(store_id, position, until)
-        in_lake = Totals(
-            *map(add, _totals_of(exported, lies_between), _totals_of(erased, lies_between))
-        )
+        in_lake = _totals_of(exported, erased, lies_between)
         if in_lake != in_store:
             differences.append(f"{position} to {until}: {_difference(in_store, in_lake)}")
         rows, busy_us, done, position = (
@@ -94,39 +89,47 @@ def reconcile(
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:
         history.database.run(history.checked(lake.reader, position, clock.now()))
-        ledger.settle(table, store_id, position, clock.now())
+        ledger.settle(lake, store_id, position, clock.now())
     return Reconciled(rows, busy_us, done, str(position), position < end)
 
 
-def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dataset:
-    """Return the rows of all partitions that changed at or after an instant (microseconds since
-    the epoch)."""
+def _exported_since(lake: Warehouse, snapshot: int | None, instant: int) -> ds.Dataset:
+    """Return all files of a snapshot that may have rows exported at or after an instant
+    (microseconds since the epoch)."""
     import pyarrow.dataset as ds
 
-    parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
-    table.check(manifest, parts)
-    return ds.dataset(table.paths(manifest, parts), schema=table.table.arrow(), format="parquet")
+    table = lake.table(ATTEMPTS)
+    stored = table.state().stored
+    files = [
+        file
+        for file in ([] if snapshot is None else table.files(snapshot=snapshot))
+        if file.span.get("exported_at", (0, instant))[1] >= instant
+    ]
+    schema = ATTEMPTS.arrow()
+    if stored is None or not files:
+        return ds.dataset(schema.empty_table())
+    return table.dataset(stored, files, schema)
 
 
-def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
-    """Return the columns, for totals, of rows that were erased from the lake and not yet from the
-    store."""
+def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> Totals:
+    """Return the totals of the rows, and of the erased ones that are not among them, that meet the
+    condition. Skip row groups that cannot contain any. Raise BrokenLake for a missing or damaged
+    file."""
     import pyarrow as pa
-    import pyarrow.dataset as ds
 
-    schema = pa.schema([table.table.arrow().field(name) for name in ledger.COLUMNS])
-    return ds.dataset(
-        [str(table.folder / file) for file in manifest.ledger], schema=schema, format="parquet"
-    )
-
-
-def _totals_of(rows: ds.Dataset, condition: pc.Expression) -> Totals:
-    """Return the totals of the rows that meet the condition. Skip row groups that cannot contain
-    any."""
-    found = Totals(0, 0, 0)
-    for batch in rows.to_batches(
-        columns=["seq", "version", "started_at", "finished_at"], filter=condition
-    ):
+    found, here = Totals(0, 0, 0), erased.filter(condition)
+    missing = {(row["xid"], row["seq"]) for row in here.select(["xid", "seq"]).to_pylist()}
+    columns = ["xid", "seq", "version", "started_at", "finished_at"]
+    try:
+        for batch in rows.to_batches(columns=columns, filter=condition):
+            found = Totals(*map(add, found, _totals(batch)))
+            if missing:
+                missing -= set(zip(batch["xid"].to_pylist(), batch["seq"].to_pylist(), strict=True))
+    except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
+        raise BrokenLake(f"bronze.attempts: a file cannot be read: {error}; restore it") from error
+    positions = here.select(["xid", "seq"]).to_pylist()
+    is_missing = pa.array([(row["xid"], row["seq"]) in missing for row in positions], pa.bool_())
+    for batch in here.filter(is_missing).to_batches():
         found = Totals(*map(add, found, _totals(batch)))
     return found
 

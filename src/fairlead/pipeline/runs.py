@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 RUNS = Table(
     "ops.pipeline_runs",
@@ -89,7 +86,7 @@ class JobRun:
 
 @contextmanager
 def recorded(
-    lake: Lake | Warehouse, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
+    lake: Warehouse, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
 ) -> Iterator[JobRun]:
     """Write a row about the run of the `with` block, also if the block fails. Without `keep_idle`,
     write no row about a run that had nothing to do."""
@@ -109,16 +106,13 @@ def recorded(
             _keep(lake, clock, run, started_at, error)
 
 
-def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
+def last_runs(lake: Warehouse) -> dict[str, dict[str, Any]]:
     """Return the last run of each job."""
-    table = lake.table(RUNS)
-    rows = table.load(table.manifests.newest()).sort_by("started_at").to_pylist()
+    rows = lake.table(RUNS).load().sort_by("started_at").to_pylist()
     return {row["job"]: row for row in rows}
 
 
-def _keep(
-    lake: Lake | Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None
-) -> None:
+def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
     import pyarrow as pa
 
     row = {
@@ -137,14 +131,11 @@ def _keep(
         "schema_version": SCHEMA_VERSION,
     }
     rows, name = pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"])
-    if isinstance(lake, Lake):
-        table = lake.table(RUNS)
-        table.append(table.write(rows, "0", f"{name}.parquet"), {}, clock.now())
-        return
-    in_iceberg = lake.table(RUNS)
+    table = lake.table(RUNS)
     while True:
-        seen = in_iceberg.state()
-        files = in_iceberg.write(rows, name, seen)
-        if in_iceberg.append(files, {}, seen):
+        seen = table.state()
+        files = table.write(rows, name, seen)
+        if table.append(files, {}, seen):
+            table.tend(clock.now())
             return
-        in_iceberg.take_away(files)
+        table.take_away(files)

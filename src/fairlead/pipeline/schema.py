@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMA_VERSION = 1
-"""Version of the schema, raised when a column is added; each row and manifest names its version."""
+"""Version of the schema, raised when a column is added; each row names its version."""
 
 
 class Column(NamedTuple):

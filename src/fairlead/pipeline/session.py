@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+_PACKAGES = "spark.jars.packages"
+"""Setting of Spark with the packages that it fetches from Maven."""
+
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """Options for throughput instead of short pauses. Java interprets methods above 8,000 bytes without
@@ -43,13 +48,17 @@ _ON_A_CLUSTER = {
 
 
 def session(
-    master: str | None = None, app_name: str = "fairlead", settings: Mapping[str, str] | None = None
+    master: str | None = None,
+    app_name: str = "fairlead",
+    settings: Mapping[str, str] | None = None,
+    warehouse: Warehouse | None = None,
 ) -> SparkSession:
     """Return the active session, or a new one on `master` (default: the one of spark-submit, else
-    local[*]).
+    local[*]), with the catalog of the lake if one is given.
 
-    Instants are in UTC, Arrow transfers data to Python, and each write names the partitions it
-    replaces. Raise ConfigurationError when PySpark or Java is missing.
+    Spark fetches the jars of Iceberg from Maven once, unless `settings` name jars. Instants are in
+    UTC, and Arrow transfers data to Python. Raise ConfigurationError when PySpark or Java is
+    missing.
     """
     from fairlead.pipeline.extra import need
 
@@ -91,7 +100,35 @@ def session(
         ),
         "spark.executor.extraJavaOptions": _JAVA,
         **(_ON_ONE_MACHINE if on_one_machine else _ON_A_CLUSTER),
+        **_catalog(warehouse, settings or {}),
         **(settings or {}),
     }.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _catalog(warehouse: Warehouse | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for the catalog of the lake, without jars if others are named."""
+    if warehouse is None:
+        return {}
+    found = warehouse.location.spark()
+    packages = found.pop(_PACKAGES)
+    if {"spark.jars", _PACKAGES}.isdisjoint(settings):
+        jars = [jar_of(package, Path.home()) for package in packages.split(",")]
+        if None in jars:
+            found[_PACKAGES] = packages
+        else:
+            found["spark.jars"] = ",".join(map(str, jars))
+    return found
+
+
+def jar_of(package: str, home: Path) -> Path | None:
+    """Return the jar of a package in the user's cache of Ivy or Maven, whose resolution Spark would
+    repeat, and print, at each start; None if Spark must fetch it."""
+    group, artifact, version = package.split(":")
+    in_maven = home / ".m2/repository" / Path(*group.split(".")) / artifact / version
+    places = [
+        *sorted(home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")),
+        in_maven / f"{artifact}-{version}.jar",
+    ]
+    return next((path for path in places if path.is_file()), None)

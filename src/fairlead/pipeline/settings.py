@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.watch import Rules
+from fairlead.pipeline.business_days import bounds_of
+from fairlead.pipeline.incidents.watch import Rules
 
-WORKER_DAY_US = 86_400 * 1_000_000
+_HOUR = timedelta(hours=1)
+_HOUR_US = 3_600_000_000
 _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 
 
@@ -69,6 +72,13 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     those of the day only, because percentiles of a few runs say nothing."""
 
 
+class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Business time."""
+
+    zone: str = "UTC"
+    """Time zone of the days of costs and bills, as in the database of IANA: Europe/Berlin."""
+
+
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a file."""
 
@@ -76,24 +86,31 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: Cost = Cost()
     bill: list[Bill] = []
     latency: Latency = Latency()
+    time: Time = Time()
     alerts: Rules = Rules()
 
-    def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:
-        """Return (day, queue or '*', paid worker time in microseconds, amount) of each day, from
-        its bill or the prices."""
+    @property
+    def zone(self) -> ZoneInfo:
+        """Time zone of days."""
+        return ZoneInfo(self.time.zone)
+
+    def bills_for(self, days: Iterable[date]) -> list[tuple[date, str, int, Decimal]]:
+        """Return (day, queue or '*', paid worker time in microseconds, amount) of each business
+        day, from its bill or the prices. A day on which the clocks change has 23 or 25 hours."""
         billed = {bill.day for bill in self.bill}
-        wanted = {date.fromisoformat(day) for day in days}
+        wanted = set(days)
         found = [
             (bill.day, bill.queue, round(bill.worker_hours * 3600 * 1_000_000), bill.amount)
             for bill in self.bill
             if bill.day in wanted
         ]
         if self.cost.workers:
-            amount = (Decimal(str(self.cost.workers)) * 24 * self.cost.worker_hour).quantize(
-                Decimal("0.000001")
-            )
-            time = round(self.cost.workers * WORKER_DAY_US)
-            found += [(day, "*", time, amount) for day in wanted - billed]
+            workers, zone = Decimal(str(self.cost.workers)), self.zone
+            for day in wanted - billed:
+                begin, end = bounds_of(day, zone)
+                hours = Decimal((end - begin) / _HOUR)
+                amount = (workers * hours * self.cost.worker_hour).quantize(Decimal("0.000001"))
+                found.append((day, "*", round(workers * hours * _HOUR_US), amount))
         return sorted(found)
 
 
@@ -110,6 +127,10 @@ def load(path: Path | None) -> PipelineSettings:
         raise ConfigurationError(f"{path}: {error}") from error
     for slo in settings.slo:
         _ = slo.threshold_us
+    if settings.time.zone not in available_timezones():
+        raise ConfigurationError(
+            f"{path}: time zone {settings.time.zone!r}: use a name such as Europe/Berlin"
+        )
     if len({slo.id for slo in settings.slo}) < len(settings.slo):
         raise ConfigurationError(f"{path}: two objectives have the same id")
     return settings

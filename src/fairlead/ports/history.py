@@ -134,6 +134,19 @@ class Running(NamedTuple):
     """Tasks past their stuck_at."""
 
 
+class Ended(NamedTuple):
+    """Counts of attempts that ended."""
+
+    queue: str
+    fairness_key: str
+    outcome: str
+    node: str
+    """Node of lost attempts; empty for others."""
+    attempts: int
+    firsts: int
+    """First attempts of tasks that were submitted recently."""
+
+
 FINGERPRINT_MODULUS = 1_000_000_007
 
 
@@ -171,8 +184,18 @@ class HistoryStore(Protocol):
     def newest_submitted(self, now: int) -> Steps[str]:
         """Return an `after` for `submitted` that skips the tasks submitted before about `now`."""
 
-    def running(self, now: int) -> Steps[list[Running]]:
-        """Return the tasks that nodes hold. Reads every unfinished task."""
+    def running(self, now: int, most_bytes: int | None = None) -> Steps[list[Running] | None]:
+        """Return the tasks that nodes hold. A store that must read every unfinished task for that
+        reads none, and returns None, if their table has more than `most_bytes` bytes."""
+
+    def ended(
+        self, after: Position, until: Position, since: int, submitted: int
+    ) -> Steps[list[Ended]]:
+        """Return counts of the attempts after `after` and at or before `until` that ended from
+        `since` on.
+
+        submitted: instant after which the tasks of first attempts were submitted to be counted.
+        """
 
     def attempts_between(self, after: Position, until: Position) -> Steps[Totals]:
         """Return the sums over the attempts after `after` and at or before `until`."""

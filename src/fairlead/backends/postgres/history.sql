@@ -60,6 +60,18 @@ SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uu
 SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < $1)
   FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
 
+-- name: tasks_bytes
+SELECT pg_relation_size('fairlead_tasks')
+
+-- name: ended
+-- $1, $2: after this position; $3, $4: up to this position; $5: ended from this instant on; $6: submitted after this instant
+SELECT queue, fairness_key, outcome, CASE outcome WHEN 'lost' THEN coalesce(node, '') ELSE '' END, count(*),
+       count(*) FILTER (WHERE attempt <= 1 AND submitted_at > $6::bigint)
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
+   AND finished_at >= $5::bigint
+ GROUP BY 1, 2, 3, 4
+
 -- name: attempts_between
 SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
        coalesce(sum((31 * (finished_at % 1000000007) + 17 * (seq % 1000000007) + version) % 1000000007), 0)::bigint

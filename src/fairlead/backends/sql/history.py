@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.ports.history import Feed, Position, Reader, Running, Totals
+from fairlead.ports.history import Ended, Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _SUBMIT_MICROS = 5_000_000
@@ -64,8 +64,18 @@ class SqlHistory:
     def newest_submitted(self, now: int) -> Steps[str]:
         return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])
 
-    def running(self, now: int) -> Steps[list[Running]]:
+    def running(self, now: int, most_bytes: int | None = None) -> Steps[list[Running] | None]:
+        if most_bytes is not None and "tasks_bytes" in self._sql:
+            ((found,),) = yield Statement(self._sql["tasks_bytes"])
+            if found > most_bytes:
+                return None
         return [Running(*row) for row in (yield Statement(self._sql["running"], (now,)))]
+
+    def ended(
+        self, after: Position, until: Position, since: int, submitted: int
+    ) -> Steps[list[Ended]]:
+        params = (*after, *until, since, submitted)
+        return [Ended(*row) for row in (yield Statement(self._sql["ended"], params))]
 
     def attempts_between(self, after: Position, until: Position) -> Steps[Totals]:
         return Totals(*(yield Statement(self._sql["attempts_between"], (*after, *until)))[0])

@@ -42,8 +42,21 @@ SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, p
 SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1 >= 0
 
 -- name: running
+-- DISTINCT, because a task that a node claims twice is in two batches of claims.
 SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < ?1)
-  FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
+  FROM (SELECT DISTINCT t.seq, t.queue, t.node, t.claimed_at, t.stuck_at
+          FROM fairlead_claims g, json_each(g.seqs) j
+          CROSS JOIN fairlead_tasks t ON t.seq = j.value
+         WHERE t.state = 'PROCESSING' AND t.node = g.node)
+ GROUP BY queue, node
+
+-- name: ended
+-- ?1, ?2: after this position; ?3, ?4: up to this position; ?5: ended from this instant on; ?6: submitted after this instant
+SELECT queue, fairness_key, outcome, CASE outcome WHEN 'lost' THEN coalesce(node, '') ELSE '' END, count(*),
+       count(*) FILTER (WHERE attempt <= 1 AND submitted_at > ?6)
+  FROM fairlead_attempts
+ WHERE seq > ?2 AND seq <= ?4 AND finished_at >= ?5
+ GROUP BY 1, 2, 3, 4
 
 -- name: attempts_between
 SELECT count(*), coalesce(sum(finished_at - started_at), 0),

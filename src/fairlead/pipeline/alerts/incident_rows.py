@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
-from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow
+from fairlead.pipeline.incidents.key_minutes import MINUTE
+from fairlead.pipeline.incidents.over_history import IncidentWindow
+from fairlead.pipeline.incidents.watch import Alert
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _TRIES = 10
 def incident_of(alert: Alert) -> str:
     """Return the id of an incident, the same at its begin and end."""
     return IncidentWindow(
-        alert.kind, alert.queue, alert.subject, alert.start // MINUTE_US, 0
+        alert.kind, alert.queue, alert.subject, alert.start // MINUTE, 0
     ).incident_id
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from fairlead.pipeline.alerts.heartbeat import decode
-from fairlead.pipeline.alerts.watch import Alert, Rules, Watched, observe
-from fairlead.pipeline.incidents.detect import ALL, KeyMinutes
+from fairlead.pipeline.incidents.heartbeat import decode
+from fairlead.pipeline.incidents.key_minutes import KeyMinutes
+from fairlead.pipeline.incidents.watch import ALL, Alert, Rules, Watched, observe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.pipeline.alerts.heartbeat import encode
-from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
+from fairlead.pipeline.incidents.heartbeat import encode
+from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 from fairlead.pipeline.stream.sender import Sender
 from fairlead.pipeline.stream.topic import RESPONSE_SECONDS
 from fairlead.ports.statements import Row
@@ -35,10 +35,9 @@ class HeartbeatSender:
         self._partitions = 0
 
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
-        """Add the attempts, and send the heartbeats that are due. Raise StoreUnavailable."""
+        """Send the heartbeats that are due. Raise StoreUnavailable."""
         if not self._partitions:
             self._partitions = make_heartbeats_topic(self._endpoint)
-        self._heartbeats.add(attempts)
         for heartbeat in self._heartbeats.read():
             sender.send(
                 self._endpoint.heartbeats,

@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.model.reading import json_reader
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 from fairlead.urls import PERCENT_CODES, hosts_of, shown_url
 
 log = logging.getLogger("fairlead.alerts")

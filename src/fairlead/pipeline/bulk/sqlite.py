@@ -22,11 +22,11 @@ from fairlead.backends.sqlite.file_modes import make_folder
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
 from fairlead.model import NewTask
+from fairlead.pipeline import durable
 from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
 from fairlead.pipeline.bulk.message import Opened, Published, StagedPiece, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
-from fairlead.pipeline.lake import durable
 from fairlead.ports.notification import joined
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Steps

@@ -19,7 +19,7 @@ from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.lake.parts import HOUR_US, hour_name
+from fairlead.pipeline.parts import HOUR_US, hour_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, lake_of
+from fairlead.config import catalog_of as configured_catalog
 from fairlead.connect import any_task_store, task_store
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.export import Attempts, Exporter
     from fairlead.pipeline.export_runs import RunExporter
-    from fairlead.pipeline.in_memory import SmallTables
     from fairlead.pipeline.jobs.build import JobContext
-    from fairlead.pipeline.lake.lake import Lake
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
 def url_of(url: str | None) -> str:
@@ -27,11 +27,22 @@ def url_of(url: str | None) -> str:
     return Settings.load(url=url).url
 
 
-def lake_in(folder: str | None) -> Lake:
-    """Return the lake in this folder, in the configured one, or in ./lake."""
-    from fairlead.pipeline.lake.lake import Lake
+def lake_of_options(lake: str | None, catalog: str | None) -> Warehouse:
+    """Return the lake of the options, else the configured one, else that in ./lake; create it if
+    missing. Raise ConfigurationError."""
+    from fairlead.pipeline.warehouse.location import Location
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-    return Lake(lake_of(folder) or "lake")
+    return Warehouse(Location.of(lake_of(lake) or "lake", configured_catalog(catalog)))
+
+
+def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
+    """Return the lake as `lake_of_options`, but create nothing. Raise ConfigurationError if there
+    is no lake."""
+    from fairlead.pipeline.warehouse.location import Location
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+    return Warehouse.existing(Location.of(lake_of(lake) or "lake", configured_catalog(catalog)))
 
 
 def history_of(url: str | None) -> Any:
@@ -42,7 +53,7 @@ def history_of(url: str | None) -> Any:
 
 
 def exporter_of(
-    url: str | None, lake: Lake, attempts: Attempts = "unless streamed"
+    url: str | None, lake: Warehouse, attempts: Attempts = "unless streamed"
 ) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
     without a history, or one that no stream reads if `attempts` is about a stream."""
@@ -61,9 +72,9 @@ def exporter_of(
 
 
 @contextmanager
-def session_of(options: SparkOptions) -> Iterator[Any]:
-    """Start a Spark session, and stop it at the end. Raise ConfigurationError for a wrong
-    setting."""
+def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Iterator[Any]:
+    """Start a Spark session, with the catalog of the lake if one is given, and stop it at the end.
+    Raise ConfigurationError for a wrong setting."""
     from fairlead.pipeline.session import session
 
     conf = options.conf or []
@@ -72,32 +83,22 @@ def session_of(options: SparkOptions) -> Iterator[Any]:
         raise ConfigurationError(
             f"--conf {hide_urls(wrong[0])!r}: use KEY=VALUE, as in spark.driver.memory=4g"
         )
-    spark = session(options.master, settings=dict(setting.split("=", 1) for setting in conf))
+    settings = dict(setting.split("=", 1) for setting in conf)
+    spark = session(options.master, settings=settings, warehouse=warehouse)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
-    """Return the tables whose rows fit into memory: in the lake's folder, or in a catalog of this
-    Spark session."""
-    from fairlead.pipeline.in_memory import CatalogRows, LakeRows
-
-    if catalog is None:
-        return LakeRows(lake, SYSTEM_CLOCK)
-    from fairlead.pipeline.tables import lake_tables
-
-    return CatalogRows(spark, lake_tables(spark, lake, catalog, SYSTEM_CLOCK))
-
-
 @contextmanager
-def job_on(lake: Lake, tables: TableOptions) -> Iterator[JobContext]:
-    """Start the Spark session of a job."""
-    with session_of(tables.spark) as spark:
+def job_on(options: TableOptions) -> Iterator[JobContext]:
+    """Start the Spark session of a job on an existing lake. Raise ConfigurationError."""
+    warehouse = existing_lake(options.lake, options.catalog)
+    with session_of(options.spark, warehouse) as spark:
         from fairlead.pipeline.jobs.build import JobContext
 
-        yield JobContext(spark, lake, tables.catalog, SYSTEM_CLOCK)
+        yield JobContext(spark, warehouse, SYSTEM_CLOCK)
 
 
 def kafka_at(url: str) -> KafkaEndpoint:
@@ -112,21 +113,3 @@ def kafka_at(url: str) -> KafkaEndpoint:
             f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
         ) from error
     return KafkaEndpoint.of(url)
-
-
-@contextmanager
-def catalog_of(tables: TableOptions) -> Iterator[tuple[Any, str] | None]:
-    """Open the Spark session that reaches the catalog of the options, if they name one."""
-    if tables.catalog is None:
-        yield None
-        return
-    with session_of(tables.spark) as spark:
-        yield spark, tables.catalog
-
-
-@contextmanager
-def small_tables_of(lake: Lake, tables: TableOptions) -> Iterator[SmallTables]:
-    """Open the tables whose rows fit into memory; Spark is started only to reach a catalog."""
-    with catalog_of(tables) as reached:
-        spark, catalog = reached or (None, None)
-        yield small_tables(lake, spark, catalog)

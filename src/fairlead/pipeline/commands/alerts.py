@@ -18,12 +18,12 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.data_folder import check_folder
-from fairlead.pipeline.commands.access import kafka_at, lake_in, session_of, small_tables
+from fairlead.pipeline.commands.access import kafka_at, lake_of_options, session_of
 from fairlead.pipeline.commands.options import SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.alerts.watch import Alert
+    from fairlead.pipeline.incidents.watch import Alert
 
 
 _SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
@@ -86,12 +86,13 @@ def alerts(options: AlertsOptions) -> None:
         )
         configure("info", "text")
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        folder = lake_in(options.tables.lake)
+        lake = lake_of_options(options.tables.lake, options.tables.catalog)
         with session_of(options.tables.spark) as spark:
+            from fairlead.pipeline.in_memory import SmallTables
             from fairlead.pipeline.jobs import alerts as job
 
             callbacks: list[job.OnAlerts] = [
-                job.into_tables(small_tables(folder, spark, options.tables.catalog)),
+                job.into_tables(SmallTables(lake)),
                 partial(_print_alerts, options.json),
             ]
             if hook:

@@ -10,7 +10,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import job_on, lake_in
+from fairlead.pipeline.commands.access import existing_lake, job_on
 from fairlead.pipeline.commands.options import DryRun, SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import (
     failures,
@@ -66,13 +66,11 @@ def build(options: BuildOptions) -> None:
     """Update the silver and gold tables with the history exported since the last build, check them,
     and publish them.
 
-    With --since and --until, build these days again with the present code, day by day, and show how
-    the new tables differ from the present ones; with --yes, publish them. A repeated run continues
-    where the last one ended.
+    With --since and --until, build these days again with the present code, and show how the new
+    tables differ from the present ones; with --yes, publish them all in one commit.
 
-    Exit code 1: a check failed, and the tables (with --yes, those of that day and later) are
-    unchanged. Examples: fairlead pipeline build --lake lake; fairlead pipeline build --since
-    2026-11-01 --until 2026-11-08; the same with --yes
+    Exit code 1: a check failed, and the tables are unchanged. Examples: fairlead pipeline build
+    --lake lake; fairlead pipeline build --since 2026-11-01 --until 2026-11-08; the same with --yes
     """
     with failures():
         from fairlead.pipeline import settings as pipeline_settings
@@ -81,16 +79,16 @@ def build(options: BuildOptions) -> None:
         if is_range:
             _build_again(options, settings)
             return
-        lake = lake_in(options.tables.lake)
         if options.dry_run:
             from fairlead.pipeline.jobs.build import next_plan
 
+            lake = existing_lake(options.tables.lake, options.tables.catalog)
             todo = next_plan(lake, settings, options.full)
             hours = sorted(todo.changed_attempts | todo.changed_events)
             text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
-        with job_on(lake, options.tables) as job, watching("building") as on_rows:
+        with job_on(options.tables) as job, watching("building") as on_rows:
             from fairlead.pipeline.jobs.build import build as run_build
 
             run = run_build(job, settings, options.full, on_rows)
@@ -101,24 +99,19 @@ def _build_again(options: BuildOptions, settings: PipelineSettings) -> None:
     """Build the days from --since to --until again, and print the differences."""
     first, last = instant_of(options.since), instant_of(options.until)
     assert first is not None and last is not None
-    lake = lake_in(options.tables.lake)
-    with job_on(lake, options.tables) as job, watching("building again") as on_rows:
-        from fairlead.pipeline.jobs.backfill import backfill
+    with job_on(options.tables) as job, watching("building again") as on_rows:
+        from fairlead.pipeline.jobs.build import build_again
 
-        done = backfill(job, settings, first, last, not options.yes, on_rows)
+        done = build_again(job, settings, first, last, options.yes, on_rows)
     if options.json:
         as_json(done)
         return
     as_table(
-        ("table", "day", "rows", "only old", "only new"),
-        [
-            (d.table, d.day, f"{d.rows:,}", f"{d.only_old:,}", f"{d.only_new:,}")
-            for d in done.differences
-        ],
+        ("table", "rows", "only old", "only new"),
+        [(d.table, f"{d.rows:,}", f"{d.only_old:,}", f"{d.only_new:,}") for d in done.differences],
     )
-    skipped = f", {len(done.skipped):,} were published already" if done.skipped else ""
     result = "published" if options.yes else "compared; run with --yes to publish them"
-    say(f"{len(done.days):,} days {result}{skipped}")
+    say(f"{len(done.days):,} days {result}")
     for note in done.notes:
         say(note)
 
@@ -138,8 +131,7 @@ def check(options: CheckOptions) -> None:
     Exit code 1: a check failed. Example: fairlead pipeline check --lake lake
     """
     with failures():
-        lake = lake_in(options.tables.lake)
-        with job_on(lake, options.tables) as job, watching("checking") as on_rows:
+        with job_on(options.tables) as job, watching("checking") as on_rows:
             from fairlead.pipeline.jobs.check import check as run_check
 
             run = run_check(job, on_rows)

@@ -10,8 +10,8 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import lake_in, small_tables_of
-from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.access import existing_lake
+from fairlead.pipeline.commands.options import LakeOptions
 from fairlead.pipeline.commands.output import failures, instant_of, watching
 
 
@@ -28,7 +28,7 @@ class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Start of the forecast week; default: the end of the tables."),
     ] = None
-    tables: TableOptions
+    lake: LakeOptions
     json: Json = False
 
 
@@ -42,15 +42,17 @@ def capacity(options: CapacityOptions) -> None:
     """
     with failures():
         from fairlead.pipeline.capacity.plan import Target
+        from fairlead.pipeline.in_memory import SmallTables
         from fairlead.pipeline.jobs.capacity import Horizon
         from fairlead.pipeline.jobs.capacity import capacity as run_capacity
 
-        lake, may_wait = lake_in(options.tables.lake), duration(options.wait)
+        lake = existing_lake(options.lake.lake, options.lake.catalog)
+        may_wait = duration(options.wait)
         assert may_wait is not None
         target = Target(round(may_wait.total_seconds() * MICROS), options.quantile)
-        with small_tables_of(lake, options.tables) as tables, watching("planning") as on_rows:
+        with watching("planning") as on_rows:
             horizon = Horizon(instant_of(options.until), options.weeks, options.hold_out)
-            done = run_capacity(lake, tables, SYSTEM_CLOCK, target, horizon, on_rows)
+            done = run_capacity(lake, SmallTables(lake), SYSTEM_CLOCK, target, horizon, on_rows)
         if options.json:
             as_json(done)
             return

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, say
+from fairlead.cli.output import WORK_FAILED, as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import catalog_of, lake_in
-from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.access import existing_lake
+from fairlead.pipeline.commands.options import LakeOptions
 from fairlead.pipeline.commands.output import failures, watching
 
 if TYPE_CHECKING:
@@ -28,20 +28,11 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
         str,
         typer.Argument(help="The fairness key; - reads it from standard input.", metavar="KEY"),
     ]
-    tables: TableOptions
+    at: LakeOptions
     page: Annotated[
         list[Path] | None,
         typer.Option(help="Copy of a report, which is removed if it shows the key; repeatable."),
     ] = None
-    grace: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "Keep replaced files this long for their readers, for example 1h; run the command"
-                " again afterwards."
-            )
-        ),
-    ] = "0s"
     readmit: Annotated[
         bool,
         typer.Option(
@@ -61,18 +52,17 @@ def erase(options: EraseOptions) -> None:
     file, and keep the key out of later exports.
 
     Exit code 1: some file still has the key. Examples: fairlead pipeline erase acme --dry-run;
-    fairlead pipeline erase acme --catalog lake.fairlead; printf acme | fairlead pipeline erase -
+    printf acme | fairlead pipeline erase -
     """
     with failures():
         from fairlead.pipeline.jobs import erase as job
 
         name = sys.stdin.readline().rstrip("\n") if options.key == "-" else options.key
-        lake, kept = lake_in(options.tables.lake), duration(options.grace)
-        assert kept is not None
+        lake = existing_lake(options.at.lake, options.at.catalog)
         if options.readmit:
             if options.dry_run:
                 raise ConfigurationError("--readmit cannot be tried: leave out --dry-run")
-            if not job.readmit_key(lake, name, SYSTEM_CLOCK):
+            if not job.readmit_key(lake, name):
                 raise ConfigurationError(
                     "this key was not erased from this lake, so it cannot be readmitted"
                 )
@@ -81,10 +71,8 @@ def erase(options: EraseOptions) -> None:
             else:
                 say("later exports may contain this key again")
             return
-        grace_us = round(kept.total_seconds() * MICROS)
-        with catalog_of(options.tables) as where, watching("erasing") as on_rows:
-            erasure = job.ErasureOptions(options.page or [], grace_us, options.dry_run)
-            done = job.erase(lake, name, SYSTEM_CLOCK, erasure, on_rows, where)
+        with watching("erasing") as on_rows:
+            done = job.erase(lake, name, SYSTEM_CLOCK, options.page or [], options.dry_run, on_rows)
         if options.json:
             as_json(done)
         else:
@@ -95,14 +83,12 @@ def erase(options: EraseOptions) -> None:
 
 def _print(done: Erasure) -> None:
     as_table(
-        ("table", "rows of the key", "rows that mention it", "files"),
+        ("table", "rows of the key", "rows that mention it", "partitions"),
         [
             (name, f"{each.rows:,}", f"{each.redacted:,}", each.files)
             for name, each in done.tables.items()
         ],
     )
-    for name, rows in done.catalog.items():
-        say(f"{name}: {rows:,} rows")
     for page in done.pages:
         say(
             f"{page} shows the key"
@@ -112,14 +98,9 @@ def _print(done: Erasure) -> None:
     if done.dry_run:
         say("nothing was changed")
         return
-    say(
-        f"{done.removed:,} files removed; {done.verified.files:,} files read,"
-        f" {done.verified.bytes:,} bytes"
-    )
+    say(f"{done.verified.files:,} files read, {done.verified.bytes:,} bytes")
     for held in done.verified.held:
         say(f"  STILL THERE {held.file}: {held.where}, {held.count:,} times")
-    for name, rows in done.catalog_held.items():
-        say(f"  STILL THERE {name}: {rows:,} rows in files below it")
     for path in done.verified.unreadable:
         say(f"  not readable: {path}; run this again in ten minutes")
     for held in done.verified.elsewhere:

@@ -6,8 +6,8 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import lake_in, small_tables_of
-from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
+from fairlead.pipeline.commands.access import existing_lake
+from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions, SettingsFile
 from fairlead.pipeline.commands.output import failures, watching
 
 
@@ -15,7 +15,8 @@ class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline incidents`."""
 
     period: PeriodOptions
-    tables: TableOptions
+    settings: SettingsFile = None
+    tables: LakeOptions
     json: Json = False
 
 
@@ -28,13 +29,17 @@ def incidents(options: IncidentsOptions) -> None:
     gold.incidents. Example: fairlead pipeline incidents --since 2026-11-01 --until 2026-11-07
     """
     with failures():
+        from fairlead.pipeline.in_memory import SmallTables
         from fairlead.pipeline.jobs.incidents import as_rows
         from fairlead.pipeline.jobs.incidents import incidents as run_incidents
+        from fairlead.pipeline.settings import load
 
-        lake = lake_in(options.tables.lake)
-        with small_tables_of(lake, options.tables) as tables, watching("searching") as on_rows:
-            since, until = options.period.instants()
-            found = run_incidents(lake, tables, SYSTEM_CLOCK, since, until, on_rows)
+        rules = load(options.settings).alerts
+        since, until = options.period.instants()
+        lake = existing_lake(options.tables.lake, options.tables.catalog)
+        tables = SmallTables(lake)
+        with watching("searching") as on_rows:
+            found = run_incidents(lake, tables, SYSTEM_CLOCK, rules, since, until, on_rows)
         if options.json:
             as_json(found)
             return

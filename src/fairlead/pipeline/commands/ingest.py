@@ -21,22 +21,22 @@ from fairlead.pipeline.commands.access import (
     exporter_of,
     history_of,
     kafka_at,
-    lake_in,
+    lake_of_options,
     session_of,
 )
-from fairlead.pipeline.commands.options import DryRun, LakeFolder, SparkOptions, Url
+from fairlead.pipeline.commands.options import DryRun, LakeOptions, SparkOptions, Url
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals, watching
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.stream.intake_batch import Counted
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
 class IngestOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline ingest`."""
 
     url: Url = None
-    lake: LakeFolder = None
+    at: LakeOptions
     every: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +115,7 @@ def ingest(options: IngestOptions) -> None:
         if options.checkpoint is not None:
             check_folder("--checkpoint", options.checkpoint / "offsets")
         pause = duration(options.every)
-        lake = lake_in(options.lake)
+        lake = lake_of_options(options.at.lake, options.at.catalog)
         if options.hash_keys:
             from fairlead.pipeline.hashing import start_hashing
 
@@ -151,7 +151,7 @@ def ingest(options: IngestOptions) -> None:
             time.sleep(pause.total_seconds())
 
 
-def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
+def _stream(options: IngestOptions, lake: Warehouse, every: float) -> None:
     assert options.kafka is not None and options.checkpoint is not None
     endpoint = kafka_at(options.kafka)
     from fairlead.pipeline.stream.topic import AttemptsTopic
@@ -187,7 +187,7 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
         streaming.once() if options.once else streaming.run()
 
 
-def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
+def _beside(url: str | None, lake: Warehouse) -> Callable[[], None]:
     """Return the work to do beside the stream: export events, and record in the store how far its
     history was read."""
     from fairlead.pipeline.export import Exporter

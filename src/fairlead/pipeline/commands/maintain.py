@@ -12,7 +12,7 @@ from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, say, s
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import history_of, job_on, lake_in
+from fairlead.pipeline.commands.access import existing_lake, history_of, job_on
 from fairlead.pipeline.commands.options import DryRun, TableOptions, Url
 from fairlead.pipeline.commands.output import failures, watching
 
@@ -26,10 +26,18 @@ class MaintainOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Remove records of jobs, incidents and plans older than this: 400d."),
     ] = None
+    keep_days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Days of bronze to keep: remove older rows that agree with the store, and keep"
+            " their daily summary in ops.forgotten. Default: all.",
+        ),
+    ] = None
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            help="Step to leave out: compact, expire, reconcile or check; repeatable.",
+            help="Step to leave out: compact, expire, reconcile, retain or check; repeatable.",
             metavar="STEP",
         ),
     ] = None
@@ -42,8 +50,8 @@ def maintain(options: MaintainOptions) -> None:
     """Compact past hours of bronze, expire files that nobody needs, reconcile the lake with the
     store, and check all tables: the nightly work on a lake.
 
-    A step that fails is named, and the others still run. Exit code 1: a step failed. Only `check`,
-    and `expire` with --catalog, need Spark; they share one session.
+    A step that fails is named, and the others still run. Exit code 1: a step failed. Only `check`
+    needs Spark.
     Examples: fairlead pipeline maintain; fairlead pipeline maintain --dry-run
     """
     with failures():
@@ -54,18 +62,19 @@ def maintain(options: MaintainOptions) -> None:
         unknown = [step for step in options.skip or [] if step not in STEPS]
         if unknown:
             raise ConfigurationError(f"--skip {unknown[0]!r}: use {', '.join(STEPS)}")
-        lake, keep = lake_in(options.tables.lake), duration(options.keep_runs)
+        lake = existing_lake(options.tables.lake, options.tables.catalog)
+        keep = duration(options.keep_runs)
         sources = Sources(
             lake,
             SYSTEM_CLOCK,
             partial(history_of, options.url),
-            partial(job_on, lake, options.tables),
-            options.tables.catalog is not None,
+            partial(job_on, options.tables),
         )
         with watching("maintaining") as on_rows:
             done = run_maintain(
                 sources,
                 keep,
+                options.keep_days,
                 skip,
                 options.dry_run,
                 lambda step, table, rows: on_rows(f"{step} {table}", rows),

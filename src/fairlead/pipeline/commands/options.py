@@ -12,17 +12,27 @@ from fairlead.cli.parameters import CommandOptions
 from fairlead.pipeline.commands.output import instant_of
 
 Url = Annotated[str | None, typer.Option(help="URL of the store; default: the configured one.")]
-LakeFolder = Annotated[
+Lake = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        help="Folder of the lake; default: FAIRLEAD_LAKE, then ./lake.",
+        help=(
+            "Folder of the lake, or its URL on an object store, s3://bucket/prefix; default:"
+            " FAIRLEAD_LAKE, then ./lake."
+        ),
         envvar="FAIRLEAD_LAKE",
     ),
 ]
 Catalog = Annotated[
     str | None,
-    typer.Option(help="Iceberg catalog and namespace, as in lake.fairlead; default: Parquet."),
+    typer.Option(
+        "--catalog",
+        help=(
+            "URL of the lake's catalog, postgresql://host/database or another; default:"
+            " FAIRLEAD_CATALOG, then the file catalog.db in the lake's folder."
+        ),
+        envvar="FAIRLEAD_CATALOG",
+    ),
 ]
 SettingsFile = Annotated[
     Path | None,
@@ -57,10 +67,17 @@ class SparkOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
 
 
-class TableOptions(CommandOptions, frozen=True, kw_only=True):
-    """The tables of a job, and the Spark session that reads and writes them."""
+class LakeOptions(CommandOptions, frozen=True, kw_only=True):
+    """The lake of a command."""
 
-    lake: LakeFolder = None
+    lake: Lake = None
+    catalog: Catalog = None
+
+
+class TableOptions(CommandOptions, frozen=True, kw_only=True):
+    """The lake of a job, and the Spark session that reads and writes its tables."""
+
+    lake: Lake = None
     spark: SparkOptions
     catalog: Catalog = None
 

@@ -87,8 +87,8 @@ def relay(options: RelayOptions) -> None:
 
 
 def _heartbeats_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> OnBatch:
-    from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
     from fairlead.pipeline.alerts.topic import HeartbeatSender
+    from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 
     return HeartbeatSender(
         StoreHeartbeats(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint

@@ -14,8 +14,8 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.lab.trace import BrokenTrace, Tenants
-from fairlead.pipeline.commands.access import lake_in, session_of
-from fairlead.pipeline.commands.options import DryRun, LakeFolder, PeriodOptions, SparkOptions
+from fairlead.pipeline.commands.access import existing_lake, lake_of_options, session_of
+from fairlead.pipeline.commands.options import DryRun, LakeOptions, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures
 from fairlead.pipeline.commands.replay_output import runs, show, show_plan, watching
 
@@ -96,7 +96,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     here: Annotated[bool, typer.Option("--here", help="Run in this process, without Spark.")] = (
         False
     )
-    lake: LakeFolder = None
+    lake: LakeOptions
     spark: SparkOptions
     dry_run: DryRun = False
     json: Json = False
@@ -133,7 +133,8 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         from fairlead.pipeline.replay.record import of_lake
 
         if self.trace is None:
-            return of_lake(lake_in(self.lake), self.queue, *self.period.instants(), self.limit)
+            lake = existing_lake(self.lake.lake, self.lake.catalog)
+            return of_lake(lake, self.queue, *self.period.instants(), self.limit)
         try:
             return of_trace(self.trace, self.tenants, self.limit)
         except BrokenTrace as error:
@@ -159,7 +160,7 @@ def replay(options: ReplayOptions) -> None:
         if options.dry_run:
             show_plan(plan, arrivals, options.json)
             return
-        lake = lake_in(options.lake)
+        lake = lake_of_options(options.lake.lake, options.lake.catalog)
         plan.setup(arrivals)  # report wrong input before Spark starts
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,

@@ -8,18 +8,17 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.parameters import with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import catalog_of, exporter_of, lake_in
-from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
+from fairlead.pipeline.commands.access import existing_lake, exporter_of
+from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions
 from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
-class ReportOptions(CommandOptions, frozen=True, kw_only=True):
+class ReportOptions(LakeOptions, frozen=True, kw_only=True):
     """Options of `pipeline report`."""
 
     out: Annotated[Path, typer.Option(help="File to write.", dir_okay=False)] = Path("report.html")
-    tables: TableOptions
     period: PeriodOptions
     hash_keys: Annotated[
         bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")
@@ -39,14 +38,15 @@ def report(options: ReportOptions) -> None:
     Example: fairlead pipeline report --lake lake --out report.html --since 2026-11-01
     """
     with failures():
-        lake, (since, until) = lake_in(options.tables.lake), options.period.instants()
-        unexported = None if options.url is None else exporter_of(options.url, lake).behind()
-        with catalog_of(options.tables) as catalog, watching("reporting") as on_rows:
+        warehouse = existing_lake(options.lake, options.catalog)
+        since, until = options.period.instants()
+        unexported = None if options.url is None else exporter_of(options.url, warehouse).behind()
+        with watching("reporting") as on_rows:
             from fairlead.pipeline.jobs.report import report as run_report
             from fairlead.pipeline.report.data import Selection
 
             selection = Selection(
                 since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
             )
-            run = run_report(lake, SYSTEM_CLOCK, options.out, selection, on_rows, catalog)
+            run = run_report(warehouse, SYSTEM_CLOCK, options.out, selection, on_rows)
     print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

@@ -14,9 +14,9 @@ import typer
 
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say_error
-from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.config import lake_of
-from fairlead.pipeline.commands.options import LakeFolder
+from fairlead.cli.parameters import with_options
+from fairlead.pipeline.commands.access import existing_lake
+from fairlead.pipeline.commands.options import LakeOptions
 from fairlead.pipeline.commands.output import failures
 
 SHOWN_ROWS = 1000
@@ -34,10 +34,9 @@ class OutputFormat(StrEnum):
     csv = "csv"
 
 
-class SqlOptions(CommandOptions, frozen=True, kw_only=True):
+class SqlOptions(LakeOptions, frozen=True, kw_only=True):
     """Options of `pipeline sql`."""
 
-    lake: LakeFolder = None
     format: Annotated[
         OutputFormat,
         typer.Option(help="A table for people (at most 1,000 rows), JSON objects, or CSV."),
@@ -58,10 +57,14 @@ def sql(
     by queue"
     """
     with failures():
-        from fairlead.pipeline.reading.query import select
-        from fairlead.pipeline.reading.views import connect
+        from fairlead.pipeline.dictionary import TABLES
+        from fairlead.pipeline.reading.query import select, tables_in
+        from fairlead.pipeline.reading.views import open_views
 
-        with connect(lake_of(options.lake) or "lake", memory=options.memory) as connection:
+        warehouse = existing_lake(options.lake, options.catalog)
+        # The list of a year of hourly files takes a second, so open no table in vain.
+        tables = tables_in(query) or TABLES
+        with open_views(warehouse, tables, memory=options.memory) as connection:
             found = select(connection, query, options.memory)
             if options.json or options.format is OutputFormat.json:
                 as_json(

@@ -10,15 +10,15 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError, NotSupported
-from fairlead.pipeline.commands.access import history_of, lake_in
-from fairlead.pipeline.commands.options import LakeFolder, Url
+from fairlead.pipeline.commands.access import existing_lake, history_of
+from fairlead.pipeline.commands.options import LakeOptions, Url
 from fairlead.pipeline.commands.output import failures
 
 
 class StatusOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline status`."""
 
-    lake: LakeFolder = None
+    at: LakeOptions
     url: Url = None
     forget: Annotated[
         str | None,
@@ -47,7 +47,7 @@ def status(options: StatusOptions) -> None:
             history = None
         if options.forget is not None and history is not None:
             drop_reader(history, options.forget)
-        found = read_status(lake_in(options.lake), history)
+        found = read_status(existing_lake(options.at.lake, options.at.catalog), history)
         if options.json:
             as_json(found)
             return
@@ -78,6 +78,7 @@ def status(options: StatusOptions) -> None:
 class TablesOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline tables`."""
 
+    dbt: Annotated[bool, typer.Option("--dbt", help="Print a file sources.yml of dbt.")] = False
     json: Json = False
 
 
@@ -88,7 +89,7 @@ def tables(options: TablesOptions) -> None:
     Example: fairlead pipeline tables --json
     """
     with failures():
-        from fairlead.pipeline.dictionary import TABLES, as_markdown
+        from fairlead.pipeline.dictionary import TABLES, as_dbt_sources, as_markdown
 
         if options.json:
             as_json(
@@ -98,4 +99,4 @@ def tables(options: TablesOptions) -> None:
                 ]
             )
         else:
-            say(as_markdown())
+            say(as_dbt_sources() if options.dbt else as_markdown())

@@ -3,10 +3,8 @@ switch them off."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -15,18 +13,13 @@ from fairlead.cli.options import Json, actor_of
 from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
-from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.operate.policies import PolicyManagement
-from fairlead.pipeline.commands.access import catalog_of, lake_in
-from fairlead.pipeline.commands.options import Author, TableOptions, Url, Why
+from fairlead.pipeline.commands.access import existing_lake
+from fairlead.pipeline.commands.options import Author, LakeOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, watching
 from fairlead.pipeline.commands.tune_output import show_tuned
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.lake.lake import Lake
-    from fairlead.pipeline.tuning.gold import Load
 
 tune = typer.Typer(
     no_args_is_help=True,
@@ -78,7 +71,7 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
     keys: Annotated[int, typer.Option(min=1, help="Keys to show for each queue, at most.")] = 20
     url: Url = None
-    tables: TableOptions
+    lake: LakeOptions
     json: Json = False
 
 
@@ -196,9 +189,9 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
             author=actor_of(author),
             apply=apply,
         )
-        lake = lake_in(asked.tables.lake)
-        with _reading(lake, asked.tables) as reading, watching("tuning") as on_rows:
-            found = run_tune(app, lake, options, reading, on_rows)
+        lake = existing_lake(asked.lake.lake, asked.lake.catalog)
+        with watching("tuning") as on_rows:
+            found = run_tune(app, lake, options, on_rows)
         if asked.json:
             as_json({"objective": objective, "applied": apply, "queues": found})
             return
@@ -210,18 +203,3 @@ def _objective(text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise ConfigurationError(f"--objective {text!r}: use {' or '.join(kind)}") from None
-
-
-@contextmanager
-def _reading(lake: Lake, tables: TableOptions) -> Iterator[Load | None]:
-    """Yield a reader of the gold tables through Spark, or None if no catalog is given and `tune`
-    reads Parquet."""
-    with catalog_of(tables) as reached:
-        if reached is None:
-            yield None
-            return
-        from fairlead.pipeline.tables import lake_tables
-
-        spark, catalog = reached
-        opened = lake_tables(spark, lake, catalog, SYSTEM_CLOCK)
-        yield lambda table, dates, columns: opened.read(table, dates).select(*columns).toArrow()

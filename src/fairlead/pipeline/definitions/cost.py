@@ -12,7 +12,7 @@ COST = Table(
     instant="day",
     by="date",
     columns=(
-        Column("day", "timestamp", "start of the day, UTC"),
+        Column("day", "timestamp", "start of the day in the time zone of the setting [time]"),
         Column("queue", "string", "queue that the row is about"),
         Column("fairness_key", "string", "fairness key; '*': a bill for which no key ran anything"),
         Column("busy_us", "bigint", "worker time that the key got"),
@@ -34,6 +34,12 @@ COST = Table(
             "the key's part of the bill, in the bill's currency; 0 without a bill",
         ),
         Column("method", "string", "rule by which idle time was divided: usage, peak or reserved"),
+        Column(
+            "local_date",
+            "string",
+            "date of the day in that time zone, as in 2026-11-27; null in older rows",
+            nullable=True,
+        ),
         WRITTEN_UNDER,
     ),
 )

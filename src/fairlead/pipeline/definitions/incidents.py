@@ -23,7 +23,7 @@ INCIDENTS = Table(
             " also stuck and silence",
         ),
         Column(
-            "queue", "string", "queue of the incident; '*' for a node: all queues that it served"
+            "queue", "string", "queue of the incident; a lost node has one for each of its queues"
         ),
         Column(
             "subject",
@@ -32,7 +32,7 @@ INCIDENTS = Table(
         ),
         Column("start_at", "timestamp", "first instant of the first minute"),
         Column("end_at", "timestamp", "first instant after the last minute"),
-        Column("is_over", "boolean", "whether the history continues after the end of the incident"),
+        Column("is_over", "boolean", "whether the incident has ended in the history so far"),
         Column(
             "keys_hit",
             "int",

@@ -12,7 +12,8 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.erase.rows import is_of
 from fairlead.pipeline.erase.wanted import Wanted
-from fairlead.pipeline.lake.table import HOUR, LakeTable
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,8 @@ READ = (
     "started_at",
     "finished_at",
 )
+
+_HOUR_US = DAY_US // 24
 
 Error = tuple[int, str, str, int]
 """Hour (microseconds), queue, name and fingerprint: the key of gold.failures."""
@@ -54,7 +57,7 @@ class Trace:
         begins = pc.min_element_wise(
             ends, *(rows[name].cast(pa.int64()) for name in ("ready_at", "started_at"))
         )
-        days = pa.table({"first": pc.divide(begins, 24 * HOUR), "last": pc.divide(ends, 24 * HOUR)})
+        days = pa.table({"first": pc.divide(begins, DAY_US), "last": pc.divide(ends, DAY_US)})
         for pair in days.group_by(["first", "last"]).aggregate([]).to_pylist():
             self.dates.update(map(_date, range(pair["first"], pair["last"] + 1)))
         failed = rows.select(["finished_at", "queue", "name", "outcome", "error_fp"]).filter(
@@ -74,12 +77,11 @@ class Trace:
         return pa.chunked_array([pa.array(found, pa.bool_())])
 
 
-def trace(table: LakeTable, wanted: Wanted) -> Trace:
-    """Return the trace of a key's attempts in bronze. Load one part of the table at a time."""
-    found = Trace()
-    manifest = table.manifests.newest()
-    for part in manifest.parts:
-        rows = table.load(manifest, [part], list(READ))
+def trace(warehouse: Warehouse, wanted: Wanted) -> Trace:
+    """Return the trace of a key's attempts in bronze. Load one partition at a time."""
+    found, table = Trace(), warehouse.table(ATTEMPTS)
+    for part in sorted({file.part for file in table.files()}):
+        rows = table.load([part], list(READ))
         found.add(rows.filter(is_of(ATTEMPTS, rows, wanted)))
     return found
 
@@ -89,7 +91,7 @@ def _error(row: dict[str, Any]) -> Error:
     fingerprint = row["error_fp"]
     if fingerprint is None:
         fingerprint = zlib.crc32(row["outcome"].encode())  # as in gold.failures
-    return end - end % HOUR, row["queue"], row["name"], fingerprint
+    return end - end % _HOUR_US, row["queue"], row["name"], fingerprint
 
 
 def _micros(instant: datetime) -> int:

@@ -1,35 +1,42 @@
-"""Search every file below a folder for a key, to prove that an erasure is complete. The search also
-reads files that no manifest lists."""
+"""Search every file of a lake for a key, to prove that an erasure is complete. The search also
+reads files that no snapshot lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import gzip
+import posixpath
+import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fairlead.pipeline.erase.wanted import KEY_COLUMNS, TEXT_COLUMNS, Wanted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from fairlead.pipeline.warehouse.location import NAMESPACE
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 LEAST_BYTES = 6
 """Minimum length of a key, in bytes, for a search in binary files; compressed data contains shorter
 keys by chance."""
 
 _SEARCHED_COLUMNS = (*KEY_COLUMNS, *TEXT_COLUMNS)
+_SYNC_BYTES = 16
+"""Length of the mark between the blocks of an Avro file."""
 
 
 class Occurrences(msgspec.Struct, frozen=True):
     """Occurrences of the key in one column of a file, or in the bytes of the file."""
 
     file: str
-    """Path below the searched folder."""
+    """Path below the lake."""
     where: str
-    """Name of the column; "bytes" for a file that was not searched by column."""
+    """Name of the column; "bytes" for a file that was not searched by column; "bounds" for the
+    least or greatest value of a column."""
     count: int
-    """Number of rows with the key; for "bytes", number of occurrences."""
+    """Number of rows with the key; for "bytes" and "bounds", number of occurrences."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -45,7 +52,8 @@ class Verified(msgspec.Struct, frozen=True):
     """Text of the key used otherwise: as the name of a queue or task, as an ordering key, or as
     bytes that are equal by chance."""
     unreadable: list[str] = []
-    """Paths of incomplete Parquet files. Their writer completes them, or `gc` removes them."""
+    """Paths of incomplete Parquet files. Their writer completes them, or `maintain` removes
+    them."""
 
     @property
     def is_clean(self) -> bool:
@@ -53,37 +61,29 @@ class Verified(msgspec.Struct, frozen=True):
         return not (self.held or self.unreadable)
 
 
-def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Verified:
-    """Read every file below the folder, except the paths in `except_for` (relative to the folder),
-    and report the files that have the key."""
-    skipped = set(except_for)
+def verify(lake: Warehouse, wanted: Wanted) -> Verified:
+    """Read every file of the lake and report those that have the key: data, metadata, and whatever
+    else is below its folder or URL."""
     files = size = 0
-    held: list[Occurrences] = []
+    held: list[Occurrences] = list(_in_bounds(lake, wanted))
     elsewhere: list[Occurrences] = []
     unreadable: list[str] = []
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if name in skipped:
-            continue
-        try:
-            if not path.is_file():
-                continue
-            data = path.read_bytes()
-        except FileNotFoundError:
-            continue  # removed during the search
+    for name, data in lake.contents():
         files, size = files + 1, size + len(data)
-        if path.suffix == ".crc" or not (data.startswith(b"PAR1") or ".parquet" in path.name):
-            count = _count_in_text_or_bytes(data, wanted)
+        if not (data.startswith(b"PAR1") or name.endswith(".parquet")):
+            count = sum(_count_in_text_or_bytes(part, wanted) for part in _plain(name, data))
             found = [Occurrences(name, "bytes", count)] if count else []
-            if _is_lake_metadata(path.relative_to(folder)):
+            # Metadata of tables contain no keys, but a key may be the same word as a name there.
+            if posixpath.basename(posixpath.dirname(name)) == "metadata":
                 elsewhere += found
             else:
                 held += found
             continue
-        if not readable(path):
+        try:
+            columns = list(columns_with(data, wanted))
+        except (pa.ArrowInvalid, OSError):
             unreadable.append(name)
             continue
-        columns = list(columns_with(path, wanted))
         held += [Occurrences(name, where, n) for where, n in columns if where in _SEARCHED_COLUMNS]
         elsewhere += [
             Occurrences(name, where, n) for where, n in columns if where not in _SEARCHED_COLUMNS
@@ -93,35 +93,11 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
     return Verified(files, size, held, elsewhere, unreadable)
 
 
-def has_key(path: Path, wanted: Wanted) -> bool:
-    """Return whether a Parquet file has the key in a column of keys or of free text. Raise
-    FileNotFoundError."""
-    return any(where in _SEARCHED_COLUMNS for where, _ in columns_with(path, wanted))
-
-
-def readable(path: Path) -> bool:
-    """Return whether the file is a complete Parquet file. Raise FileNotFoundError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        pq.read_metadata(path)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowInvalid, OSError):
-        return False
-    return True
-
-
-def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """Yield the name of each text column that has the key, and the number of its rows with the key.
-    A value of a free-text column has the key if it mentions the key, a value of any other column if
-    it equals the key."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
+def columns_with(data: bytes, wanted: Wanted) -> Iterator[tuple[str, int]]:
+    """Yield the name of each text column of a Parquet file that has the key, and the number of its
+    rows with the key. A value of a free-text column has the key if it mentions the key, a value of
+    any other column if it equals the key."""
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
         names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         count = dict.fromkeys(names, 0)
         for batch in file.iter_batches(columns=names):
@@ -142,18 +118,66 @@ def _matching_counts(name: str, value_counts: pa.StructArray, wanted: Wanted) ->
             yield entry["counts"].as_py()
 
 
+def _in_bounds(lake: Warehouse, wanted: Wanted) -> Iterator[Occurrences]:
+    """Yield the manifests whose files have the key as the least or greatest value of a column, as
+    engines that keep such bounds of texts write them."""
+    for _, name in lake.catalog.list_tables(NAMESPACE):
+        stored = lake.catalog.load_table((NAMESPACE, name))
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in stored.metadata.snapshots
+            for manifest in snapshot.manifests(stored.io)
+        }
+        for path, manifest in manifests.items():
+            count = sum(
+                _starts_with_key(bound, wanted)
+                for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=False)
+                for bounds in (entry.data_file.lower_bounds, entry.data_file.upper_bounds)
+                for bound in (bounds or {}).values()
+            )
+            if count:
+                yield Occurrences(path.removeprefix(lake.location.lake + "/"), "bounds", count)
+
+
+def _starts_with_key(bound: bytes, wanted: Wanted) -> bool:
+    """Return whether a bound is the key, or its beginning (engines cut bounds at 16 letters)."""
+    names = [name.encode(errors="surrogatepass") for name in wanted.names]
+    return any(bound == name or (len(bound) >= 16 and name[:15] == bound[:15]) for name in names)
+
+
+def _plain(name: str, data: bytes) -> Iterator[bytes]:
+    """Yield the parts of a file, decompressed."""
+    if data.startswith(b"\x1f\x8b"):
+        yield gzip.decompress(data)
+    elif not data.startswith(b"Obj\x01"):
+        yield data
+    else:
+        header, *blocks = data.split(data[-_SYNC_BYTES:])
+        yield header
+        for block in blocks:
+            if block:
+                yield _block(block)
+
+
+def _block(block: bytes) -> bytes:
+    """Return the content of a block of Avro: two numbers of variable length, then the rows."""
+    start = 0
+    for _ in range(2):
+        while block[start] & 0x80:
+            start += 1
+        start += 1
+    try:
+        return zlib.decompress(block[start:], -zlib.MAX_WBITS)
+    except zlib.error:
+        return block[start:]  # not compressed
+
+
 def _count_in_text_or_bytes(data: bytes, wanted: Wanted) -> int:
     try:
         data.decode()
     except UnicodeDecodeError:
         return _count_in_bytes(data, wanted)
     return sum(1 for _ in wanted.bytes_mention.finditer(data))
-
-
-def _is_lake_metadata(path: Path) -> bool:
-    """Return whether the file is a manifest or another file of the lake without rows. Such a file
-    contains no keys, but a key may be the same word as one of its field names."""
-    return path.parent.name == "_manifest" or (len(path.parts) == 1 and path.name.startswith("_"))
 
 
 def _count_in_bytes(data: bytes, wanted: Wanted) -> int:

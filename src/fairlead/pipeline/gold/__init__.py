@@ -24,3 +24,9 @@ def window_start(instant: Expression, window_s: int | Expression) -> Expression:
 def day_of(seconds: Expression) -> Expression:
     """Return the start of the day that contains an instant; both in seconds since the epoch."""
     return seconds - F.pmod(seconds, F.lit(DAY))
+
+
+def business_day(instant: Expression, zone: str) -> Expression:
+    """Return the first instant of the business day that contains an instant."""
+    local_day = F.date_trunc("day", F.from_utc_timestamp(instant, zone))
+    return F.to_utc_timestamp(local_day, zone)

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
-from fairlead.pipeline.gold import window_start
+from fairlead.pipeline.definitions.windows import ALL, HOUR
+from fairlead.pipeline.gold import business_day, window_start
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
@@ -21,8 +21,11 @@ _LONG = "decimal(19,0)"
 """Decimal type that holds any bigint; a product of two fits into the 38 digits of a decimal."""
 
 
-def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFrame:
-    """Return COST from silver.service of whole days and `bills`: (day, queue, worker_us, amount).
+def cost(
+    service: DataFrame, bills: DataFrame, method: str = "usage", zone: str = "UTC"
+) -> DataFrame:
+    """Return COST from silver.service of whole business days and `bills`: (day, queue, worker_us,
+    amount). The days are those of `zone`.
 
     A bill covers `worker_us` of paid worker time and is not negative. Bills for the same day and
     queue are added. All queues of a day without a bill of their own share the bill for the queue
@@ -32,13 +35,14 @@ def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFra
     if method not in IDLE_BY:
         raise ValueError(f"method {method!r}: use one of {', '.join(IDLE_BY)}")
     bills = bills.groupBy(
-        window_start(F.col("day").cast("timestamp"), DAY).alias("day"), F.col("queue").alias("bill")
+        F.to_utc_timestamp(F.col("day").cast("timestamp"), zone).alias("day"),
+        F.col("queue").alias("bill"),
     ).agg(
         F.sum("worker_us").cast("bigint").alias("worker_us"),
         F.sum("amount").cast("decimal(18,6)").alias("bill_amount"),
     )
     return (
-        _used(service)
+        _used(service, zone)
         .transform(_with_bill, bills)
         .withColumn(
             "idle_us", F.greatest(F.col("worker_us") - F.sum("busy_us").over(_sharing()), F.lit(0))
@@ -56,12 +60,13 @@ def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFra
             "price", F.try_divide(F.col("bill_amount").cast("double") * HOUR_US, F.col("worker_us"))
         )
         .withColumn("method", F.lit(method))
+        .withColumn("local_date", F.date_format(F.from_utc_timestamp("day", zone), "yyyy-MM-dd"))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*COST.column_names)
     )
 
 
-def _used(service: DataFrame) -> DataFrame:
+def _used(service: DataFrame, zone: str) -> DataFrame:
     key = ["day", "queue", "fairness_key"]
     # The weight of a day is the mean over its worker time, so that one heavy run does not set it.
     weighted = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
@@ -69,7 +74,7 @@ def _used(service: DataFrame) -> DataFrame:
     return (
         service.withColumn("weighted_us", weighted)
         .groupBy(
-            window_start(F.col("window_start"), DAY).alias("day"),
+            business_day(F.col("window_start"), zone).alias("day"),
             "queue",
             "fairness_key",
             window_start(F.col("window_start"), HOUR).alias("hour"),

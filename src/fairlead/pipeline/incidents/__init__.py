@@ -1,1 +1,1 @@
-"""Incidents: past problems of queues, keys and nodes, found minute by minute in the tables."""
+"""Incidents: one detector of problems of queues, keys and nodes, for heartbeats of any length."""

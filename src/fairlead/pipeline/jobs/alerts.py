@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from fairlead.clock import to_datetime
 from fairlead.pipeline.alerts.incident_rows import incident_of, keep
 from fairlead.pipeline.alerts.processor import alerts as alerts_of
-from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.detect import ALL
+from fairlead.pipeline.incidents.watch import ALL, Alert, Rules
 from fairlead.pipeline.jobs.follow_loop import follow
 
 if TYPE_CHECKING:

@@ -1,45 +1,66 @@
-"""`build`: makes the silver and gold tables from bronze, checks them, then publishes them. A build
-that is repeated after a crash makes the same tables."""
+"""`build`: makes the silver and gold tables from bronze, checks them, then publishes them in one
+commit. A build that is repeated after a crash makes the same tables."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from fairlead.clock import Clock
-from fairlead.pipeline import snapshot_plan
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import BuildPlan, built, last_build, plan
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline import build_plan
+from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.build_plan import EDITION, BuildPlan
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
-from fairlead.pipeline.lake.alone import alone
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import dates_of
-from fairlead.pipeline.quality import sound
+from fairlead.pipeline.parts import dates_of, hours_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.tables import Tables, lake_tables
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """Spark session, lake, catalog and clock of a job."""
+    """Spark session, lake and clock of a job."""
 
     spark: SparkSession
-    lake: Lake
-    catalog: str | None
+    warehouse: Warehouse
     clock: Clock
 
 
-def next_plan(lake: Lake, settings: PipelineSettings, full: bool) -> BuildPlan:
-    """Return the plan of the next build. Raise BrokenLake."""
-    attempts, events = (lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
-    return plan(attempts, events, last_build(lake.root), digest(settings), full)
+class Difference(msgspec.Struct, frozen=True):
+    """Rows of one table in the days that were built again: total, only in the old build, only in
+    the new one."""
+
+    table: str
+    rows: int
+    only_old: int
+    only_new: int
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """Result of a build of given days."""
+
+    days: list[str]
+    published: bool
+    differences: list[Difference]
+    """Differences of the tables that changed."""
+    notes: list[str]
+
+
+def next_plan(warehouse: Warehouse, settings: PipelineSettings, full: bool) -> BuildPlan:
+    """Return the plan of the next build. Raise BrokenLake, StoreUnavailable."""
+    return build_plan.plan(Snapshots(warehouse), digest(settings), full)
 
 
 def build(
@@ -48,46 +69,7 @@ def build(
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,
 ) -> JobRun:
-    """Build the tables from the changed partitions of bronze, or with `full` from all of them.
-
-    Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files, and
-    NotAllowed while another build of this lake is running.
-    """
-    with (
-        alone(job.lake),
-        recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run,
-    ):
-        run.spark_version = job.spark.version
-        todo = next_plan(job.lake, settings, full)
-        if todo.is_empty:
-            run.state = NOTHING_TO_DO
-            return run
-        tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
-        _compute(job.spark, tables, todo, settings, run, on_rows)
-        tables.publish()
-        tables.land(ATTEMPTS, None if todo.full else todo.changed_attempts)
-        tables.land(EVENTS, None if todo.full else todo.changed_events)
-        built(job.lake.root, todo, digest(settings))
-    return run
-
-
-@dataclass(frozen=True)
-class WarehouseJob:
-    """Spark session, lake in Iceberg and clock of a job."""
-
-    spark: SparkSession
-    warehouse: Warehouse
-    clock: Clock
-
-
-def build_warehouse(
-    job: WarehouseJob,
-    settings: PipelineSettings,
-    full: bool = False,
-    on_rows: OnRows = lambda table, rows: None,
-) -> JobRun:
-    """Build the tables of a lake in Iceberg from the partitions of bronze that changed, or with
-    `full` from all of them, and publish them in one commit.
+    """Build the tables from the partitions of bronze that changed, or with `full` from all of them.
 
     Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files or when
     another build has published meanwhile, and StoreUnavailable.
@@ -95,43 +77,129 @@ def build_warehouse(
     with recorded(job.warehouse, job.clock, "build", {"full": full}) as run:
         run.spark_version = job.spark.version
         tables = WarehouseTables(job.spark, job.warehouse, job.clock)
-        todo = snapshot_plan.plan(tables, digest(settings), full)
+        todo = build_plan.plan(tables, digest(settings), full)
         if todo.is_empty:
             run.state = NOTHING_TO_DO
             return run
+        tables.hold()
         _compute(job.spark, tables, todo, settings, run, on_rows)
-        tables.publish_as(snapshot_plan.facts(tables, todo, digest(settings)))
+        tables.publish_as(build_plan.facts(tables, todo, digest(settings)))
     return run
+
+
+def build_again(
+    job: JobContext,
+    settings: PipelineSettings,
+    since: datetime,
+    until: datetime,
+    publish: bool,
+    on_rows: OnRows = lambda table, rows: None,
+) -> Rebuilt:
+    """Build the days from `since` up to `until` (excluded) with the present code, compare them with
+    the present tables, and publish them in one commit if wanted.
+
+    Raise ConfigurationError for an empty range, and otherwise the errors of `build`.
+    """
+    days = _days(since, until)
+    params = {"from": days[0], "to": days[-1], "publish": publish}
+    with recorded(job.warehouse, job.clock, "build", params) as run:
+        run.spark_version = job.spark.version
+        tables = WarehouseTables(job.spark, job.warehouse, job.clock)
+        notes = _notes(tables, settings)
+        old = WarehouseTables(job.spark, job.warehouse, job.clock)
+        todo = build_plan.plan_again(tables, hours_of(days))
+        tables.hold()
+        steps = _compute(job.spark, tables, todo, settings, run, on_rows)
+        differences = [
+            found
+            for table in TABLES
+            if table.name in steps.parts
+            and (found := _difference(table, old, tables, steps.parts[table.name])) is not None
+        ]
+        if publish:
+            tables.publish()
+    return Rebuilt(days, publish, differences, notes)
 
 
 def _compute(
     spark: SparkSession,
-    tables: Tables,
+    tables: WarehouseTables,
     todo: BuildPlan,
     settings: PipelineSettings,
     run: JobRun,
     on_rows: OnRows,
-) -> None:
+) -> Build:
     """Write the tables of the plan without publishing them, and check them. Raise CheckFailed."""
-    changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts
-    run.rows_in = sum(part.rows for name, part in todo.attempts.parts.items() if name in changed)
+    run.rows_in = todo.rows
     steps = Build(spark, tables, todo, settings, on_rows)
     steps.run()
     run.tables = steps.rows
     run.rows_out = sum(steps.rows.values())
     run.quarantined = steps.rows[QUARANTINE.name]
+    changed = None if todo.full else todo.changed_attempts
     hours = None if todo.full else steps.touched.service
-    runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)
     run.checks = [
-        *checks.bronze_checks(tables, None if todo.full else changed, run.rows_in),
-        *checks.service_checks(tables, runs, hours),
-        *checks.latency_checks(tables, None if todo.full else dates_of(changed)),
+        *checks.bronze_checks(tables, changed, run.rows_in),
+        *checks.service_checks(tables, steps.runs(hours), hours),
+        *checks.latency_checks(tables, None if changed is None else dates_of(changed)),
     ]
     checks.require(run.checks)
+    return steps
 
 
 def digest(settings: PipelineSettings) -> str:
     """Return a digest of the settings that change the contents of tables: slo, cost, bill,
-    latency."""
-    used = settings.slo, settings.cost, settings.bill, settings.latency
+    latency, time."""
+    used = settings.slo, settings.cost, settings.bill, settings.latency, settings.time
     return hashlib.sha256(msgspec.json.encode(used, order="sorted")).hexdigest()
+
+
+def _difference(
+    table: Table, old: WarehouseTables, new: WarehouseTables, parts: Collection[str] | None
+) -> Difference | None:
+    """Return the difference, None if nothing changed. Fractions are compared to six places, because
+    their sums depend on the order of adding."""
+    before, after = (_comparable(table, tables.read(table, parts)) for tables in (old, new))
+    only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
+    if not only_old and not only_new:
+        return None
+    return Difference(table.name, after.count(), only_old, only_new)
+
+
+def _comparable(table: Table, rows: DataFrame) -> DataFrame:
+    columns = [column for column in table.columns if column.name != "schema_version"]
+    return rows.select(
+        *[
+            F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name)
+            for c in columns
+        ]
+    )
+
+
+def _days(since: datetime, until: datetime) -> list[str]:
+    if since >= until:
+        raise ConfigurationError(
+            f"no day lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}; --until is the day"
+            " after the last one"
+        )
+    first = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    days = []
+    while first < until:
+        days.append(f"{first:%Y-%m-%d}")
+        first += timedelta(days=1)
+    return days
+
+
+def _notes(tables: WarehouseTables, settings: PipelineSettings) -> list[str]:
+    last = tables.before
+    if last.edition not in (0, EDITION):
+        return [
+            f"the last build wrote edition {last.edition} of the tables, and this Fairlead writes"
+            f" edition {EDITION}; the next build rebuilds everything"
+        ]
+    if last.settings not in ("", digest(settings)):
+        return [
+            "the last build had other settings; use the same settings for the next build, or it"
+            " rebuilds everything"
+        ]
+    return []

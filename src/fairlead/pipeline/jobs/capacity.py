@@ -1,5 +1,5 @@
-"""`capacity`: slots that each queue needs in each hour of the week ahead. The job needs no Spark
-for a lake in a folder."""
+"""`capacity`: slots that each queue needs in each hour of the week ahead. The job needs no
+Spark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fairlead.pipeline.capacity.rates import gather
 from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 MOST_WEEKS = 8
 _JUDGED_WEEKS = 3
@@ -48,7 +48,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def capacity(
-    lake: Lake,
+    lake: Warehouse,
     tables: SmallTables,
     clock: Clock,
     target: Target,

@@ -7,22 +7,20 @@ from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
-from fairlead.pipeline.tables import lake_tables
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 
 def check(job: JobContext, on_rows: OnRows = lambda table, rows: None) -> JobRun:
-    """Check that files are whole and have their columns, that keys are unique, and that the layers
-    agree. Raise BrokenLake, CheckFailed."""
-    with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:
+    """Check that files are whole, that keys are unique, and that the layers agree. Raise
+    BrokenLake, CheckFailed."""
+    with recorded(job.warehouse, job.clock, "check", {}) as run:
         run.spark_version = job.spark.version
+        tables = WarehouseTables(job.spark, job.warehouse, job.clock)
         for table in TABLES:
-            here = job.lake.table(table)
-            manifest = here.manifests.newest()
-            here.check(manifest)
-            run.rows_in += manifest.rows
-            on_rows(table.name, manifest.rows)
-        tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
-        listed = job.lake.table(ATTEMPTS).manifests.newest().rows
+            rows = sum(file.rows for file in tables.files(table))
+            run.rows_in += rows
+            on_rows(table.name, rows)
+        listed = sum(file.rows for file in tables.files(ATTEMPTS))
         run.checks = [
             *checks.bronze_checks(tables, None, listed),
             *checks.layer_checks(tables),

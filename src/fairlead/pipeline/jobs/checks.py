@@ -15,10 +15,10 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.lake.parts import hours_of, runs_of
+from fairlead.pipeline.parts import hours_of, runs_of
 from fairlead.pipeline.quality import is_sound, sound
 from fairlead.pipeline.runs import Check
-from fairlead.pipeline.tables import Tables
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 
 def require(checks: Sequence[Check]) -> None:
@@ -30,9 +30,11 @@ def require(checks: Sequence[Check]) -> None:
         raise CheckFailed("; ".join(failed))
 
 
-def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) -> list[Check]:
-    """Check the hours `parts` of bronze, or all hours. The files have as many rows as the manifest
-    lists (`listed`), each key is unique, and each row is valid or in quarantine."""
+def bronze_checks(
+    tables: WarehouseTables, parts: Collection[str] | None, listed: int
+) -> list[Check]:
+    """Check the hours `parts` of bronze, or all hours. The files have as many rows as their list
+    says (`listed`), each key is unique, and each row is valid or in quarantine."""
     attempts = tables.read(ATTEMPTS, parts)
     # Count hashes of the keys, which is cheaper than counting keys. If there are as many distinct
     # hashes as rows, all keys differ; otherwise count the keys themselves.
@@ -54,7 +56,7 @@ def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) ->
     ]
 
 
-def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]:
+def latency_checks(tables: WarehouseTables, dates: Collection[str] | None) -> list[Check]:
     """Check that the histogram counts each run of these dates once."""
     attempts = tables.read(ATTEMPTS, None if dates is None else hours_of(dates)).transform(sound)
     runs = _one(attempts.agg(F.count("started_at").alias("n")))
@@ -67,7 +69,7 @@ def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]
 
 
 def service_checks(
-    tables: Tables, attempts: DataFrame, hours: Collection[str] | None
+    tables: WarehouseTables, attempts: DataFrame, hours: Collection[str] | None
 ) -> list[Check]:
     """Check that the worker time in silver.service equals the time that the runs spend inside these
     hours, to 1 us."""
@@ -83,7 +85,7 @@ def service_checks(
     return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
 
 
-def layer_checks(tables: Tables) -> list[Check]:
+def layer_checks(tables: WarehouseTables) -> list[Check]:
     """Check the totals of the layers against each other, over all rows."""
     attempts = tables.read(ATTEMPTS).transform(sound)
     runs = F.unix_micros("finished_at") - F.unix_micros("started_at")

@@ -3,47 +3,24 @@ of later exports. The job can be run again after a crash."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import build_again
-from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.erase.files import Erased, erase_from, purge
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.erase.pages import shows
+from fairlead.pipeline.erase.tables import Erased, erase_from
 from fairlead.pipeline.erase.trace import trace
 from fairlead.pipeline.erase.verify import Verified, verify
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.lake.alone import alone
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.tombstones import bury, readmit, tombstone
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from fairlead.pipeline.erase.catalog import CatalogErasure
-
-_LAST = (QUARANTINE, EVENTS, ATTEMPTS)
-"""Tables erased last, so that a run after a crash still finds them complete: the other tables are
-built from them, and they show which days are affected."""
-
-
-class ErasureOptions(msgspec.Struct, frozen=True):
-    """Options of an erasure."""
-
-    pages: Sequence[Path] = ()
-    """Pages to search in addition to those that `report` wrote."""
-    grace_us: int = 0
-    """Microseconds for which replaced files stay for their readers."""
-    dry_run: bool = False
+from fairlead.pipeline.tombstones import bury, readmit, tombstone
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -51,19 +28,12 @@ class Erasure(msgspec.Struct, frozen=True):
 
     tables: dict[str, Erased]
     """Erased rows and files, by table; only tables that had the key."""
-    removed: int
-    """Number of deleted files that no table lists."""
     pages: list[str]
     """Deleted reports that showed the key."""
     days: list[str]
     """Days whose sums include the erased rows until the next build."""
     verified: Verified
     dry_run: bool
-    catalog: dict[str, int] = {}
-    """Deleted rows, by table of the Iceberg catalog."""
-    catalog_held: dict[str, int] = {}
-    """Rows of the key that are still in a file, by table of the catalog; empty unless the erasure
-    failed."""
 
     @property
     def rows(self) -> int:
@@ -73,10 +43,10 @@ class Erasure(msgspec.Struct, frozen=True):
     @property
     def is_clean(self) -> bool:
         """Whether every file was read and none has the key."""
-        return self.verified.is_clean and not self.catalog_held
+        return self.verified.is_clean
 
 
-def wanted_in(lake: Lake, key: str) -> Wanted:
+def wanted_in(lake: Warehouse, key: str) -> Wanted:
     """Return the key with all names it has in this lake. Raise ConfigurationError for an empty key,
     or if the secret of the lake's hashed keys is missing."""
     if not key:
@@ -88,109 +58,65 @@ def wanted_in(lake: Lake, key: str) -> Wanted:
 
 
 def erase(
-    lake: Lake,
+    lake: Warehouse,
     key: str,
     clock: Clock,
-    options: ErasureOptions = ErasureOptions(),  # noqa: B008 - frozen
+    pages: Sequence[Path] = (),
+    dry_run: bool = False,
     on_rows: OnRows = lambda table, rows: None,
-    catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
-    """Erase the key from the lake, from pages, and, if `catalog` gives its Spark session and name,
-    from an Iceberg catalog; see docs/how-to/pipeline-operate.md.
+    """Erase the key from the lake and from pages; see docs/how-to/pipeline-operate.md. A build that
+    runs meanwhile cannot publish. Raise BrokenLake, ConfigurationError, StoreUnavailable.
 
-    After a run with a grace period, run the job again when the period is over. Raise NotAllowed
-    while a build is running, BrokenLake, ConfigurationError.
+    pages: pages to search in addition to those that `report` wrote.
     """
     wanted = wanted_in(lake, key)
     tombstones = [tombstone(lake, name) for name in sorted(wanted.names)]
-    params = {"key": tombstones[0], "dry_run": options.dry_run, "grace_us": options.grace_us}
-    with alone(lake), recorded(lake, clock, "erase", params, keep_idle=False) as run:
-        in_catalog = None
-        if catalog is not None and not options.dry_run:
-            from fairlead.pipeline.erase.catalog import CatalogErasure
-            from fairlead.pipeline.iceberg import IcebergTables
-
-            spark, name = catalog
-            run.spark_version = spark.version
-            in_catalog = CatalogErasure(spark, IcebergTables(spark, name, lake, clock), wanted)
-        done = _erase(lake, wanted, tombstones, clock, options, on_rows, in_catalog)
-        run.tables = {name: each.rows for name, each in done.tables.items()}
-        run.rows_out = done.rows
-        if options.dry_run:
+    params = {"key": tombstones[0], "dry_run": dry_run}
+    with recorded(lake, clock, "erase", params, keep_idle=False) as run:
+        if not dry_run:
+            for table in (ATTEMPTS, EVENTS):
+                bury(lake.table(table), tombstones)
+        found = trace(lake, wanted)
+        known, unread = _shown([*_pages_of(lake), *pages], wanted)
+        done = erase_from(lake, wanted, found, clock.now, on_rows, dry_run)
+        if not dry_run:
+            for page in known:
+                page.unlink(missing_ok=True)
+        verified = verify(lake, wanted)
+        verified = replace(verified, unreadable=[*verified.unreadable, *unread])
+        run.tables = {name: each.rows for name, each in done.items()}
+        run.rows_out = sum(run.tables.values())
+        if dry_run:
             run.state = NOTHING_TO_DO
-    return done
+    return Erasure(done, sorted(map(str, known)), sorted(found.dates), verified, dry_run)
 
 
-def readmit_key(lake: Lake, key: str, clock: Clock) -> bool:
+def readmit_key(lake: Warehouse, key: str) -> bool:
     """Accept rows of the key from the next export on; return False if the key was not erased. Raise
     ConfigurationError."""
     tombstones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
-    readmitted = [
-        readmit(lake.table(table), tombstones, clock.now()) for table in (ATTEMPTS, EVENTS)
-    ]
+    readmitted = [readmit(lake.table(table), tombstones) for table in (ATTEMPTS, EVENTS)]
     return any(readmitted)
 
 
-def _erase(
-    lake: Lake,
-    wanted: Wanted,
-    tombstones: Sequence[str],
-    clock: Clock,
-    options: ErasureOptions,
-    on_rows: OnRows,
-    catalog: CatalogErasure | None,
-) -> Erasure:
-    pages, grace_us, dry_run = options.pages, options.grace_us, options.dry_run
-    if not dry_run:
-        for table in (ATTEMPTS, EVENTS):
-            bury(lake.table(table), tombstones, clock.now())
-    found = trace(lake.table(ATTEMPTS), wanted)
-    if not dry_run:
-        build_again(lake.root, (f"{date}/00" for date in found.dates))
-    # Erase the catalog before bronze of the lake: this bronze shows the affected days and errors,
-    # and the catalog's bronze is a copy of it.
-    in_catalog = {} if catalog is None else catalog.erase(found, on_rows)
+def _shown(pages: Sequence[Path], wanted: Wanted) -> tuple[list[Path], list[str]]:
+    """Return the pages that show the key, and those that cannot be read."""
     known, unread = [], []
-    for page in (*_pages_of(lake), *pages):
+    for page in pages:
         try:
             if shows(page, wanted):
                 known.append(page)
         except FileNotFoundError:
-            continue  # deleted, or moved: then `pages` names it
+            continue  # deleted, or moved: then the caller names it
         except OSError:
             unread.append(str(page))
-    done: dict[str, Erased] = {}
-    for table in (*(table for table in TABLES if table not in _LAST), *_LAST):
-        each = erase_from(lake.table(table), wanted, found, clock.now, dry_run)
-        if each.files:
-            done[table.name] = each
-            on_rows(table.name, each.rows)
-    removed = 0
-    if not dry_run:
-        for table in TABLES:
-            removed += purge(
-                lake.table(table), wanted, clock.now() - grace_us if grace_us else None
-            )
-        for page in known:
-            page.unlink(missing_ok=True)
-    waiting = [] if dry_run or not grace_us else list(_waiting(lake))
-    verified = verify(lake.root, wanted, except_for=waiting)
-    verified = replace(verified, unreadable=[*verified.unreadable, *unread])
-    held = {} if catalog is None else catalog.held()
-    deleted_pages, days = sorted(map(str, known)), sorted(found.dates)
-    return Erasure(done, removed, deleted_pages, days, verified, dry_run, in_catalog, held)
+    return known, unread
 
 
-def _waiting(lake: Lake) -> Iterable[str]:
-    """Yield the replaced files that stay for their readers."""
-    for table in TABLES:
-        yield from (f"{table.name}/{file}" for file in lake.table(table).manifests.newest().dropped)
-
-
-def _pages_of(lake: Lake) -> list[Path]:
+def _pages_of(lake: Warehouse) -> list[Path]:
     """Return the pages that `report` wrote."""
-    runs = lake.table(RUNS)
-    reports = runs.load(runs.manifests.newest(), columns=["job", "params"]).to_pylist()
+    reports = lake.table(RUNS).load(columns=["job", "params"]).to_pylist()
     outs = {
         msgspec.json.decode(run["params"]).get("out") for run in reports if run["job"] == "report"
     }

@@ -1,9 +1,9 @@
 """`incidents`: finds the incidents of these days and writes them to gold.incidents. The job needs
-no Spark for a lake in a folder."""
+no Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,14 +19,20 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents import detect
-from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow, Minute
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import micros_of
+from fairlead.pipeline.incidents.key_minutes import MINUTE
+from fairlead.pipeline.incidents.over_history import (
+    DAY_MINUTES,
+    IncidentWindow,
+    Minute,
+    extra_wait_us,
+    incidents_from,
+    usual_depth,
+)
+from fairlead.pipeline.incidents.watch import Rules
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 BY_DEFAULT = 7
 """Days searched by default, up to the last one in the tables."""
@@ -50,9 +56,10 @@ class IncidentRow(msgspec.Struct, frozen=True):
 
 
 def incidents(
-    lake: Lake,
+    lake: Warehouse,
     tables: SmallTables,
     clock: Clock,
+    rules: Rules,
     since: datetime | None = None,
     until: datetime | None = None,
     on_rows: OnRows = lambda table, rows: None,
@@ -66,219 +73,240 @@ def incidents(
     """
     params = {"since": since and since.isoformat(), "until": until and until.isoformat()}
     with recorded(lake, clock, "incidents", params) as run:
-        hours = sorted({*tables.parts(SERVICE), *tables.parts(BACKLOG)})
-        if not hours:
-            raise ConfigurationError("silver is empty; run `fairlead pipeline build`")
-        known = micros_of(hours[-1]) // MINUTE_US + 60
-        last = to_datetime(micros_of(hours[-1])) if until is None else until
+        history = _History(tables)
+        last = to_datetime((history.known - 1) * MINUTE) if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         days = _days(first, last)
         if until is not None and not days:
             raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
-        known_from = _known_from(tables, hours)
-        found, queues = _found(tables, days, known_from, known)
-        made = [
-            _incident(tables, each, queues, known_from, known)
-            for each in sorted(found, key=lambda s: (s.start, s))
-        ]
-        rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
-        kept = incidents_of_alerts(tables, days, to_datetime(known * MINUTE_US))
+        found: list[IncidentRow] = []
+        for midnight in map(_midnight, days):
+            windows = sorted(history.incidents(midnight, rules), key=lambda each: each.start)
+            found += [history.row(window) for window in windows]
+            run.rows_in += sum(map(len, history.day(midnight).values()))
+            history.drop_before(midnight)
+        rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in found]
+        kept = incidents_of_alerts(tables, days, to_datetime(history.known * MINUTE))
         tables.replace(
             INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days
         )
         on_rows(INCIDENTS.name, len(rows))
-        run.rows_in, run.rows_out = sum(map(len, queues.values())), len(rows)
-    return made
+        run.rows_out = len(rows)
+    return found
 
 
-def _found(
-    tables: SmallTables, days: list[str], known_from: int, known: int
-) -> tuple[list[IncidentWindow], Queues]:
-    """Return the incidents that began on these days, and the minutes of the queues.
+class _History:
+    """Minutes of all queues, read from the tables a day at a time."""
 
-    Two days before are read too: an incident that began on the day before is not reported as new,
-    and the floods of that day are judged by the day before it. As many days after are read as an
-    incident lasts. So an incident is the same whatever days are asked for.
-    """
-    after = 1
-    while True:
-        last = _midnight(days[-1]) + after * detect.DAY_MINUTES
-        wider = _days(
-            to_datetime((_midnight(days[0]) - 2 * detect.DAY_MINUTES) * MINUTE_US),
-            to_datetime(last * MINUTE_US),
-        )
-        queues = _minutes(tables, wider)
-        found = [
-            each for each in _windows(tables, wider, queues, known_from) if _day(each.start) in days
+    def __init__(self, tables: SmallTables) -> None:
+        """Raise ConfigurationError for empty tables."""
+        self._tables = tables
+        hours = sorted({*tables.parts(SERVICE), *tables.parts(BACKLOG)})
+        if not hours:
+            raise ConfigurationError("silver is empty; run `fairlead pipeline build`")
+        first = [
+            pc.min(tables.load(table, [hours[0]], [instant])[instant]).as_py()
+            for table, instant in ((BACKLOG, "minute"), (SERVICE, "window_start"))
+            if hours[0] in tables.parts(table)
         ]
-        end = last + detect.DAY_MINUTES
-        if end >= known or all(each.end + detect.QUIET_MINUTES < end for each in found):
-            return found, queues
-        after *= 2
+        self.known_from = min(map(_minute, first))
+        """First minute of the tables."""
+        self.known = _minute(datetime.strptime(hours[-1], "%Y-%m-%d/%H").replace(tzinfo=UTC)) + 60
+        """First minute after the tables."""
+        self._days: dict[int, Queues] = {}
 
+    def incidents(self, midnight: int, rules: Rules) -> Iterator[IncidentWindow]:
+        """Yield the incidents that began on a day."""
+        following = midnight + DAY_MINUTES
+        floods = self._flooding(midnight, rules)
+        for queue in sorted(self.day(midnight)):
+            minutes = self._minutes(queue, midnight - DAY_MINUTES, floods.get(queue, set()))
+            yield from incidents_from(queue, minutes, midnight, following, rules.of(queue))
 
-def _windows(
-    tables: SmallTables, days: list[str], queues: Queues, known_from: int
-) -> Iterator[IncidentWindow]:
-    for queue, by_minute in queues.items():
-        yield from detect.stalls(queue, by_minute)
-        yield from detect.bursts(queue, by_minute)
-    judged = [_midnight(day) for day in days[1:]]
-    for queue, arrived in _arrivals(tables, days).items():
-        yield from detect.floods(queue, queues.get(queue, {}), arrived, known_from, judged)
-    yield from detect.of_subjects("starved", _starved(tables, days), 0)
-    yield from detect.of_subjects("node loss", _lost(tables, days), detect.QUIET_MINUTES)
+    def drop_before(self, midnight: int) -> None:
+        """Drop the days that no later day needs."""
+        self._days = {day: queues for day, queues in self._days.items() if day >= midnight}
 
+    def day(self, midnight: int) -> Queues:
+        """Return the minutes of a day by queue, without arrivals by key."""
+        if midnight not in self._days:
+            self._days[midnight] = self._read(_day(midnight))
+        return self._days[midnight]
 
-def _known_from(tables: SmallTables, hours: list[str]) -> int:
-    """Return the first minute of the tables."""
-    first = [
-        pc.min(tables.load(table, [hours[0]], [instant])[instant]).as_py()
-        for table, instant in ((BACKLOG, "minute"), (SERVICE, "window_start"))
-        if hours[0] in tables.parts(table)
-    ]
-    return min(_minute(instant) for instant in first)
+    def _minutes(self, queue: str, begin: int, keys: set[str]) -> Iterator[tuple[int, Minute]]:
+        """Yield the known minutes of a queue from `begin` on, with the arrivals of these keys."""
+        for midnight in range(begin, self.known, DAY_MINUTES):
+            found = self.day(midnight).get(queue, {})
+            arrived = self._arrivals(midnight, queue, keys) if keys else {}
+            for minute in range(
+                max(midnight, self.known_from), min(midnight + DAY_MINUTES, self.known)
+            ):
+                counts = found.get(minute) or Minute()
+                yield minute, msgspec.structs.replace(counts, keys=arrived.get(minute, {}))
 
+    def _read(self, day: str) -> Queues:
+        queues: Queues = {}
 
-def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
-    """Return the minutes of each queue."""
-    queues: Queues = {}
-    waits = ("depth_min", "depth_end", "arrived", "claimed")
-    for part in _hours(tables, BACKLOG, days):
-        rows = tables.load(BACKLOG, [part], ["minute", "queue", *waits])
-        for row in (
-            rows.group_by(["minute", "queue"])
-            .aggregate([(name, "sum") for name in waits])
-            .to_pylist()
-        ):
-            waiting = Minute(*(row[f"{name}_sum"] for name in waits))
-            queues.setdefault(row["queue"], {})[_minute(row["minute"])] = waiting
-    for part in _hours(tables, SERVICE, days):
-        rows = tables.load(SERVICE, [part], ["window_start", "queue", "attempts_done", "failed"])
-        grouped = rows.group_by(["window_start", "queue"]).aggregate(
-            [("attempts_done", "sum"), ("failed", "sum")]
-        )
+        def of(row: dict[str, Any], instant: str) -> Minute:
+            minutes = queues.setdefault(row["queue"], {})
+            return minutes.setdefault(_minute(row[instant]), Minute())
+
+        sums = ("depth_min", "depth_end", "arrived", "claimed")
+        rows = self._load(BACKLOG, day, ["minute", "queue", "oldest_ready_at", *sums])
+        wanted = [(name, "sum") for name in sums] + [("oldest_ready_at", "min")]
+        for row in rows.group_by(["minute", "queue"]).aggregate(wanted).to_pylist():
+            counts, oldest = of(row, "minute"), row["oldest_ready_at_min"]
+            for name in sums:
+                setattr(counts, name, row[f"{name}_sum"])
+            counts.waits_since = oldest and to_micros(oldest)
+        names = ["busy_us", "attempts_done", "failed"]
+        rows = self._load(SERVICE, day, ["window_start", "queue", *names])
+        grouped = rows.group_by(["window_start", "queue"]).aggregate([(n, "sum") for n in names])
         for row in grouped.to_pylist():
-            minutes, minute = queues.setdefault(row["queue"], {}), _minute(row["window_start"])
-            before = minutes.get(minute, Minute())
-            minutes[minute] = before._replace(
-                done=row["attempts_done_sum"], failed=row["failed_sum"]
-            )
-    return queues
-
-
-def _arrivals(tables: SmallTables, days: Collection[str]) -> dict[str, dict[str, dict[int, int]]]:
-    """Return the tasks by queue, key and minute, of the keys that submitted many in a minute."""
-    hours = _hours(tables, BACKLOG, days)
-    columns = ["minute", "queue", "fairness_key", "arrived"]
-    heavy: dict[str, dict[str, dict[int, int]]] = {}
-    for part in hours:
-        rows = tables.load(BACKLOG, [part], columns)
-        many = rows.filter(pc.greater_equal(rows["arrived"], detect.FLOOD_TASKS))
-        for row in many.to_pylist():
-            heavy.setdefault(row["queue"], {}).setdefault(row["fairness_key"], {})
-    if not heavy:
-        return heavy
-    keys = pa.array(sorted({key for found in heavy.values() for key in found}))
-    for part in hours:
-        rows = tables.load(BACKLOG, [part], columns)
-        for row in rows.filter(pc.is_in(rows["fairness_key"], keys)).to_pylist():
-            by_minute = heavy.get(row["queue"], {}).get(row["fairness_key"])
-            if by_minute is not None:
-                minute = _minute(row["minute"])
-                by_minute[minute] = by_minute.get(minute, 0) + row["arrived"]
-    return heavy
-
-
-def _starved(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str, int]]:
-    columns = ["window_start", "window_s", "queue", "fairness_key", "starved"]
-    for part in sorted(set(days) & set(tables.parts(TENANT_SHARE))):
-        rows = tables.load(TENANT_SHARE, [part], columns)
-        for row in rows.filter(
-            pc.and_(rows["starved"], pc.equal(rows["window_s"], 60))
+            counts = of(row, "window_start")
+            counts.done, counts.failed = row["attempts_done_sum"], row["failed_sum"]
+            counts.is_busy = row["busy_us_sum"] > 0
+        for row in self._load(
+            ATTEMPTS, day, ["queue", "node", "finished_at"], lambda rows: _is(rows, "lost")
         ).to_pylist():
-            yield row["queue"], row["fairness_key"], _minute(row["window_start"])
-
-
-def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str, int]]:
-    for part in _hours(tables, ATTEMPTS, days):
-        rows = tables.load(ATTEMPTS, [part], ["outcome", "node", "finished_at"])
-        for row in rows.filter(pc.equal(rows["outcome"], "lost")).to_pylist():
             if row["node"] is not None:
-                yield ALL, row["node"], _minute(row["finished_at"])
+                lost = of(row, "finished_at")
+                lost.lost = {**lost.lost, row["node"]: lost.lost.get(row["node"], 0) + 1}
+        for row in self._load(
+            TENANT_SHARE,
+            day,
+            ["window_start", "queue", "fairness_key"],
+            lambda rows: pc.and_(rows["starved"], pc.equal(rows["window_s"], 60)),
+        ).to_pylist():
+            starved = of(row, "window_start")
+            starved.starved = [*starved.starved, row["fairness_key"]]
+        return queues
 
+    def _flooding(self, midnight: int, rules: Rules) -> dict[str, set[str]]:
+        """Return the keys that submitted many tasks in a minute of the day, by queue."""
+        least = min(rules.of(queue).flood_tasks for queue in ("", *rules.queues))
+        found: dict[str, set[str]] = {}
+        for row in self._load(
+            BACKLOG,
+            _day(midnight),
+            ["queue", "fairness_key"],
+            lambda rows: pc.greater_equal(rows["arrived"], least),
+        ).to_pylist():
+            found.setdefault(row["queue"], set()).add(row["fairness_key"])
+        return found
 
-def _incident(
-    tables: SmallTables, window: IncidentWindow, queues: Queues, known_from: int, known: int
-) -> IncidentRow:
-    by_minute = queues.get(window.queue, {})
-    inside = [
-        by_minute[minute] for minute in range(window.start, window.end) if minute in by_minute
-    ]
-    keys, lost = _hit(tables, window)
-    if window.kind == "error burst":
-        delayed = sum(each.failed for each in inside)
-    elif window.kind == "node loss":
-        delayed = lost
-    else:
-        first = by_minute.get(window.start, Minute())
-        delayed = first.depth_min + sum(each.arrived for each in inside)
-    return IncidentRow(
-        window.incident_id,
-        window.kind,
-        window.queue,
-        window.subject,
-        to_datetime(window.start * MINUTE_US),
-        to_datetime(window.end * MINUTE_US),
-        window.end < known,
-        keys,
-        delayed,
-        detect.extra_wait_us(
-            window, by_minute, detect.usual_depth(by_minute, known_from, window.start)
-        ),
-    )
+    def _arrivals(self, midnight: int, queue: str, keys: set[str]) -> dict[int, dict[str, int]]:
+        by_minute: dict[int, dict[str, int]] = {}
+        for row in self._load(
+            BACKLOG,
+            _day(midnight),
+            ["minute", "fairness_key", "arrived"],
+            lambda rows: pc.and_(
+                pc.equal(rows["queue"], queue),
+                pc.is_in(rows["fairness_key"], pa.array(sorted(keys), pa.string())),
+            ),
+        ).to_pylist():
+            by_minute.setdefault(_minute(row["minute"]), {})[row["fairness_key"]] = row["arrived"]
+        return by_minute
 
+    def _load(
+        self,
+        table: Table,
+        day: str,
+        columns: list[str],
+        where: Callable[[pa.Table], pa.Array] | None = None,
+    ) -> pa.Table:
+        """Return the rows of a day that fulfil a condition."""
+        parts = [part for part in self._tables.parts(table) if part[:10] == day]
+        if where is None:
+            return self._tables.load(table, parts, columns)
+        rows = self._tables.load(table, parts, _COLUMNS.get(table.name, columns))
+        return rows.filter(where(rows)).select(columns)
 
-def _hit(tables: SmallTables, window: IncidentWindow) -> tuple[int, int]:
-    """Return the number of affected keys and of affected rows in the window. Keys are affected by
-    waiting tasks, or by failed or lost runs, depending on the kind of incident; for a node loss,
-    the rows are the lost runs."""
-    first, last = (to_datetime(minute * MINUTE_US) for minute in (window.start, window.end - 1))
-    hours, hour = set(), first.replace(minute=0)
-    while hour <= last:
-        hours.add(f"{hour:%Y-%m-%d/%H}")
-        hour += timedelta(hours=1)
-    table, instant, evidence = {
-        "error burst": (SERVICE, "window_start", "failed"),
-        "node loss": (ATTEMPTS, "finished_at", "node"),
-    }.get(window.kind, (BACKLOG, "minute", "depth_end"))
-    rows = tables.load(
-        table,
-        sorted(hours & set(tables.parts(table))),
-        [instant, "queue", "fairness_key", evidence],
-    )
-    low, high = (
-        pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (window.start, window.end)
-    )
-    inside = pc.and_(pc.greater_equal(rows[instant], low), pc.less(rows[instant], high))
-    if window.kind == "node loss":
-        rows = tables.load(
-            table,
-            sorted(hours & set(tables.parts(table))),
-            [instant, "fairness_key", "node", "outcome"],
+    def row(self, window: IncidentWindow) -> IncidentRow:
+        """Return the row of an incident."""
+        minutes: dict[int, Minute] = {}
+        midnight = _midnight(_day(window.start))
+        for day in range(midnight - DAY_MINUTES, window.end, DAY_MINUTES):
+            minutes |= self.day(day).get(window.queue, {})
+        inside = [minutes[n] for n in range(window.start, window.end) if n in minutes]
+        if window.kind == "error burst":
+            delayed = sum(each.failed for each in inside)
+        elif window.kind == "node loss":
+            delayed = sum(each.lost.get(window.subject, 0) for each in inside)
+        else:
+            first = minutes.get(window.start) or Minute()
+            delayed = first.depth_min + sum(each.arrived for each in inside)
+        return IncidentRow(
+            window.incident_id,
+            window.kind,
+            window.queue,
+            window.subject,
+            to_datetime(window.start * MINUTE),
+            to_datetime(window.end * MINUTE),
+            window.is_over,
+            self._keys_hit(window),
+            delayed,
+            extra_wait_us(window, minutes, usual_depth(minutes, self.known_from, window.start)),
         )
-        is_hit = pc.and_(
-            pc.equal(rows["outcome"], "lost"),
-            pc.fill_null(pc.equal(rows["node"], window.subject), False),
-        )
-    else:
-        is_hit = pc.and_(pc.equal(rows["queue"], window.queue), pc.greater(rows[evidence], 0))
-    hit = rows.filter(pc.and_(inside, is_hit))
-    return pc.count_distinct(hit["fairness_key"]).as_py(), hit.num_rows
+
+    def _keys_hit(self, window: IncidentWindow) -> int:
+        """Return the number of keys with waiting tasks, or with failed or lost runs for kinds about
+        runs, during the incident."""
+        table, instant, is_hit = _EVIDENCE.get(window.kind, _WAITING)
+        low, high = (pa.scalar(to_datetime(at * MINUTE)) for at in (window.start, window.end))
+        keys: set[str] = set()
+        for midnight in range(_midnight(_day(window.start)), window.end, DAY_MINUTES):
+            rows = self._load(
+                table,
+                _day(midnight),
+                ["fairness_key"],
+                lambda rows: pc.and_(
+                    pc.and_(
+                        pc.greater_equal(rows[instant], low),
+                        pc.less(rows[instant], high),
+                    ),
+                    pc.and_(pc.equal(rows["queue"], window.queue), is_hit(rows, window)),
+                ),
+            )
+            keys.update(rows["fairness_key"].to_pylist())
+        return len(keys)
 
 
-def _hours(tables: SmallTables, table: Table, days: Collection[str]) -> list[str]:
-    return [part for part in tables.parts(table) if part.partition("/")[0] in days]
+_Rows = Callable[[pa.Table, IncidentWindow], pa.Array]
+
+_COLUMNS = {
+    BACKLOG.name: ["minute", "queue", "fairness_key", "arrived", "depth_end"],
+    SERVICE.name: ["window_start", "queue", "fairness_key", "failed"],
+    ATTEMPTS.name: ["finished_at", "queue", "fairness_key", "node", "outcome"],
+    TENANT_SHARE.name: ["window_start", "window_s", "queue", "fairness_key", "starved"],
+}
+"""Columns that the conditions on the rows of a table need."""
+
+
+def _is(rows: pa.Table, outcome: str) -> pa.Array:
+    return pc.equal(rows["outcome"], outcome)
+
+
+def _was_lost(rows: pa.Table, window: IncidentWindow) -> pa.Array:
+    ours = pc.fill_null(pc.equal(rows["node"], window.subject), False)
+    return pc.and_(_is(rows, "lost"), ours)
+
+
+_WAITING: tuple[Table, str, _Rows] = (
+    BACKLOG,
+    "minute",
+    lambda rows, window: pc.greater(rows["depth_end"], 0),
+)
+_EVIDENCE: dict[str, tuple[Table, str, _Rows]] = {
+    "error burst": (
+        SERVICE,
+        "window_start",
+        lambda rows, window: pc.greater(rows["failed"], 0),
+    ),
+    "node loss": (ATTEMPTS, "finished_at", _was_lost),
+}
+"""Table, instant and condition of the rows that show an affected key; the default is _WAITING."""
 
 
 def _days(first: datetime, last: datetime) -> list[str]:
@@ -288,7 +316,7 @@ def _days(first: datetime, last: datetime) -> list[str]:
 
 
 def _minute(instant: datetime) -> int:
-    return to_micros(instant) // MINUTE_US
+    return to_micros(instant) // MINUTE
 
 
 def _midnight(day: str) -> int:
@@ -296,7 +324,7 @@ def _midnight(day: str) -> int:
 
 
 def _day(minute: int) -> str:
-    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d}"
+    return f"{to_datetime(minute * MINUTE):%Y-%m-%d}"
 
 
 def as_rows(found: list[IncidentRow]) -> list[tuple[Any, ...]]:

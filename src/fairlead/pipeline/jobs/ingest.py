@@ -7,13 +7,13 @@ from functools import partial
 from fairlead.clock import Clock
 from fairlead.pipeline.export import Exported, Exporter
 from fairlead.pipeline.export_runs import RunExporter
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
 def ingest(
     exporter: Exporter | RunExporter,
-    lake: Lake,
+    lake: Warehouse,
     clock: Clock,
     on_rows: OnRows = lambda table, rows: None,
 ) -> Exported:

@@ -1,7 +1,7 @@
 """`ingest --stream`: writes attempts from Kafka into the lake, each exactly once, by Spark's
 structured streaming.
 
-The checkpoint only records where Spark continues to read; the lake's manifest decides which rows
+The checkpoint only records where Spark continues to read; the lake's cursors decide which rows
 count (see `stream.intake_batch`). A lost checkpoint, a repeated batch, a kill at any moment or a
 second stream therefore loses and duplicates nothing.
 """
@@ -25,7 +25,6 @@ from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.follow_loop import fairlead_error, follow
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import JobRun, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
@@ -33,6 +32,7 @@ from fairlead.pipeline.stream.cursors import cursors_of
 from fairlead.pipeline.stream.intake import PartitionResult, Plan, take_arrow
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ class IngestStream:
     """Stream from one topic into one lake."""
 
     spark: SparkSession
-    lake: Lake
+    lake: Warehouse
     url: str = field(repr=False)
     """URL of the topic: kafka://..."""
     checkpoint: Path
@@ -93,7 +93,7 @@ class IngestStream:
         StoreUnavailable."""
         ends = self._topic.ends()
         while not self.stops.is_set():
-            known = cursors_of(self.lake.table(ATTEMPTS).manifests.newest(), self._topic.name)
+            known = cursors_of(self.lake.table(ATTEMPTS).state(), self._topic.name)
             if all(n in known and known[n].next >= end for n, end in ends.items() if end):
                 break
             # Spark before 4.2 takes all available rows in one batch.
@@ -145,8 +145,8 @@ class IngestStream:
 
         def run(plan: Plan) -> list[PartitionResult]:
             # Use one action only, because each action reads the batch again.
-            rows = messages.mapInArrow(partial(take_arrow, plan), "outcome string").collect()
-            return [msgspec.json.decode(row.outcome, type=PartitionResult) for row in rows]
+            rows = messages.mapInArrow(partial(take_arrow, plan), "outcome binary").collect()
+            return [msgspec.msgpack.decode(row.outcome, type=PartitionResult) for row in rows]
 
         try:
             counted = self._intake.take(run)

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
+from fairlead.pipeline.business_days import begin_date, days_of, hours_within, with_neighbours
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
@@ -34,7 +36,6 @@ from fairlead.pipeline.gold.latency import latency, latency_hist
 from fairlead.pipeline.gold.measures import has_failed
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
-from fairlead.pipeline.lake import parts as p
 from fairlead.pipeline.quality import quarantined, sound
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
@@ -43,7 +44,8 @@ from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting
-from fairlead.pipeline.tables import Tables
+from fairlead.pipeline.spark_rows import overlapping, within
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 SLO_DAYS_BACK = 3
 """Days of counts that the longest burn rate covers."""
@@ -59,7 +61,7 @@ class Build:
     def __init__(
         self,
         spark: SparkSession,
-        tables: Tables,
+        tables: WarehouseTables,
         plan: BuildPlan,
         settings: PipelineSettings,
         on_rows: OnRows,
@@ -86,22 +88,13 @@ class Build:
         self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, ended)), ended)
 
         hours = self._hours(self.touched.tasks)
-        attempts, events = self._sound(("submitted_at",), hours), self._submitted(hours)
-        self._replace(
-            TASKS,
-            tasks(
-                _within(attempts, "submitted_at", hours),
-                _within(events, "at", hours),
-                self._slices,
-            ),
-            hours,
-        )
+        attempts = self._sound().where(within("submitted_at", hours))
+        self._replace(TASKS, tasks(attempts, self._submitted(hours), self._slices), hours)
         self._replace(OPEN_TASKS, waiting(self._tables.read(TASKS, hours)), hours)
 
         hours = self._hours(self.touched.service)
-        attempts = self._sound(("started_at",), hours)
-        served = service(attempts, self._slices)
-        self._replace(SERVICE, _within(served, "window_start", hours), hours)
+        served = service(self.runs(hours), self._slices).where(within("window_start", hours))
+        self._replace(SERVICE, served, hours)
         self._backlog()
 
     def _backlog(self) -> None:
@@ -110,8 +103,11 @@ class Build:
         if not hours:
             return
         runs = list(p.runs_of(hours))
+        waited = overlapping(
+            ["ready_at", "finished_at"], "finished_at", self._hours(self.touched.backlog)
+        )
         rows = backlog(
-            self._sound(("ready_at",), self._hours(self.touched.backlog)),
+            self._sound().where(waited),
             open_tasks,
             runs[0][0],
             runs[-1][1],
@@ -125,22 +121,15 @@ class Build:
     def _slices(self) -> int:
         """Number of Spark's tasks for an hour, so that the largest hour has work for several
         cores."""
-        most = max((part.rows for part in self._plan.attempts.parts.values()), default=0)
-        return max(1, -(-most // ROWS_OF_A_SLICE))
+        return max(1, -(-self._plan.largest // ROWS_OF_A_SLICE))
 
-    def parts_for(
-        self, first_instants: Collection[str], hours: Collection[str] | None
-    ) -> Collection[str] | None:
-        """Return the partitions of bronze.attempts that can hold rows of these hours; None for all.
+    def runs(self, hours: Collection[str] | None) -> DataFrame:
+        """Return the sound attempts that ran in these hours; None for all."""
+        ran = overlapping(["started_at", "finished_at"], "finished_at", hours)
+        return self._sound().where(ran)
 
-        first_instants: columns with the instant at which a row may begin.
-        """
-        return (
-            None if hours is None else p.holding(self._plan.attempts.parts, first_instants, hours)
-        )
-
-    def _sound(self, first_instants: Collection[str], hours: Collection[str] | None) -> DataFrame:
-        return self._tables.read(ATTEMPTS, self.parts_for(first_instants, hours)).transform(sound)
+    def _sound(self) -> DataFrame:
+        return self._tables.read(ATTEMPTS).transform(sound)
 
     def _submitted(self, hours: Collection[str] | None) -> DataFrame:
         return self._tables.read(EVENTS, hours).where(F.col("kind") == "submitted")
@@ -150,14 +139,12 @@ class Build:
         task became ready."""
         if not self._plan.full:
             return self.touched.backlog
-        spans = [part.span for part in self._plan.attempts.parts.values()]
-        instants = [
-            span[name][0] for span in spans for name in ("ready_at", "finished_at") if name in span
-        ]
-        first_open = open_tasks.agg(F.min("ready_at").alias("first")).first()
-        if first_open is not None and first_open["first"] is not None:
-            instants.append(round(first_open["first"].replace(tzinfo=UTC).timestamp() * 1_000_000))
-        return hours_between(min(instants), self._plan.until) if instants else []
+        instants = [self._plan.first("ready_at", "finished_at")]
+        first_open = open_tasks.agg(F.min(F.unix_micros("ready_at")).alias("first")).first()
+        if first_open is not None:
+            instants.append(first_open["first"])
+        known = [at for at in instants if at is not None]
+        return p.hours_between(min(known), self._plan.until) if known else []
 
     # gold -----------------------------------------------------------------------------------------
 
@@ -184,7 +171,7 @@ class Build:
         self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
 
         self._slo(ended)
-        self._cost(self._dates(self.touched.service))
+        self._cost(self._hours(self.touched.service))
 
     def _slo(self, dates: list[str] | None) -> None:
         if not self._settings.slo:
@@ -198,17 +185,25 @@ class Build:
             (p.start_of(d) - timedelta(days=SLO_DAYS_BACK)).strftime("%Y-%m-%d") for d in later
         }
         burnt = slo(self._days(SLO_COUNTS, sorted(needed)), self._objectives())
-        self._replace(SLO, _within(burnt, "window_start", later), later)
+        self._replace(SLO, burnt.where(within("window_start", later)), later)
 
-    def _cost(self, dates: list[str] | None) -> None:
-        days = p.dates_of(self._tables.parts(SERVICE)) if dates is None else dates
+    def _cost(self, hours: Collection[str] | None) -> None:
+        """Compute the business days of these hours; None for all."""
+        zone = self._settings.zone
+        days = known = days_of(self._tables.parts(SERVICE), zone)
+        if hours is not None:
+            days = days_of(hours, zone)
+            days |= known.intersection(with_neighbours(days, zone))
         bills = self._spark.createDataFrame(
             self._settings.bills_for(days),
             "day date, queue string, worker_us bigint, amount decimal(18,6)",
         )
-        self._replace(
-            COST, cost(self._days(SERVICE, dates), bills, self._settings.cost.method), dates
+        of_days = None if hours is None else hours_within(days, zone)
+        parts = None if hours is None else sorted({begin_date(day, zone) for day in days})
+        costs = cost(
+            self._tables.read(SERVICE, of_days), bills, self._settings.cost.method, zone.key
         )
+        self._replace(COST, costs.where(within("day", parts)), parts)
 
     def _none(self, table: Table) -> DataFrame:
         return self._spark.createDataFrame([], table.spark())
@@ -248,7 +243,7 @@ class Touched(NamedTuple):
     backlog: set[str]
 
 
-def touched(tables: Tables, plan: BuildPlan) -> Touched:
+def touched(tables: WarehouseTables, plan: BuildPlan) -> Touched:
     """Return the hours that depend on the changed partitions: the hours of their submits, runs and
     waits, and every hour since the last build, because tasks may still wait."""
     attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)
@@ -272,10 +267,12 @@ def touched(tables: Tables, plan: BuildPlan) -> Touched:
     for row in found:
         hours[row["what"]].add(row["hour"])
     for each in hours.values():
-        each.update(plan.before.again)
-    if plan.before.until:
-        hours["backlog"].update(hours_between(plan.before.until, plan.until))
-    return Touched(hours["tasks"], hours["service"], hours["backlog"])
+        each.update(plan.again)
+    if plan.since:
+        hours["backlog"].update(p.hours_between(plan.since, plan.until))
+    # Bronze has no rows of the days before the first one, so their tables stay as they are.
+    kept = {what: {hour for hour in each if hour >= plan.first_day} for what, each in hours.items()}
+    return Touched(kept["tasks"], kept["service"], kept["backlog"])
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:
@@ -290,13 +287,6 @@ def median_pickups(latency: DataFrame) -> DataFrame:
         .groupBy(F.unix_seconds("window_start").alias("day"), "queue")
         .agg(F.expr("cast(percentile_approx(p50, 0.5) as bigint)").alias("pickup_p50_us"))
     )
-
-
-def hours_between(first: int, last: int) -> list[str]:
-    """Return the names of the hours from the first instant to the last, both in microseconds since
-    the epoch."""
-    hours = range(first // p.HOUR_US, last // p.HOUR_US + 1)
-    return [p.hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]
 
 
 def _hours_of(rows: DataFrame, *spans: tuple[str, Column, Column]) -> DataFrame:
@@ -321,11 +311,3 @@ def _hours_of(rows: DataFrame, *spans: tuple[str, Column, Column]) -> DataFrame:
         )
         .select("what", F.date_format("at", "yyyy-MM-dd/HH").alias("hour"))
     )
-
-
-def _within(rows: DataFrame, instant: str, parts: Collection[str] | None) -> DataFrame:
-    """Return only the rows whose instant is in these partitions."""
-    if parts is None:
-        return rows
-    pattern = "yyyy-MM-dd/HH" if any("/" in part for part in parts) else "yyyy-MM-dd"
-    return rows.where(F.date_format(instant, pattern).isin(*parts))

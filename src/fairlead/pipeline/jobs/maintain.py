@@ -6,28 +6,43 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import msgspec
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
-from fairlead.pipeline.jobs.compact import compact, what_to_compact
-from fairlead.pipeline.jobs.gc import gc
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.reconcile import reconcile
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows
+from fairlead.pipeline.ledger import LEDGER
+from fairlead.pipeline.parts import HOUR_US
+from fairlead.pipeline.retention import drop_before, first_day
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, JobRun, OnRows, recorded
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import BUILDS
+from fairlead.pipeline.warehouse.compaction import compact, to_compact
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import HistoryStore
 
 if TYPE_CHECKING:
     from fairlead.pipeline.jobs.build import JobContext
 
-StepName = Literal["compact", "expire", "reconcile", "check"]
+StepName = Literal["compact", "expire", "reconcile", "retain", "check"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
 """All steps, in their order."""
+
+SMALL_FILES = (ATTEMPTS, EVENTS, RUNS, BUILDS, LEDGER)
+"""Tables that grow by a small file in each commit."""
+
+BY_AGE = (RUNS, BUILDS, CAPACITY, INCIDENTS)
+"""Tables whose old rows may be removed, because no other table and no check depends on them."""
 
 State = Literal["done", "nothing to do", "failed", "skipped", "planned"]
 
@@ -61,87 +76,154 @@ class Sources(NamedTuple):
     """Parts of a maintenance that a step opens when its turn comes. An opener may raise
     FairleadError, which fails the step."""
 
-    lake: Lake
+    lake: Warehouse
     clock: Clock
     history: Callable[[], HistoryStore]
     """Returns the history of the store."""
     job: Callable[[], AbstractContextManager[JobContext]]
-    """Opens a Spark session, at most once for all steps."""
-    has_catalog: bool = False
+    """Opens a Spark session."""
 
 
 def maintain(
     sources: Sources,
     keep: timedelta | None = None,
+    keep_days: int | None = None,
     skip: Collection[StepName] = (),
     dry_run: bool = False,
     on_rows: Callable[[StepName, str, int], None] = lambda step, table, rows: None,
 ) -> Maintained:
-    """Compact bronze, remove files that nobody needs, compare the lake with the store, and check
-    all tables.
+    """Compact small files, remove snapshots and files that nobody needs, compare the lake with the
+    store, and check all tables.
 
-    keep: age at which rows of gc.BY_AGE are removed; None keeps all. skip: steps to leave out.
+    keep: age at which rows of BY_AGE are removed; None keeps all. keep_days: number of whole days
+    of bronze to keep, None for all; older ones leave their daily summary in ops.forgotten. skip:
+    steps to leave out.
     dry_run: only report what would be done; nothing is compared, checked or changed.
     """
+    work: dict[StepName, Callable[[OnRows], Step]] = {
+        "compact": partial(_compact, sources),
+        "expire": partial(_expire, sources, keep),
+        "reconcile": partial(_reconcile, sources),
+        "retain": partial(_retain, sources, keep_days, dry_run=False),
+        "check": partial(_check, sources),
+    }
     steps = []
-    with ExitStack() as opened:
-        work = _work(sources, keep, opened)
-        for name in STEPS:
-            if name in skip:
-                steps.append(Step(name, "skipped"))
-            elif dry_run:
-                steps.append(_tried(name, partial(_planned, sources, keep, name)))
-            else:
-                steps.append(_tried(name, partial(work[name], partial(on_rows, name))))
+    for name in STEPS:
+        if name in skip or (name == "retain" and keep_days is None):
+            steps.append(Step(name, "skipped"))
+        elif dry_run:
+            steps.append(_tried(name, partial(_planned, sources, keep, keep_days, name)))
+        elif name == "retain" and any(s.name == "reconcile" and s.state == "failed" for s in steps):
+            steps.append(Step(name, "skipped", "the lake differs from the store"))
+        else:
+            steps.append(_tried(name, partial(work[name], partial(on_rows, name))))
     return Maintained(steps)
 
 
-def _work(
-    sources: Sources, keep: timedelta | None, opened: ExitStack
-) -> dict[StepName, Callable[[OnRows], Step]]:
-    """Return the steps. The first one that needs Spark opens the session into `opened`, and later
-    ones use it."""
-    lake, clock = sources.lake, sources.clock
-    jobs: list[JobContext] = []
+def _compact(sources: Sources, on_rows: OnRows) -> Step:
+    with recorded(sources.lake, sources.clock, "compact", {}) as run:
+        for table in SMALL_FILES:
+            done = compact(
+                sources.lake.table(table), sources.clock.now(), partial(on_rows, table.name)
+            )
+            run.rows_in += done.rows
+            run.rows_out += done.rows
+            run.tables[table.name] = done.rows
+            if done.skipped:
+                run.notes.append(
+                    f"{table.name}: new rows arrived during the compaction of these partitions, so"
+                    f" the next one compacts them: {', '.join(done.skipped)}"
+                )
+    return _ran("compact", run)
 
-    def job() -> JobContext:
-        if not jobs:
-            jobs.append(opened.enter_context(sources.job()))
-        return jobs[0]
 
-    def expire(on_rows: OnRows) -> Step:
-        catalog = None
-        if sources.has_catalog:
-            reached = job()
-            assert reached.catalog is not None
-            catalog = reached.spark, reached.catalog
-        done = gc(lake, clock, keep, True, catalog, on_rows, wait=True)
-        notes = [f"{who} has a lease: replaced files stay" for who in done.leases]
-        return _expired(done.files, done.bytes, done.parts, done.catalog, "done", notes)
+def _expire(sources: Sources, keep: timedelta | None, on_rows: OnRows) -> Step:
+    """Remove old rows, the branches of dead builds, old snapshots, and files without a snapshot."""
+    lake, now = sources.lake, sources.clock.now()
+    files = snapshots = 0
+    notes = []
+    with recorded(lake, sources.clock, "expire", {"keep_days": keep and keep.days}) as run:
+        for table, days in _aged(lake, now, keep).items():
+            _remove(lake, table, days)
+            notes.append(f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, removed")
+        for table in (*TABLES, BUILDS, LEDGER):
+            here = lake.table(table)
+            here.drop_branches(now - DAY_US)
+            snapshots += here.expire(now - HOUR_US, now - DAY_US)
+            removed = here.sweep(now - DAY_US)
+            files += removed
+            on_rows(table.name, removed)
+        run.rows_out = files
+    return Step("expire", "done", f"{snapshots:,} snapshots, {files:,} files removed", notes=notes)
 
-    def checked(on_rows: OnRows) -> Step:
-        from fairlead.pipeline.jobs.check import check
 
-        return _ran("check", check(job(), on_rows))
-
-    return {
-        "compact": lambda on_rows: _ran("compact", compact(lake, clock, on_rows=on_rows)),
-        "expire": expire,
-        "reconcile": lambda on_rows: _ran(
-            "reconcile", reconcile(sources.history(), lake, clock, on_rows)
-        ),
-        "check": checked,
+def _aged(lake: Warehouse, now: int, keep: timedelta | None) -> dict[Table, list[str]]:
+    """Return the days that are older than `keep`, by table of BY_AGE."""
+    if keep is None:
+        return {}
+    oldest = f"{to_datetime(now) - keep:%Y-%m-%d}"
+    found = {
+        table: sorted({file.part for file in lake.table(table).files() if file.part < oldest})
+        for table in BY_AGE
     }
+    return {table: days for table, days in found.items() if days}
 
 
-def _planned(sources: Sources, keep: timedelta | None, name: StepName) -> Step:
+def _remove(lake: Warehouse, table: Table, days: list[str]) -> None:
+    here = lake.table(table)
+    while not here.replace(days, [], here.state()):
+        pass
+
+
+def _reconcile(sources: Sources, on_rows: OnRows) -> Step:
+    return _ran("reconcile", reconcile(sources.history(), sources.lake, sources.clock, on_rows))
+
+
+def _retain(sources: Sources, keep_days: int | None, on_rows: OnRows, *, dry_run: bool) -> Step:
+    """Remove the rows of bronze before the last `keep_days` days that were compared with the
+    store."""
+    assert keep_days is not None
+    history = sources.history()
+    reader = history.database.read_now(history.reader(sources.lake.reader))
+    compared = 0 if reader is None else reader.checked_at or 0
+    done = drop_before(
+        sources.lake, first_day(sources.clock.now(), keep_days), compared, dry_run=dry_run
+    )
+    for table, rows in done.rows.items():
+        on_rows(table, rows)
+    state: State = "planned" if dry_run else "done" if done.rows else "nothing to do"
+    verb = "would be removed" if dry_run else "removed"
+    return Step(
+        "retain", state, f"{sum(done.rows.values()):,} rows of {len(done.days):,} days {verb}"
+    )
+
+
+def _check(sources: Sources, on_rows: OnRows) -> Step:
+    from fairlead.pipeline.jobs.check import check
+
+    with sources.job() as job:
+        return _ran("check", check(job, on_rows))
+
+
+def _planned(
+    sources: Sources, keep: timedelta | None, keep_days: int | None, name: StepName
+) -> Step:
     """Return what a step would do, as far as the lake alone shows it."""
+    lake, now = sources.lake, sources.clock.now()
     if name == "compact":
-        hours = sum(map(len, what_to_compact(sources.lake, sources.clock, False).values()))
-        return Step(name, "planned", f"{hours:,} hours would be compacted")
+        parts = sum(
+            len(to_compact(lake.table(table).files(), now, table.by == "hour"))
+            for table in SMALL_FILES
+        )
+        return Step(name, "planned", f"{parts:,} partitions would be compacted")
     if name == "expire":
-        found = gc(sources.lake, sources.clock, keep)
-        return _expired(found.files, found.bytes, found.parts, {}, "planned", [])
+        days = [
+            f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, would be removed"
+            for table, days in _aged(lake, now, keep).items()
+        ]
+        return Step(name, "planned", "old snapshots and files would be removed", notes=days)
+    if name == "retain":
+        return _retain(sources, keep_days, lambda table, rows: None, dry_run=True)
     if name == "reconcile":
         sources.history()
         return Step(name, "planned", "the lake would be compared with the store")
@@ -165,18 +247,3 @@ def _ran(name: StepName, run: JobRun) -> Step:
     state: State = "nothing to do" if run.state == NOTHING_TO_DO else "done"
     held = f", {len(run.checks):,} checks hold" if run.checks else ""
     return Step(name, state, f"{run.rows_in:,} rows{held}", notes=run.notes)
-
-
-def _expired(
-    files: Collection[Any],
-    size: int,
-    parts: dict[str, list[str]],
-    catalog: dict[str, int],
-    state: State,
-    notes: list[str],
-) -> Step:
-    verb = "would be removed" if state == "planned" else "removed"
-    for table, days in parts.items():
-        notes.append(f"{table}: {len(days):,} days, {days[0]} to {days[-1]}, {verb}")
-    notes += [f"{table} in the catalog: {n:,} files removed" for table, n in catalog.items() if n]
-    return Step("expire", state, f"{len(files):,} files, {size:,} bytes {verb}", notes=notes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fairlead.clock import Clock
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile as compare
 from fairlead.pipeline.runs import Check, JobRun, OnRows, recorded
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import HistoryStore
 
 
 def reconcile(
-    history: HistoryStore, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
+    history: HistoryStore, lake: Warehouse, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> JobRun:
     """Compare everything exported since the last comparison. Raise CheckFailed with the
     differences, in which case nothing may be cleaned."""

@@ -13,11 +13,12 @@ from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.runner import InProcess, Runner
 from fairlead.lab.policies.study import Study, StudyPlan, study
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
-from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.parts import part_of
 from fairlead.pipeline.replay.tables import replay_rows, wait_rows
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ class Replayed(NamedTuple):
 def replay(
     arrivals: Arrivals,
     plan: StudyPlan,
-    lake: Lake,
+    lake: Warehouse,
     clock: Clock,
     spark: SparkSession | None = None,
     on_rows: OnRows = lambda what, count: None,
@@ -43,7 +44,7 @@ def replay(
     study replaces its rows.
 
     Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake if another job
-    sweeps its files while they are written.
+    changes the same rows.
     """
     replay_id = identity(arrivals, plan)
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
@@ -56,10 +57,10 @@ def replay(
             run.spark_version = spark.version
         run.tables = {
             REPLAYS.name: _save(
-                lake, clock, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)
+                lake, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)
             ),
             REPLAY_WAITS.name: _save(
-                lake, clock, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
+                lake, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
             ),
         }
         run.rows_out = sum(run.tables.values())
@@ -90,17 +91,15 @@ def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, on_rows:
         return study(arrivals, plan, made, on_rows)
 
 
-def _save(
-    lake: Lake, clock: Clock, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]
-) -> int:
+def _save(lake: Warehouse, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]) -> int:
+    """Replace the rows of this study; return their number."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    here = lake.table(table)
-    written = here.write(
-        pa.Table.from_pylist(list(rows), schema=table.arrow()), "0", f"{replay_id}.parquet"
-    )
-    if here.append(written, {}, clock.now()) is None:
-        raise BrokenLake(
-            f"{here.folder}: files were swept before the manifest listed them; run the job again"
-        )
-    return sum(file.rows for file in written)
+    made = pa.Table.from_pylist(list(rows), schema=table.arrow())
+    tables = SmallTables(lake)
+    parts = sorted({part_of(table, at) for at in made[table.instant].to_pylist()})
+    before = tables.load(table, parts, table.column_names)
+    others = before.filter(pc.not_equal(before["replay_id"], replay_id))
+    tables.replace(table, pa.concat_tables([others.cast(made.schema), made]), parts)
+    return int(made.num_rows)

@@ -8,8 +8,10 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, HistoryStore, Position
 
 
@@ -56,18 +58,11 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     readers: list[ReaderStatus]
 
 
-def read_status(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
+def read_status(lake: Warehouse, history: HistoryStore | None) -> PipelineStatus:
     """Return the status of the lake, and of the readers of the history if given. Raise BrokenLake,
     StoreUnavailable."""
-    tables = []
-    for table in TABLES:
-        manifest = lake.table(table).manifests.newest()
-        newest = max(manifest.parts, default="")
-        tables.append(
-            TableStatus(
-                table.name, manifest.rows, len(manifest.parts), newest, manifest.written_at or None
-            )
-        )
+    build, _ = Builds(lake).newest()
+    tables = [_table_status(lake, table, build.snapshots.get(table.name)) for table in TABLES]
     runs = [
         RunStatus(
             job,
@@ -80,6 +75,22 @@ def read_status(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
         for job, row in sorted(last_runs(lake).items())
     ]
     return PipelineStatus(tables, runs, [] if history is None else readers(history))
+
+
+def _table_status(lake: Warehouse, table: Table, snapshot: int | None) -> TableStatus:
+    """Return the status of a table at a snapshot, by default the present one."""
+    here = lake.table(table)
+    state = here.state()
+    seen = state.snapshot if snapshot is None else snapshot
+    made = None if state.stored is None or seen is None else state.stored.snapshot_by_id(seen)
+    if made is None:
+        return TableStatus(table.name, 0, 0, "", None)
+    files = here.files(snapshot=made.snapshot_id)
+    parts = {file.part for file in files}
+    rows = sum(file.rows for file in files)
+    return TableStatus(
+        table.name, rows, len(parts), max(parts, default=""), made.timestamp_ms * 1000
+    )
 
 
 def readers(history: HistoryStore) -> list[ReaderStatus]:

@@ -27,11 +27,12 @@ from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_lim
 from fairlead.errors import NotSupported
 from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
-from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, last_runs, recorded
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
-from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
+from fairlead.pipeline.tuning.gold import Gold, KeyUse
 from fairlead.pipeline.tuning.incidents import Incidents
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
     KEPT_VERSIONS,
@@ -105,16 +106,14 @@ class _TuneState(msgspec.Struct):
 
 def tune(
     app: App,
-    lake: Lake,
+    lake: Warehouse,
     options: TuneOptions,
-    load: Load | None = None,
     on_rows: OnRows = lambda table, rows: None,
 ) -> list[QueueTuned]:
     """Tune the queues and return the result for each.
 
-    load: reader of tables; None for the lake's own Parquet files. Raise BrokenLake; NotSupported if
-    tasks are not in a SQL database or the lake's keys are hashed; NotAllowed if another `tune`
-    publishes at the same time.
+    Raise BrokenLake; NotSupported if tasks are not in a SQL database or the lake's keys are hashed;
+    NotAllowed if another `tune` publishes at the same time.
     """
     if is_hashed(lake):
         raise NotSupported(
@@ -123,11 +122,9 @@ def tune(
         )
     params = {"objective": options.objective, "queues": options.queues}
     if not options.apply:
-        return _Tuning(
-            app, lake, options, load or from_lake(lake), JobRun("tune", params), on_rows
-        ).all()
+        return _Tuning(app, lake, options, JobRun("tune", params), on_rows).all()
     with recorded(lake, app.clock, "tune", params) as run:
-        return _Tuning(app, lake, options, load or from_lake(lake), run, on_rows).all()
+        return _Tuning(app, lake, options, run, on_rows).all()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +156,13 @@ class _Facts:
 
 class _Tuning:
     def __init__(
-        self, app: App, lake: Lake, options: TuneOptions, load: Load, run: JobRun, on_rows: OnRows
+        self, app: App, lake: Warehouse, options: TuneOptions, run: JobRun, on_rows: OnRows
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
         self._management = PolicyManagement(app.operate_context)
-        self._gold = Gold(load, to_datetime(app.clock.now()))
+        self._gold = Gold(SmallTables(lake).load, to_datetime(app.clock.now()))
         self._incidents = Incidents(app, self._gold)
         self._facts = _Facts(
             now=app.clock.now(),
@@ -462,7 +459,7 @@ class _Tuning:
         )
 
 
-def _failed(lake: Lake) -> str | None:
+def _failed(lake: Warehouse) -> str | None:
     """Return the failure of the last run of a job that checks the tables; None if all passed."""
     runs = last_runs(lake)
     for job in _JOBS_THAT_CHECK:

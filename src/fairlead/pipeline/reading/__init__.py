@@ -1,1 +1,1 @@
-"""Reading of the lake without Spark: DuckDB over the files that the newest manifests list."""
+"""Reading of the lake without Spark: DuckDB over the files of the snapshots that readers see."""

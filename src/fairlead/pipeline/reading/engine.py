@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.errors import ConfigurationError
@@ -16,6 +15,10 @@ from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     import duckdb
+
+    from fairlead.pipeline.reading.object_files import ObjectFiles
+    from fairlead.pipeline.reading.snapshots import TableAt
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 MEMORY = "1GB"
 """Memory of a connection unless given; a query that needs more is refused."""
@@ -35,6 +38,7 @@ _TYPES = {
 """Types of DuckDB by the type of a column."""
 
 _WILD = re.compile(r"[*?\[]")
+_LOCAL = re.compile(r"^file:/*")
 
 _CURE = "try again, and if that does not help, run `fairlead pipeline check`"
 
@@ -71,13 +75,36 @@ def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyCo
     return connection
 
 
+def reach(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> ObjectFiles | None:
+    """Let the connection open files of an object store, those that the returned object is given;
+    return None for a lake in a folder."""
+    if warehouse.location.folder is not None:
+        return None
+    # The extension httpfs of DuckDB has settings and secrets of its own, and is not in its wheel.
+    from fairlead.pipeline.reading.object_files import ObjectFiles
+
+    files = ObjectFiles()
+    connection.register_filesystem(files)
+    return files
+
+
+def file_names(at: TableAt) -> list[str]:
+    """Return the files of a table as DuckDB names them: paths in a folder, URLs elsewhere."""
+    return [file_name(file.path) for file in at.files]
+
+
+def file_name(url: str) -> str:
+    """Return the file of a URL as DuckDB names it."""
+    return _LOCAL.sub("/", url)
+
+
 def close_outside(
-    connection: duckdb.DuckDBPyConnection, files: Iterable[str] = (), folder: Path | None = None
+    connection: duckdb.DuckDBPyConnection, files: Iterable[str] = (), folder: str | None = None
 ) -> None:
     """Leave the connection these files and the files in this folder, and no other file, server or
     setting."""
     # DuckDB compares both the pattern of a file and the file that the pattern finds.
-    paths = [] if folder is None else [str(folder)]
+    paths = [] if folder is None else [folder]
     for setting, allowed in (("allowed_paths", list(files)), ("allowed_directories", paths)):
         texts = dict.fromkeys([*allowed, *patterns(allowed)])
         connection.execute(f"SET {setting} = [{', '.join(map(quoted, texts))}]")
@@ -154,7 +181,9 @@ def as_errors_of_a_person(memory: str) -> Iterator[None]:
         except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.SerializationException):
             raise
         except duckdb.Error as error:
-            if not isinstance(error, duckdb.PermissionException) and ".parquet" in str(error):
+            # DuckDB takes a missing file for a folder, which it may not list.
+            named = ".parquet/**" if isinstance(error, duckdb.PermissionException) else ".parquet"
+            if named in str(error):
                 raise
             cause = str(error).partition("\n\nLINE ")[0]  # the line repeats the text
             raise ConfigurationError(

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
     close_outside,
     empty,
+    file_name,
+    file_names,
     patterns,
     quoted,
+    reach,
     reader_of,
     start,
 )
+from fairlead.pipeline.reading.snapshots import Seen
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-Files = Mapping[str, Sequence[str]]
-"""Files of a table, by partition."""
 
 PartsOf = Callable[[Table], Collection[str] | None]
 """Returns the partitions of a table to read; None for all."""
@@ -41,25 +42,25 @@ def _all_parts(table: Table) -> None:
 
 
 class Frames:
-    """Reads frames from files of the tables. Close it after use."""
+    """Reads frames from tables at the snapshots that were seen. Close it after use."""
 
     def __init__(
         self,
-        files: Mapping[Table, Files],
+        warehouse: Warehouse,
+        seen: Seen,
         memory: str = MEMORY,
-        spill: str = "",
         threads: int | None = None,
     ) -> None:
-        """spill: folder for what does not fit into memory; without one, a query that needs more is
-        refused. Raise ConfigurationError when DuckDB is missing."""
-        self._files = files
+        """Raise ConfigurationError when DuckDB is missing."""
+        self.seen = seen
         self._memory = memory
         self._connection = start(memory, threads)
-        self._connection.execute(f"SET temp_directory = {quoted(spill)}")
-        close_outside(
-            self._connection,
-            [file for parts in files.values() for listed in parts.values() for file in listed],
-        )
+        store = reach(self._connection, warehouse)
+        if store is not None:
+            for table, at in seen.tables.items():
+                store.replace(table.name, at)
+        names = [name for at in seen.tables.values() for name in file_names(at)]
+        close_outside(self._connection, names)
 
     def __enter__(self) -> Frames:
         return self
@@ -69,13 +70,17 @@ class Frames:
 
     def parts(self, table: Table) -> list[str]:
         """Return the partitions with rows."""
-        return sorted(self._files.get(table, {}))
+        at = self.seen.tables.get(table)
+        return [] if at is None else sorted({file.part for file in at.files if file.rows})
 
     def rows(self, table: Table, parts: Collection[str] | None = None) -> str:
         """Return the rows of these partitions, all by default, as a table of SQL."""
-        listed = self._files.get(table, {})
-        wanted = listed if parts is None else {part: listed.get(part, ()) for part in parts}
-        files = [file for _, found in sorted(wanted.items()) for file in found]
+        at = self.seen.tables.get(table)
+        files = [
+            file_name(file.path)
+            for file in (() if at is None else at.files)
+            if parts is None or file.part in parts
+        ]
         if not files:
             return f"({empty(table)})"
         return reader_of(table, f"[{', '.join(map(quoted, patterns(files)))}]")
@@ -119,18 +124,6 @@ class Frames:
                 f"{len(found)} rows, at most {at_most} expected: {found.column_names}"
             )
         return found.to_pandas()
-
-
-def files_of(lake: Lake, tables: Iterable[Table] = TABLES) -> dict[Table, Files]:
-    """Return the files that the newest manifests list. Raise BrokenLake for a damaged manifest."""
-    found: dict[Table, Files] = {}
-    for table in tables:
-        here = lake.table(table)
-        found[table] = {
-            name: [str(here.folder / file) for file in part.files]
-            for name, part in here.manifests.newest().parts.items()
-        }
-    return found
 
 
 def _narrow(rows: pa.Table) -> pa.Table:

@@ -22,7 +22,6 @@ from fairlead.model.lake_history import (
     Tenant,
     Waits,
 )
-from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -31,19 +30,19 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.hashing import is_hashed_at
-from fairlead.pipeline.lake.lake import existing
-from fairlead.pipeline.lake.manifest import Manifest, Manifests
-from fairlead.pipeline.lake.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
     close_outside,
+    file_name,
     patterns,
+    reach,
     reader_of,
     start,
 )
-from fairlead.pipeline.reading.views import maker_of
+from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt, maker_of
+from fairlead.pipeline.reading.views import existing
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS, step_for
 from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure
@@ -82,30 +81,40 @@ class _Steps(NamedTuple):
 
 
 class History(LakeHistory):
-    """The history of a lake's folder. Memory is bounded; a period of many partitions is read by at
-    most `threads` threads."""
+    """The history of a lake. Memory is bounded; a period of many partitions is read by at most
+    `threads` threads."""
 
-    def __init__(self, lake: str | Path, *, memory: str = MEMORY, threads: int = 2) -> None:
-        """Raise ConfigurationError if there is no lake in this folder or DuckDB is missing."""
-        self.root = existing(lake)
+    def __init__(
+        self,
+        lake: str | Path,
+        catalog: str | None = None,
+        *,
+        memory: str = MEMORY,
+        threads: int = 2,
+    ) -> None:
+        """lake, catalog: as for `connect`. Raise ConfigurationError if there is no lake or a
+        library is missing, StoreUnavailable."""
+        self._warehouse = existing(lake, catalog)
         self._memory = memory
         self._connection = start(memory, threads)
-        close_outside(self._connection, folder=self.root)
+        self._store = reach(self._connection, self._warehouse)
+        close_outside(self._connection, folder=file_name(self._warehouse.location.tables))
         self._statements = load("history.sql", __package__)
-        self._manifests: dict[str, Manifest] = {}
+        self._snapshots = Snapshots(self._warehouse)
 
     def close(self) -> None:
         self._connection.close()
 
     def extent(self) -> Extent | None:
-        parts = self._manifest(SERVICE).parts
+        at = self._look(SERVICE).tables.get(SERVICE)
+        parts = [] if at is None else [file.part for file in at.files if file.rows]
         if not parts:
             return None
         return Extent(micros_of(min(parts)), micros_of(max(parts)) + HOUR_US)
 
     def as_of(self, table: Table = SERVICE) -> AsOf:
         """Return the state of a table."""
-        return AsOf(self._manifest(table).written_at or None, last_build(self.root).until or None)
+        return _as_of(self._look(table), table)
 
     def runs(
         self,
@@ -284,7 +293,7 @@ class History(LakeHistory):
     ) -> HistoryRows[Row]:
         """Run a statement over the partitions of the period; with `from_first`, also over those
         before it. Try again if another process replaced files meanwhile."""
-        if tenants is not None and is_hashed_at(self.root):
+        if tenants is not None and self._warehouse.hash_proof is not None:
             return HistoryRows([], *steps, self.as_of(table), _HASHED)
         values = {
             **given,
@@ -294,25 +303,22 @@ class History(LakeHistory):
             "tenants": None if tenants is None else sorted(tenants),
         }
         for attempt in range(1, _TRIES + 1):
-            manifest = self._manifest(table)
-            files = [
-                str(self.root / table.name / file)
-                for part in _parts_between(manifest, table, steps, from_first)
-                for file in manifest.parts[part].files
-            ]
+            seen = self._look(table)
+            at = seen.tables.get(table)
+            files = [] if at is None else _files_between(at, table, steps, from_first)
             try:
                 rows = self._rows(statement, table, files, values) if files else []
             except BrokenLake:
-                if attempt == _TRIES or self._manifest(table).number == manifest.number:
+                if attempt == _TRIES or self._look(table).tables.get(table) is at:
                     raise
                 continue
             break
         note = (
             ""
-            if manifest.written_at
+            if at is not None
             else f"{table.name} has not been made in this lake: run `{maker_of(table)}`"
         )
-        as_of = self.as_of(table)
+        as_of = _as_of(seen, table)
         return HistoryRows([kind(*row) for row in rows], *steps, as_of, note)
 
     def _rows(
@@ -327,22 +333,30 @@ class History(LakeHistory):
             )
             return cursor.fetchall()
 
-    def _manifest(self, table: Table) -> Manifest:
-        """Return the newest manifest of a table, decoded once."""
-        manifests = Manifests(self.root / table.name)
-        numbers = manifests.numbers()
-        known = self._manifests.get(table.name)
-        if known is None or not numbers or known.number != numbers[-1]:
-            known = self._manifests[table.name] = manifests.newest()
-        return known
+    def _look(self, table: Table) -> Seen:
+        """Return the present state of a table."""
+        seen = self._snapshots.look([table])
+        if self._store is not None and table in seen.tables:
+            self._store.replace(table.name, seen.tables[table])
+        return seen
 
 
-def _parts_between(manifest: Manifest, table: Table, steps: _Steps, from_first: bool) -> list[str]:
+def _as_of(seen: Seen, table: Table) -> AsOf:
+    at = seen.tables.get(table)
+    return AsOf(None if at is None else at.written_at, seen.build.until or None)
+
+
+def _files_between(at: TableAt, table: Table, steps: _Steps, from_first: bool) -> list[str]:
+    """Return the files of the partitions of the period; with `from_first`, also of those before
+    it."""
     length = (HOUR if table.by == "hour" else DAY) * MICROS
+    if table == COST:
+        length += DAY * MICROS  # a business day may begin on the date before its own
     return [
-        part
-        for part in sorted(manifest.parts)
-        if micros_of(part) < steps.until and (from_first or micros_of(part) + length > steps.since)
+        file_name(file.path)
+        for file in at.files
+        if micros_of(file.part) < steps.until
+        and (from_first or micros_of(file.part) + length > steps.since)
     ]
 
 

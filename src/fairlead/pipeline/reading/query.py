@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.reading.engine import MEMORY, as_errors_of_a_person
-from fairlead.pipeline.reading.views import maker_of
+from fairlead.pipeline.reading.snapshots import maker_of
+from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     import duckdb
 
 _BATCH = 1000
-_NAME = re.compile(r"[a-z]+\.[a-z_]+")
-"""Name of a table in a query in lower case."""
+_DOT = re.compile(r"\s*\.\s*")
+
+
+def tables_in(text: str) -> list[Table]:
+    """Return the tables of the dictionary that a query may read: those whose names it has."""
+    plain = _DOT.sub(".", text.replace('"', "").lower())
+    return [table for table in TABLES if re.search(rf"\b{re.escape(table.name)}\b", plain)]
 
 
 class Selected(NamedTuple):
@@ -63,9 +69,8 @@ def _raise_if_not_made(connection: duckdb.DuckDBPyConnection, text: str) -> None
         "SELECT schema_name || '.' || view_name FROM duckdb_views() WHERE NOT internal"
     ).fetchall()
     made = {name for (name,) in views}
-    named = set(_NAME.findall(text.replace('"', "").lower()))
-    for table in TABLES:
-        if table.name in named - made:
+    for table in tables_in(text):
+        if table.name not in made:
             raise ConfigurationError(
                 f"{table.name} has not been made in this lake: run `{maker_of(table)}`"
             )

@@ -12,14 +12,14 @@ from fairlead.pipeline.bronze import ATTEMPTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.pipeline.lake.lake import Lake
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _TEXTS = ("name", "fairness_key")
 _COLUMNS = (*_TEXTS, "weight", "priority", "ready_at", "started_at", "finished_at")
 
 
 def of_lake(
-    lake: Lake,
+    lake: Warehouse,
     queue: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -38,10 +38,9 @@ def of_lake(
     import pyarrow.compute as pc
 
     table = lake.table(ATTEMPTS)
-    manifest = table.manifests.newest()
-    table.check(manifest)
+    snapshot = table.state().snapshot
     if queue is None:
-        known = table.load(manifest, columns=["queue"], encoded=["queue"])["queue"]
+        known = table.load(columns=["queue"], snapshot=snapshot, encoded=["queue"])["queue"]
         queues = sorted(pc.unique(known).to_pylist())
         if len(queues) > 1:
             raise ConfigurationError(
@@ -59,14 +58,14 @@ def of_lake(
         chosen &= pc.field("ready_at") >= pa.scalar(since)
     if until is not None:
         chosen &= pc.field("ready_at") < pa.scalar(until)
-    rows = table.load(manifest, columns=list(_COLUMNS), where=chosen, encoded=_TEXTS)
+    rows = table.load(columns=list(_COLUMNS), where=chosen, snapshot=snapshot, encoded=_TEXTS)
     rows = rows.sort_by([("ready_at", "ascending"), ("started_at", "ascending")])
     rows = rows if limit is None else rows.slice(0, limit)
     if not rows.num_rows:
         named = "" if queue is None else f" of queue {queue!r}"
         raise ConfigurationError(
-            f"{lake.root}: no run{named} in that time; `fairlead pipeline status` lists the data in"
-            " the lake"
+            f"{lake.shown}: no run{named} in that time; `fairlead pipeline status` lists the data"
+            " in the lake"
         )
     ready, started, finished = (
         rows[name].cast(pa.int64()).to_numpy() for name in ("ready_at", "started_at", "finished_at")

@@ -7,10 +7,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.hashing import hashed_key
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
 from fairlead.pipeline.report.period import Period, period
 
@@ -102,18 +100,15 @@ class ReportData:
 
 def gather(
     tables: Frames,
-    lake: Lake,
     now: int,
     selection: Selection = Selection(),
     on_rows: Callable[[str, int], None] = lambda part, rows: None,
-    in_catalog: bool = False,
 ) -> ReportData:
     """Read and aggregate the tables.
 
     now: microseconds since the epoch. on_rows: callback with the name and the number of rows of
-    each frame. in_catalog: whether the tables are those of a catalog. Raise ConfigurationError if
-    the period is empty or memory is short, BrokenLake if the lake is damaged, CheckFailed for more
-    rows than a frame may have.
+    each frame. Raise ConfigurationError if the period is empty or memory is short, BrokenLake if
+    the lake is damaged, CheckFailed for more rows than a frame may have.
     """
     when, top = period(tables, now, selection.since, selection.until), selection.top
 
@@ -128,15 +123,13 @@ def gather(
     data = ReportData(
         period=when,
         made_at=now,
-        exported_until=quality.exported_until(lake),
-        built_until=last_build(lake.root).until,
+        exported_until=quality.exported_until(tables),
+        built_until=tables.seen.build.until,
         unexported=selection.unexported,
         hashed=selection.hash_keys,
-        freshness=counted(
-            "freshness", quality.freshness(tables, None if in_catalog else lake, now)
-        ),
+        freshness=counted("freshness", quality.freshness(tables, now)),
         quarantined=counted("quarantined", quality.quarantined(tables)),
-        runs=counted("runs", quality.runs(lake)),
+        runs=counted("runs", quality.runs(tables)),
         queues=queues,
         keys=keys,
         service=counted("service", service.over_time(tables, when, keys)),

@@ -10,7 +10,7 @@ from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.windows import WINDOWS
-from fairlead.pipeline.lake.parts import start_of
+from fairlead.pipeline.parts import start_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
-from fairlead.pipeline.alerts.heartbeat import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
+from fairlead.pipeline.incidents.heartbeat import decode
 from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
@@ -120,7 +120,7 @@ HEARTBEATS_SENT = TopicTable(
         "heartbeat of a queue at an instant, sent by a relay for alerts",
         Column("store_id", "string", "identity of the store"),
         Column("queue", "string", "queue of that store"),
-        Column("heartbeat", "string", "JSON; see fairlead.pipeline.alerts.heartbeat"),
+        Column("heartbeat", "string", "JSON; see fairlead.pipeline.incidents.heartbeat"),
     ),
     _heartbeats_topic,
     _heartbeats,

@@ -1,5 +1,5 @@
-"""Cursors of topics in the manifest of bronze.attempts. One update of the manifest adds the files
-of a batch and moves the cursors.
+"""Cursors of topics in the properties of bronze.attempts. One commit adds the files of a batch and
+moves the cursors.
 
 The cursor "kafka/<topic>/<partition>" holds the next offset and, for each store, the position up to
 which the lake has the store's attempts of this partition. The cursor "<store id>/attempts" holds
@@ -16,8 +16,8 @@ import msgspec
 from fairlead.model.fields import PositionText
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.landing import BronzeState
 from fairlead.pipeline.stream.messages import topic_partition
+from fairlead.pipeline.warehouse.table import TableState
 from fairlead.ports.history import START, Position
 
 
@@ -44,7 +44,7 @@ _decode = json_reader(Cursor)
 
 
 def cursor_name(topic: str, partition: int) -> str:
-    """Return the name of the cursor in the manifest."""
+    """Return the name of the cursor of a partition."""
     return f"kafka/{topic}/{partition}"
 
 
@@ -53,11 +53,11 @@ def store_cursor(store_id: str) -> str:
     return f"{store_id}/attempts"
 
 
-def store_position(manifest: BronzeState, store_id: str) -> Position:
+def store_position(seen: TableState, store_id: str) -> Position:
     """Return the position up to which the lake has all attempts of the store."""
     name = store_cursor(store_id)
     try:
-        position = Position.of(manifest.cursors.get(name, str(START)))
+        position = Position.of(seen.cursors.get(name, str(START)))
     except ValueError as error:
         raise _broken(name, error) from error
     if not 0 <= min(position) <= max(position) < 1 << 63:
@@ -65,36 +65,34 @@ def store_position(manifest: BronzeState, store_id: str) -> Position:
     return position
 
 
-def cursors_of(manifest: BronzeState, topic: str) -> dict[int, Cursor]:
+def cursors_of(seen: TableState, topic: str) -> dict[int, Cursor]:
     """Return the cursors of a topic, by partition."""
-    return {
-        partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic
-    }
+    return {partition: cursor for (name, partition), cursor in _all(seen).items() if name == topic}
 
 
-def topics_of(manifest: BronzeState, store_id: str) -> dict[str, dict[int, Cursor]]:
+def topics_of(seen: TableState, store_id: str) -> dict[str, dict[int, Cursor]]:
     """Return the cursors of each topic that exports attempts of this store, by topic and
     partition. There is usually at most one topic."""
     found: dict[str, dict[int, Cursor]] = {}
-    for (topic, partition), cursor in _all(manifest).items():
+    for (topic, partition), cursor in _all(seen).items():
         if store_id in cursor.stores:
             found.setdefault(topic, {})[partition] = cursor
     return found
 
 
-def topics_by_store(manifest: BronzeState) -> dict[str, set[str]]:
+def topics_by_store(seen: TableState) -> dict[str, set[str]]:
     """Return the topics that export attempts of each store, by store."""
     found: dict[str, set[str]] = {}
-    for (topic, _), cursor in _all(manifest).items():
+    for (topic, _), cursor in _all(seen).items():
         for store_id in cursor.stores:
             found.setdefault(store_id, set()).add(topic)
     return found
 
 
-def streamed_test(manifest: BronzeState, store_id: str) -> Callable[[Position, str], bool]:
+def streamed_test(seen: TableState, store_id: str) -> Callable[[Position, str], bool]:
     """Return a function that takes the position and task id of an attempt of this store, and
     returns whether a topic has already brought the attempt to the lake."""
-    topics = topics_of(manifest, store_id).values()
+    topics = topics_of(seen, store_id).values()
 
     def is_streamed(position: Position, task_id: str) -> bool:
         for cursors in topics:
@@ -108,12 +106,12 @@ def streamed_test(manifest: BronzeState, store_id: str) -> Callable[[Position, s
 
 
 def release(
-    manifest: BronzeState, store_id: str, through: Position
+    seen: TableState, store_id: str, through: Position
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the moves of cursors that remove this store from its topics, or no moves if a topic
     has exported attempts beyond `through`."""
     moves: dict[str, tuple[str | None, str | None]] = {}
-    for topic, cursors in topics_of(manifest, store_id).items():
+    for topic, cursors in topics_of(seen, store_id).items():
         for partition, cursor in cursors.items():
             if cursor.position_of(store_id) > through:
                 return {}
@@ -125,9 +123,9 @@ def release(
     return moves
 
 
-def _all(manifest: BronzeState) -> dict[tuple[str, int], Cursor]:
+def _all(seen: TableState) -> dict[tuple[str, int], Cursor]:
     found = {}
-    for name, text in manifest.cursors.items():
+    for name, text in seen.cursors.items():
         if name.startswith("kafka/"):
             topic, _, partition = name.removeprefix("kafka/").rpartition("/")
             try:
@@ -139,6 +137,6 @@ def _all(manifest: BronzeState) -> dict[tuple[str, int], Cursor]:
 
 def _broken(name: str, error: object) -> BrokenLake:
     return BrokenLake(
-        f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore its manifest, or"
-        " remove it to go back to the manifest before"
+        f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore the"
+        " catalog of the lake"
     )

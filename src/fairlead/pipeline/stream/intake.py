@@ -1,5 +1,5 @@
 """Intake of one partition's part of a batch in a Spark task: write the new attempts to files that
-no manifest lists yet."""
+no snapshot lists yet."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import hashing_of
 from fairlead.pipeline.history_rows import recorded_table
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.landing import Landed, land
+from fairlead.pipeline.landing import BronzeTable
 from fairlead.pipeline.stream.cursors import Cursor
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Message, read, recorded_of
+from fairlead.pipeline.warehouse.data_files import Written
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
 
 if TYPE_CHECKING:
@@ -37,11 +39,11 @@ Numbered = tuple[int, bytes]
 class Plan:
     """Plan of a batch: the state of the lake when the batch was planned, pickled for executors."""
 
-    root: str
-    """Folder of the lake."""
+    location: Location
+    """Location of the lake, which executors reach too."""
     topic: str
-    location: str
-    """Location of the topic, for errors."""
+    shown: str
+    """Topic, for errors."""
     partitions: int
     cursors: Mapping[int, Cursor]
     low_water: Mapping[str, str]
@@ -67,7 +69,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     """Number of repeated attempts."""
     early: int
     """Number of attempts that came before an earlier one (see `HighWater`)."""
-    landed: Landed
+    landed: list[Written]
 
 
 def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> PartitionResult:
@@ -88,9 +90,11 @@ class _Part:
     def __init__(self, plan: Plan, partition: int) -> None:
         self._plan = plan
         self._partition = partition
-        self._lake = Lake(plan.root)
-        self._table = self._lake.table(ATTEMPTS)
-        self._hashing = hashing_of(self._lake)
+        lake = Warehouse(plan.location)
+        self._table = BronzeTable(lake, ATTEMPTS)
+        # Read the state only now, but not its tombstones: the commit rests on the plan.
+        self._seen = self._table.state()._replace(erased=list(plan.stones))
+        self._hashing = hashing_of(lake)
         cursor = plan.cursors.get(partition)
         self._next = None if cursor is None else cursor.next
         """Expected next offset; None for any."""
@@ -102,7 +106,7 @@ class _Part:
         self._water = HighWater(read)
         self._new: defaultdict[str, list[Attempt]] = defaultdict(list)
         """Attempts by store that are not on disk yet."""
-        self._landed = Landed([], [])
+        self._landed: list[Written] = []
         self._messages = self._attempts = 0
 
     def add(self, offset: int, value: bytes) -> None:
@@ -112,12 +116,12 @@ class _Part:
             return
         if expected is not None and offset > expected:
             raise CheckFailed(
-                f"{plan.location}: partition {self._partition} continues at offset {offset}, but"
+                f"{plan.shown}: partition {self._partition} continues at offset {offset}, but"
                 f" the lake is at {expected}, so the checkpoint is of another lake, or the lake"
-                " lost its newest manifest. Start with a new checkpoint, which continues at the"
+                " was restored. Start with a new checkpoint, which continues at the"
                 " position of the lake"
             )
-        where = f"{plan.location}, partition {self._partition}, offset {offset}"
+        where = f"{plan.shown}, partition {self._partition}, offset {offset}"
         message = read(value, where)
         _check(plan, message, where)
         try:
@@ -162,14 +166,12 @@ class _Part:
         rows = self._new.pop(store)
         batch = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{self._partition}-{rows[0].position}-{rows[-1].position}"
-        files = land(self._lake, self._table, batch, name, self._plan.stones, self._hashing)
-        self._landed.written.extend(files.written)
-        self._landed.noted.extend(files.noted)
+        self._landed += self._table.land(batch, name, self._seen, self._hashing)
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take one partition in a Spark task: read rows of `MESSAGES_SENT`, and yield one outcome as
-    JSON; yield nothing without rows. Raise CheckFailed for rows of several partitions."""
+    MessagePack; yield nothing without rows. Raise CheckFailed for rows of several partitions."""
     import pyarrow as pa
 
     partitions: list[int] = []
@@ -193,7 +195,7 @@ def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     outcome = take(plan, partitions[0], all_of_them())
     if len(set(partitions)) > 1:
         raise CheckFailed(f"one task of Spark read several partitions of Kafka: {set(partitions)}")
-    yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(outcome).decode()]})
+    yield pa.RecordBatch.from_pydict({"outcome": [msgspec.msgpack.encode(outcome)]})
 
 
 def _check(plan: Plan, message: Message, where: str) -> None:

@@ -1,9 +1,8 @@
 """One batch of the stream: the driver adds each attempt to the lake once, even if a relay repeats
 the attempt or another process exports it.
 
-One update of the manifest lists the files and moves the cursors of the partitions and of the store.
-If another process has moved one of these cursors since the batch was planned, the batch is planned
-and read again.
+One commit lists the files and moves the cursors of the partitions and of the store. If another
+process has changed the table since the batch was planned, the batch is planned and read again.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.landing import take_away
+from fairlead.pipeline.landing import BronzeTable
 from fairlead.pipeline.stream.cursors import (
     Cursor,
     cursor_name,
@@ -27,10 +24,11 @@ from fairlead.pipeline.stream.cursors import (
     store_cursor,
     store_position,
     topics_by_store,
-    topics_of,
 )
 from fairlead.pipeline.stream.intake import PartitionResult, Plan
 from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.warehouse.table import TableState
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
 
 log = logging.getLogger("fairlead.stream")
@@ -57,10 +55,10 @@ class Counted(msgspec.Struct, frozen=True):
 class IntakeBatch:
     """Intake from one topic into one lake; several may run at once."""
 
-    def __init__(self, lake: Lake, topic: AttemptsTopic, clock: Clock) -> None:
+    def __init__(self, lake: Warehouse, topic: AttemptsTopic, clock: Clock) -> None:
         self._lake = lake
         self._topic = topic
-        self._table = lake.table(ATTEMPTS)
+        self._table = BronzeTable(lake, ATTEMPTS)
         self._clock = clock
 
     def take(self, run: Run) -> Counted:
@@ -70,22 +68,24 @@ class IntakeBatch:
         hashing_of(self._lake)
         partitions = self._topic.partitions()
         while True:
-            before = self._table.manifests.newest()
+            before = self._table.state()
             plan = self._plan(before, partitions)
             outcomes = run(plan)
             if self._count_in(before, plan, outcomes):
                 break
-            take_away(self._table, (outcome.landed for outcome in outcomes))
+            for outcome in outcomes:
+                self._table.take_away(outcome.landed)
             log.info(
                 "a batch is read again: the lake has changed meanwhile", extra={"topic": plan.topic}
             )
-        after = self._table.manifests.newest()
+        self._table.tend(self._clock.now())
+        after = self._table.state()
         return Counted(
             sum(outcome.messages for outcome in outcomes),
             sum(outcome.attempts for outcome in outcomes),
             sum(outcome.doubles for outcome in outcomes),
             sum(outcome.early for outcome in outcomes),
-            sum(len(outcome.landed.written) for outcome in outcomes),
+            sum(len(outcome.landed) for outcome in outcomes),
             {
                 store: str(store_position(after, store))
                 for outcome in outcomes
@@ -97,34 +97,36 @@ class IntakeBatch:
     def starts(self) -> dict[int, int]:
         """Return the start of a new checkpoint by partition: the position of the lake, or -2 for
         the first message."""
-        known = cursors_of(self._table.manifests.newest(), self._topic.name)
+        known = cursors_of(self._table.state(), self._topic.name)
         return {n: known[n].next if n in known else -2 for n in range(self._topic.partitions())}
 
-    def _plan(self, manifest: Manifest, partitions: int) -> Plan:
+    def _plan(self, seen: TableState, partitions: int) -> Plan:
         low_water = {
             name.removesuffix("/attempts"): position
-            for name, position in manifest.cursors.items()
+            for name, position in seen.cursors.items()
             if name.endswith("/attempts") and not name.startswith("kafka/")
         }
         elsewhere = {
             store: other
-            for store, topics in topics_by_store(manifest).items()
+            for store, topics in topics_by_store(seen).items()
             for other in topics
             if other != self._topic.name
         }
         return Plan(
-            str(self._lake.root),
+            self._lake.location,
             self._topic.name,
             self._topic.location,
             partitions,
-            cursors_of(manifest, self._topic.name),
+            cursors_of(seen, self._topic.name),
             low_water,
             elsewhere,
-            tuple(manifest.erased),
+            tuple(seen.erased),
         )
 
-    def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[PartitionResult]) -> bool:
-        """Add the files to the manifest and move the cursors. Return False when another process has
+    def _count_in(
+        self, before: TableState, plan: Plan, outcomes: Sequence[PartitionResult]
+    ) -> bool:
+        """List the files and move the cursors, in one commit. Return False when another process has
         changed the lake so that the outcomes are out of date."""
         cursors = dict(plan.cursors)
         moves: dict[str, tuple[str | None, str | None]] = {}
@@ -147,16 +149,5 @@ class IntakeBatch:
             if least > (START if known is None else Position.of(known)):
                 moves[store_cursor(store)] = (known, str(least))
 
-        def is_as_planned(now: Manifest) -> bool:
-            return all(
-                now.cursors.get(store_cursor(store)) == plan.low_water.get(store)
-                and topics_of(now, store).keys() <= {plan.topic}
-                for store in stores
-            )
-
-        written = [file for outcome in outcomes for file in outcome.landed.written]
-        noted = [file for outcome in outcomes for file in outcome.landed.noted]
-        done = self._table.append(
-            written, moves, self._clock.now(), noted, plan.stones, is_as_planned
-        )
-        return done is not None
+        landed = [file for outcome in outcomes for file in outcome.landed]
+        return self._table.append(landed, moves, before)

@@ -15,7 +15,6 @@ from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import ALL, HOUR, MINUTE
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -261,19 +260,6 @@ class Gold:
         return _between(
             rows.filter(pc.equal(rows["window_s"], window_s)), "window_start", since, until
         )
-
-
-def from_lake(lake: Lake) -> Load:
-    """Return a loader that reads the Parquet files of the newest manifests. Reading raises
-    BrokenLake for a damaged file."""
-
-    def load(table: Table, dates: Collection[str], columns: list[str]) -> pa.Table:
-        here = lake.table(table)
-        manifest = here.manifests.newest()
-        here.check(manifest, dates)
-        return here.load(manifest, dates, columns)
-
-    return load
 
 
 def _wait(buckets: list[tuple[int, int]]) -> Wait:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
 
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
+from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, housekeeping_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -45,9 +47,6 @@ BUILDS = Table(
 PUBLISHED = "published"
 """Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
 
-BRANCH = "build_"
-"""Beginning of the name of a branch to which one job writes."""
-
 _NEWEST = "newest"
 _ATTEMPTS = 20
 """Commits that `finish` tries when other writers are first."""
@@ -61,6 +60,9 @@ class Build(msgspec.Struct, frozen=True):
     """Snapshot of each built table, by the table's name."""
     sources: dict[str, int] = {}
     """Snapshot of each bronze table from which the build was made."""
+    again: list[str] = []
+    """Hours that the next build makes again although bronze has not changed since these
+    snapshots."""
     edition: int = 0
     settings: str = ""
     """Digest of the settings that change the tables."""
@@ -126,6 +128,21 @@ class Builds:
         assert snapshot is not None and snapshot.summary is not None
         return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
 
+    def hold(self, table: Table, snapshot: int, name: str) -> None:
+        """Keep a snapshot by a tag with this name, which begins with BRANCH. Raise BrokenLake when
+        the snapshot is gone."""
+        for _ in range(_ATTEMPTS):
+            stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
+            if stored.metadata.snapshot_by_id(snapshot) is None:
+                break
+            try:
+                with stored.manage_snapshots() as manage:
+                    manage.create_tag(snapshot, name)
+            except CommitFailedException:
+                continue
+            return
+        raise BrokenLake(f"{table.name} has changed; run the command again")
+
     def finish(self, build: Build) -> None:
         """Move `main` and the tag of each table to the build, where that is not done yet, and the
         tag of each bronze table, so that the next build finds what has changed. Raise BrokenLake
@@ -154,6 +171,16 @@ class Builds:
         raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
 
 
+def last_export(stored: IcebergTable) -> int:
+    """Return the instant up to which a bronze table has the history, in microseconds: the one that
+    the newest snapshot of an exporter notes, else that of its commit."""
+    for snapshot in ancestors_of(stored.current_snapshot(), stored.metadata):
+        if housekeeping_of(snapshot) is None:
+            noted = None if snapshot.summary is None else snapshot.summary.get(KNOWN_UNTIL)
+            return snapshot.timestamp_ms * 1000 if noted is None else int(noted)
+    return 0
+
+
 def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
     """Move the tag and, with `moves_main`, `main` to the snapshot, and remove the branch that led
     there, as far as that is not done yet."""
@@ -169,7 +196,10 @@ def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
             manage.set_current_snapshot(snapshot)
         manage.create_tag(snapshot, PUBLISHED)
         for name in built:
-            manage.remove_branch(name)
+            if refs[name].snapshot_ref_type == SnapshotRefType.TAG:
+                manage.remove_tag(name)
+            else:
+                manage.remove_branch(name)
 
 
 def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,16 +13,26 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestFile,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
-from pyiceberg.types import TimestamptzType
+from pyiceberg.types import IntegerType, TimestamptzType
 
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.layout import part_name, split
+from fairlead.pipeline.warehouse.layout import DAY_US, part_name, split
+
+GROUP_ROWS = 250_000
+"""Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -79,10 +90,31 @@ def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
     )
 
 
-def entries(snapshot: Snapshot, io: FileIO) -> Iterator[ManifestEntry]:
-    """Yield the files of a snapshot. Raise BrokenLake for files of deletes, which no engine of
-    ours writes."""
-    for manifest in snapshot.manifests(io):
+def holding(table: Table, parts: Collection[str] | None) -> Callable[[ManifestFile], bool]:
+    """Return a condition for lists of files that may name files of these partitions."""
+    unit = HOUR_US if table.by == "hour" else DAY_US
+    numbers = None if parts is None else sorted(micros_of(part) // unit for part in parts)
+    # Rows of a wrong clock count as in the first partition, whatever their number is.
+    if numbers is None or (numbers and numbers[0] == 0):
+        return lambda manifest: True
+    kind = IntegerType()
+
+    def holds(manifest: ManifestFile) -> bool:
+        bounds = manifest.partitions[0] if manifest.partitions else None
+        if bounds is None or bounds.lower_bound is None or bounds.upper_bound is None:
+            return bool(numbers)
+        low, high = from_bytes(kind, bounds.lower_bound), from_bytes(kind, bounds.upper_bound)
+        return bisect_left(numbers, low) < bisect_right(numbers, high)
+
+    return holds
+
+
+def entries(
+    snapshot: Snapshot, io: FileIO, holds: Callable[[ManifestFile], bool] = lambda manifest: True
+) -> Iterator[ManifestEntry]:
+    """Yield the files of a snapshot, of the lists that meet a condition. Raise BrokenLake for files
+    of deletes, which no engine of ours writes."""
+    for manifest in filter(holds, snapshot.manifests(io)):
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
             if entry.data_file.content != DataFileContent.DATA:
                 raise BrokenLake(
@@ -118,6 +150,7 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
         pq.write_table(
             rows,
             stream,
+            row_group_size=GROUP_ROWS,
             compression="zstd",
             coerce_timestamps="us",
             store_schema=False,

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 
 
 class DurableFileIO(PyArrowFileIO):

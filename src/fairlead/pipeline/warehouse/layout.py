@@ -2,7 +2,7 @@
 properties.
 
 All columns are optional, because Spark writes them so. Partition names are those of
-`fairlead.pipeline.lake.parts`.
+`fairlead.pipeline.parts`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyiceberg.types import (
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.parts import HOUR_US
+from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 
 DAY_US = 24 * HOUR_US

@@ -98,9 +98,14 @@ class Location:
         """Lake for people, without secrets."""
         return str(self.folder) if self.folder is not None else shown_url(self.lake)
 
+    @property
+    def tables(self) -> str:
+        """URL of the files of all tables."""
+        return f"{self.lake}/{NAMESPACE}"
+
     def url_of(self, table: Table) -> str:
         """Return the URL of the table's files."""
-        return f"{self.lake}/{NAMESPACE}/{flat_name(table)}"
+        return f"{self.tables}/{flat_name(table)}"
 
     def pyiceberg(self) -> dict[str, str]:
         """Return the properties of a PyIceberg catalog, which must have the name `CATALOG`."""

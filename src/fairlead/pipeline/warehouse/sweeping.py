@@ -37,7 +37,8 @@ def expired(metadata: TableMetadata, before_ms: int, replaced_before_ms: int) ->
 
 
 def reachable(stored: IcebergTable) -> set[str]:
-    """Return the files of the table that its metadata leads to."""
+    """Return the paths of the table's files that its metadata leads to, as `path_of` names
+    them."""
     metadata = stored.metadata
     found = {stored.metadata_location}
     found |= {entry.metadata_file for entry in metadata.metadata_log}
@@ -51,7 +52,13 @@ def reachable(stored: IcebergTable) -> set[str]:
         found.add(path)
         for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=True):
             found.add(entry.data_file.file_path)
-    return found
+    return set(map(path_of, found))
+
+
+def path_of(url: str) -> str:
+    """Return a file without its scheme: Spark writes file:/folder and s3a://bucket/file, where
+    others write file:///folder and s3://bucket/file."""
+    return PyArrowFileIO.parse_location(url)[2]
 
 
 def unreachable(stored: IcebergTable, before: int) -> set[str]:
@@ -69,8 +76,11 @@ def unreachable(stored: IcebergTable, before: int) -> set[str]:
         for info in listed
         if info.type == FileType.File and info.mtime_ns // 1000 < before
     }
+    if not old:
+        return set()
     # Read the metadata only now, so that files that were committed meanwhile are known.
-    return old - reachable(stored) if old else set()
+    listed = reachable(stored)
+    return {url for url in old if path_of(url) not in listed}
 
 
 def remove(io: FileIO, path: str) -> bool:

@@ -8,9 +8,11 @@ engines; the summary of a snapshot does not.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -26,11 +28,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.lake.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
@@ -52,7 +54,27 @@ if TYPE_CHECKING:
 _MANY = 60
 """Snapshots that are worth a commit to forget them."""
 
+BRANCH = "build_"
+"""Beginning of the name of a branch to which one build writes, or of a tag of what it reads."""
+
+KNOWN_UNTIL = "fairlead.known"
+"""Property of a snapshot of bronze: instant up to which it has the history, in microseconds.
+Without it, this is the instant of the commit."""
+
+_SWEPT = "fairlead.swept"
+"""Property: instant of the last sweep that `tend` made, in microseconds."""
+
 CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
+
+FORGOTTEN_BEFORE = "fairlead.forgotten.before"
+"""Property of a bronze table: the first day of which no row was forgotten, as 2026-11-21. Builds
+make nothing of the days before it."""
+
+_HOUSEKEEPING = "fairlead.housekeeping"
+"""Property of a snapshot that no exporter made."""
+
+Housekeeping = Literal["compaction", "retention", "sweep"]
+"""Kinds of work that add no rows, and after which no build has to compute any table again."""
 
 Moves = Mapping[str, str | None]
 """New positions by cursor; None removes the cursor."""
@@ -111,15 +133,25 @@ class WarehouseTable:
         with catalog_errors(self._location):
             return data_files.write(self.table, self._with_columns(stored), rows, name)
 
-    def append(self, written: Sequence[Written], moves: Moves, seen: TableState) -> bool:
+    def append(
+        self,
+        written: Sequence[Written],
+        moves: Moves,
+        seen: TableState,
+        known: int | None = None,
+    ) -> bool:
         """Add files and move cursors in one commit.
 
         Return False, and change nothing, if another writer has changed the table since the state
         `seen`. A StoreUnavailable says nothing about the commit: read the state again.
+
+        known: instant up to which the table then has the history, in microseconds; default: the
+        instant of the commit.
         """
+        summary = {} if known is None else {KNOWN_UNTIL: str(known)}
 
         def change(transaction: Transaction, stored: IcebergTable) -> None:
-            with transaction.update_snapshot().merge_append() as files:
+            with transaction.update_snapshot(summary).merge_append() as files:
                 for each in written:
                     files.append_data_file(data_files.as_data_file(stored, each))
 
@@ -136,10 +168,20 @@ class WarehouseTable:
             if self._commit(seen, _nothing, changes):
                 return True
 
-    def replace(self, parts: Collection[str], written: Sequence[Written], seen: TableState) -> bool:
-        """Replace whole partitions by these files in one commit. Return False, and change nothing,
-        if another writer has changed the table since the state `seen`. Raise BrokenLake for a file
-        of another partition."""
+    def replace(
+        self,
+        parts: Collection[str],
+        written: Sequence[Written],
+        seen: TableState,
+        properties: Mapping[str, str | None] = MappingProxyType({}),
+        work: Housekeeping | None = None,
+    ) -> bool:
+        """Replace whole partitions by these files, and set properties, in one commit. Return False,
+        and change nothing, if another writer has changed the table since the state `seen`. Raise
+        BrokenLake for a file of another partition.
+
+        work: kind of housekeeping; None for a change that builds have to take in.
+        """
         names = set(parts)
         for each in written:
             if part_name(self.table, each.number) not in names:
@@ -156,17 +198,17 @@ class WarehouseTable:
                 if data_files.facts_of(self.table, stored, entry.data_file).part in names
             ]
             if not gone:
-                with transaction.update_snapshot().merge_append() as files:
+                with transaction.update_snapshot(_marked(work)).merge_append() as files:
                     for each in written:
                         files.append_data_file(data_files.as_data_file(stored, each))
                 return
-            with transaction.update_snapshot().overwrite() as both:
+            with transaction.update_snapshot(_marked(work)).overwrite() as both:
                 for file in gone:
                     both.delete_data_file(file)
                 for each in written:
                     both.append_data_file(data_files.as_data_file(stored, each))
 
-        return self._commit(seen, change, {})
+        return self._commit(seen, change, properties)
 
     def take_away(self, written: Iterable[Written]) -> None:
         """Remove files of a refused commit. Remove them at once, because they may contain rows of
@@ -179,11 +221,15 @@ class WarehouseTable:
     # reading --------------------------------------------------------------------------------------
 
     def files(
-        self, parts: Collection[str] | None = None, snapshot: int | None = None
+        self,
+        parts: Collection[str] | None = None,
+        snapshot: int | None = None,
+        seen: TableState | None = None,
     ) -> list[TableFile]:
         """Return the files of these partitions (default: all) in a snapshot (default: the present
-        one). Raise BrokenLake if the snapshot is gone."""
-        stored = self._load()
+        one), with the metadata of `seen` if it is given. Raise BrokenLake if the snapshot is
+        gone."""
+        stored = self._load() if seen is None else seen.stored
         if stored is None:
             return []
         return self._files(stored, parts, snapshot)
@@ -211,8 +257,8 @@ class WarehouseTable:
         files = [] if stored is None else self._files(stored, parts, snapshot)
         if stored is None or not files:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
-        rows = self.dataset(stored, files, schema, encoded)
         try:
+            rows = self.dataset(stored, files, schema, encoded)
             return rows.to_table(columns=wanted, filter=where)
         except FileNotFoundError as error:
             raise BrokenLake(
@@ -238,8 +284,17 @@ class WarehouseTable:
 
     def changed(self, since: int, until: int | None = None) -> set[str] | None:
         """Return the partitions whose files differ between the snapshots `since` and `until`
-        (default: the present one), or None if `since` is gone. A compaction (a snapshot of the kind
-        `replace`) changes no partition while the snapshots in between exist."""
+        (default: the present one), or None if `since` is gone. Forgotten days are left out.
+        Housekeeping, such as a compaction, changes no partition while the snapshots in between
+        exist."""
+        found = self._changed(since, until)
+        if found is None:
+            return None
+        stored = self._load()
+        first = "" if stored is None else stored.properties.get(FORGOTTEN_BEFORE, "")
+        return {part for part in found if part >= first}
+
+    def _changed(self, since: int, until: int | None) -> set[str] | None:
         stored = self._load()
         before = None if stored is None else stored.metadata.snapshot_by_id(since)
         if stored is None or before is None:
@@ -249,7 +304,7 @@ class WarehouseTable:
             return {
                 data_files.facts_of(self.table, stored, entry.data_file).part
                 for snapshot in between
-                if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
+                if housekeeping_of(snapshot) is None
                 for manifest in snapshot.manifests(stored.io)
                 if manifest.added_snapshot_id == snapshot.snapshot_id
                 for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=False)
@@ -287,6 +342,24 @@ class WarehouseTable:
                     continue  # another writer was first, or has expired the same snapshots
             return len(ids)
 
+    def drop_branches(self, before: int) -> None:
+        """Remove the branches and tags of builds that began before this instant (microseconds) and
+        never ended."""
+        while (stored := self._load()) is not None:
+            dead = [name for name in stored.metadata.refs if 0 < began_at(name) < before]
+            if not dead:
+                return
+            with (
+                catalog_errors(self._location),
+                suppress(CommitFailedException),
+                stored.manage_snapshots() as manage,
+            ):
+                for name in dead:
+                    if stored.metadata.refs[name].snapshot_ref_type == SnapshotRefType.TAG:
+                        manage.remove_tag(name)
+                    else:
+                        manage.remove_branch(name)
+
     def sweep(self, before: int) -> int:
         """Remove files that no snapshot lists and that were written before this instant
         (microseconds); return their number.
@@ -302,25 +375,30 @@ class WarehouseTable:
             found = sweeping.unreachable(stored, before)
             if not found:
                 return 0
-            self.update(lambda seen: {})
+            while not self._commit(self.state(), _sweeping, {}):
+                pass
             stored = self._load()
             assert stored is not None
             listed = sweeping.reachable(stored)
-            return sum(sweeping.remove(stored.io, path) for path in sorted(found - listed))
+            gone = sorted(url for url in found if sweeping.path_of(url) not in listed)
+            return sum(sweeping.remove(stored.io, url) for url in gone)
 
     def tend(self, now: int) -> None:
-        """Forget snapshots older than an hour, and remove files that no snapshot has listed for a
-        day, whenever 60 snapshots can be forgotten: hourly, with a commit a minute.
+        """Forget snapshots older than a day whenever 60 of them can be forgotten: hourly, with a
+        commit a minute. Once a day, remove files that no snapshot has listed for a day.
 
-        A snapshot whose files were replaced stays for a day, so that its readers can end.
+        A reader, such as a long build, thus has a day for its snapshot.
         """
-        stored = self._load()
-        old = (now - HOUR_US, now - DAY_US)
+        stored, old = self._load(), now - DAY_US
         if stored is None:
             return
-        if len(sweeping.expired(stored.metadata, *(at // 1000 for at in old))) >= _MANY:
-            self.expire(*old)
-            self.sweep(now - DAY_US)
+        if len(sweeping.expired(stored.metadata, old // 1000, old // 1000)) < _MANY:
+            return
+        self.expire(old)
+        if int(stored.properties.get(_SWEPT, 0)) <= old:
+            self.sweep(old)
+            while not self._commit(self.state(), _sweeping, {_SWEPT: str(now)}):
+                pass
 
     # one commit -----------------------------------------------------------------------------------
 
@@ -347,11 +425,7 @@ class WarehouseTable:
         )
         with catalog_errors(self._location):
             try:
-                if change is _nothing:
-                    with transaction.update_snapshot().merge_append():
-                        pass
-                else:
-                    change(transaction, stored)
+                change(transaction, stored)
                 news = {name: value for name, value in properties.items() if value is not None}
                 gone = [
                     name
@@ -443,9 +517,10 @@ class WarehouseTable:
             if snapshot is None:
                 return []
             raise BrokenLake(f"{self.table.name} has no snapshot {snapshot} any more")
+        holds = data_files.holding(self.table, parts)
         found = [
             data_files.facts_of(self.table, stored, entry.data_file)
-            for entry in data_files.entries(wanted, stored.io)
+            for entry in data_files.entries(wanted, stored.io, holds)
         ]
         return sorted(
             (file for file in found if parts is None or file.part in parts),
@@ -468,8 +543,44 @@ class _Transaction(Transaction):
         return self._computed[1]
 
 
+def branch_name(now: int) -> str:
+    """Return a new name for the branches of a build that begins now, in microseconds."""
+    return f"{BRANCH}{now}_{uuid.uuid4().hex[:8]}"
+
+
+def began_at(name: str) -> int:
+    """Return the instant at which the build with this branch began; 0 for another name."""
+    if not name.startswith(BRANCH):
+        return 0
+    digits = name.removeprefix(BRANCH).partition("_")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def housekeeping_of(snapshot: Snapshot) -> Housekeeping | None:
+    """Return the kind of housekeeping that made a snapshot, also in another engine; None if the
+    snapshot is none."""
+    if snapshot.summary is None:
+        return None
+    if snapshot.summary.operation == Operation.REPLACE:
+        return "compaction"
+    kind = snapshot.summary.get(_HOUSEKEEPING)
+    return next((known for known in get_args(Housekeeping) if known == kind), None)
+
+
+def _marked(work: Housekeeping | None) -> dict[str, str]:
+    return {} if work is None else {_HOUSEKEEPING: work}
+
+
 def _nothing(transaction: Transaction, stored: IcebergTable) -> None:
     """Change no rows."""
+    with transaction.update_snapshot().merge_append():
+        pass
+
+
+def _sweeping(transaction: Transaction, stored: IcebergTable) -> None:
+    """Make a snapshot without a change."""
+    with transaction.update_snapshot(_marked("sweep")).merge_append():
+        pass
 
 
 def _main(metadata: TableMetadata) -> int | None:

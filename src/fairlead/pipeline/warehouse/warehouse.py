@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.lake import durable
+from fairlead.pipeline import durable
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.durable_io import DurableFileIO
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
+
+_OLD = "_lake"
+"""File in the folder of each lake of 0.1."""
 
 _IDENTITY, _HASHED = "fairlead.identity", "fairlead.hashed"
 
@@ -27,6 +34,27 @@ class Warehouse:
         """Raise ConfigurationError for a folder or catalog that cannot be used."""
         self.location = location
         self._prepare_folder()
+
+    @classmethod
+    def existing(cls, location: Location) -> Warehouse:
+        """Return the lake at this location, and create nothing. Raise ConfigurationError if there
+        is none, StoreUnavailable."""
+        missing = ConfigurationError(
+            f"there is no lake at {location.shown}; `fairlead pipeline ingest` makes one, and"
+            " --lake or FAIRLEAD_LAKE names another one"
+        )
+        file = location.catalog_file
+        if file is not None and not file.exists():
+            if location.folder is not None and (location.folder / _OLD).exists():
+                cls(location)
+            raise missing
+        found = cls(location)
+        with catalog_errors(location):
+            try:
+                found.catalog.load_namespace_properties(NAMESPACE)
+            except NoSuchNamespaceError:
+                raise missing from None
+        return found
 
     def table(self, table: Table) -> WarehouseTable:
         """Return a table of the lake."""
@@ -64,6 +92,16 @@ class Warehouse:
                 found = self.catalog.load_namespace_properties(NAMESPACE)[_IDENTITY]
         return str(found)
 
+    def take_identity(self, identity: str) -> None:
+        """Give a new lake the identity of the lake from which its rows come. Raise
+        ConfigurationError if it has another one, StoreUnavailable."""
+        with catalog_errors(self.location), suppress(NamespaceAlreadyExistsError, IntegrityError):
+            self.catalog.create_namespace(NAMESPACE, {_IDENTITY: identity})
+        if self.identity != identity:
+            raise ConfigurationError(
+                f"lake {self.shown} has its own identity already: give a new one with --lake"
+            )
+
     @property
     def shown(self) -> str:
         """Lake for people."""
@@ -86,6 +124,23 @@ class Warehouse:
         """Return whether a table has rows."""
         return bool(self.table(table).files())
 
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the path (below the lake) and the content of each file of the lake, listed or not;
+        without a catalog that lies elsewhere. Raise StoreUnavailable."""
+        io = DurableFileIO(self.location.pyiceberg())
+        scheme, netloc, folder = io.parse_location(self.location.lake, io.properties)
+        files = io.fs_by_scheme(scheme, netloc)
+        with catalog_errors(self.location):
+            for info in files.get_file_info(FileSelector(folder, recursive=True)):
+                if info.type != FileType.File:
+                    continue
+                try:
+                    with files.open_input_stream(info.path, compression=None) as stream:
+                        content = stream.read()
+                except FileNotFoundError:
+                    continue  # removed meanwhile
+                yield info.path.removeprefix(folder).lstrip("/"), content
+
     @property
     def reader(self) -> str:
         """Name of the lake as a reader of stores."""
@@ -106,11 +161,19 @@ class Warehouse:
         folder, file = self.location.folder, self.location.catalog_file
         try:
             if folder is not None:
+                if (folder / _OLD).exists():
+                    raise ConfigurationError(
+                        f"lake {folder} is one of Fairlead 0.1: move it into a new lake with"
+                        " `fairlead pipeline migrate-lake`"
+                    )
                 durable.folder(folder)
                 check_folder("lake", folder / NAMESPACE)
             if file is not None:
                 durable.folder(file.parent)
                 check_folder("catalog", file)
+                if not file.exists():
+                    # SQLite itself gives a group no right to write.
+                    file.touch()
         except OSError as error:
             raise ConfigurationError(
                 f"lake {self.location.shown}: {error.strerror}; give a folder that can be written"

@@ -108,7 +108,7 @@ CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at, tas
 -- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
     id           bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- never reused
-    kind         text    NOT NULL,                -- error, stuck, lane_unreadable, task_unreadable, clock_step, write_refused, unserved_queue or blocked_loop
+    kind         text    NOT NULL,                -- one of the kinds in model/incident.py
     subject      text    NOT NULL,                -- id of the task, or name of the lane, queue or node
     version      integer NOT NULL,                -- version of the task; 0 without a task
     queue        text    NOT NULL,                -- empty if the incident is not about one queue

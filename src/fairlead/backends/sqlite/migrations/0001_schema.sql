@@ -105,7 +105,7 @@ CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
 -- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
     id           INTEGER PRIMARY KEY AUTOINCREMENT, -- never reused
-    kind         TEXT    NOT NULL,                -- error, stuck, lane_unreadable, task_unreadable, clock_step, write_refused, unserved_queue or blocked_loop
+    kind         TEXT    NOT NULL,                -- one of the kinds in model/incident.py
     subject      TEXT    NOT NULL,                -- id of the task, or name of the lane, queue or node
     version      INTEGER NOT NULL,                -- version of the task; 0 without a task
     queue        TEXT    NOT NULL,                -- empty if the incident is not about one queue

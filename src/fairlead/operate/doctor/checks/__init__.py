@@ -30,6 +30,7 @@ CHECKS: Sequence[Check] = (
     incidents.check_lanes,
     incidents.check_incidents,
     incidents.check_refused_writes,
+    incidents.check_watched,
     history.check_readers,
     policies.check_policies,
     policies.check_switches,

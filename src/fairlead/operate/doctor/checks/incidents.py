@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from fairlead.model import IncidentKind
+from fairlead.model import WATCHED, IncidentKind
 from fairlead.operate.doctor.finding import Finding, problem
 from fairlead.operate.doctor.survey import Survey
 
@@ -48,6 +48,20 @@ async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
                 "read the error in the incidents write_refused or in the logs of the workers, and"
                 " correct the trigger, constraint or limit that it names",
             )
+
+
+async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
+    """Report the queues that stall, are flooded or fail, or have lost nodes, in the last hour."""
+    store = survey.context.store
+    found = await store.database.read(store.incidents.open(WATCHED, _MOST))
+    for incident in found[:_SHOWN]:
+        yield problem(f"in the last hour: {incident.details}")
+    if len(found) > _SHOWN:
+        more = len(found) - _SHOWN
+        yield problem(
+            f"{more} more queues, keys or nodes have had such problems in the last hour",
+            "see the screen of incidents in the console",
+        )
 
 
 async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:

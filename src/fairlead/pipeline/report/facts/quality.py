@@ -3,7 +3,7 @@ the jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,10 +11,9 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.clock import to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import micros_of
+from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.reading.engine import quoted_name
-from fairlead.pipeline.runs import RUNS, Check, last_runs
+from fairlead.pipeline.runs import RUNS, Check
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -25,38 +24,34 @@ if TYPE_CHECKING:
 MOST_REASONS = 20
 
 
-def freshness(tables: Frames, lake: Lake | None, now: int) -> pd.DataFrame:
+def freshness(tables: Frames, now: int) -> pd.DataFrame:
     """Return one row for each table, in the order of the data dictionary.
 
-    lake: the lake whose manifests count the rows; None for a catalog. Columns: table, rows, newest
-    (greatest instant up to `now`, because a clock may have been wrong; null if there is none),
-    written_at (last change of rows; null if only the catalog knows it). Raise BrokenLake.
+    Columns: table, rows, newest (greatest instant up to `now`, because a clock may have been wrong;
+    null if there is none), written_at (last change; null without one). Raise BrokenLake.
     """
     import pandas as pd
 
     rows = []
     for table in (table for table in TABLES if table != RUNS):
-        found = _summary(tables, table, now, only_newest=lake is not None)
-        counted, written_at = found["rows"], pd.NaT
-        if lake is not None:
-            manifest = lake.table(table).manifests.newest()
-            if manifest.number:
-                counted = manifest.rows
-                written_at = to_datetime(manifest.written_at).replace(tzinfo=None)
+        at = tables.seen.tables.get(table)
         rows.append(
             {
                 "table": table.name,
-                "rows": counted,
-                "newest": found["newest"],
-                "written_at": written_at,
+                "rows": 0 if at is None else sum(file.rows for file in at.files),
+                "newest": _newest(tables, table, now),
+                "written_at": pd.NaT
+                if at is None
+                else to_datetime(at.written_at).replace(tzinfo=None),
             }
         )
     return pd.DataFrame(rows)
 
 
-def exported_until(lake: Lake) -> int:
+def exported_until(tables: Frames) -> int:
     """Return the last export of any row, in microseconds since the epoch; 0 if there was none."""
-    return max(lake.table(table).manifests.newest().written_at for table in (ATTEMPTS, EVENTS))
+    found = (tables.seen.tables.get(table) for table in (ATTEMPTS, EVENTS))
+    return max((at.exported_at for at in found if at is not None), default=0)
 
 
 def quarantined(tables: Frames) -> pd.DataFrame:
@@ -68,7 +63,7 @@ def quarantined(tables: Frames) -> pd.DataFrame:
     return tables.frame(statement, {"most": MOST_REASONS}, at_most=MOST_REASONS)
 
 
-def runs(lake: Lake) -> pd.DataFrame:
+def runs(tables: Frames) -> pd.DataFrame:
     """Return the last run of each job.
 
     Columns: job, started_at, seconds, state, rows_out, quarantined, checks (number of checks made),
@@ -76,27 +71,16 @@ def runs(lake: Lake) -> pd.DataFrame:
     """
     import pandas as pd
 
+    last = tables.arrow(load("report.sql", __package__)["last_runs"]).to_pylist()
     found = []
-    for job, row in sorted(last_runs(lake).items()):
+    for row in last:
         checks = msgspec.json.decode(row["checks"], type=list[Check])
         failed = [
             f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}"
             for c in checks
             if not c.holds
         ]
-        kept = {
-            name: row[name] for name in ("seconds", "state", "rows_out", "quarantined", "error")
-        }
-        started_at = row["started_at"].replace(tzinfo=None)
-        found.append(
-            {
-                "job": job,
-                "started_at": started_at,
-                **kept,
-                "checks": len(checks),
-                "failed_checks": "; ".join(failed),
-            }
-        )
+        found.append(row | {"checks": len(checks), "failed_checks": "; ".join(failed)})
     return pd.DataFrame(found, columns=_RUN_COLUMNS)
 
 
@@ -113,11 +97,10 @@ _RUN_COLUMNS = [
 ]
 
 
-def _summary(tables: Frames, table: Table, now: int, only_newest: bool) -> pd.Series:
-    """Return the rows and the newest instant up to `now` of a table, or of its newest partition."""
-    past = [part for part in tables.parts(table) if only_newest and micros_of(part) <= now]
+def _newest(tables: Frames, table: Table, now: int) -> Any:
+    """Return the newest instant up to `now`, from the newest partition that began by then."""
+    past = [part for part in tables.parts(table) if micros_of(part) <= now]
     statement = load("report.sql", __package__)["newest"]
     statement = statement.replace("{instant}", quoted_name(table.instant))
     statement = statement.replace("{rows}", f"{{{table.name}}}")
-    parts = past[-1:] if only_newest else None
-    return tables.frame(statement, {"now": now}, lambda _: parts, at_most=1).iloc[0]
+    return tables.frame(statement, {"now": now}, lambda _: past[-1:], at_most=1)["newest"].iloc[0]

@@ -220,4 +220,9 @@ SELECT split_part(source, '/', 1) AS source, "column", reason, count(*) AS rows,
 
 -- name: newest
 -- {rows}, {instant}: a table and its column with the instant of a row.
-SELECT count(*) AS rows, max({instant}) FILTER ({instant} <= make_timestamptz($now)) AS newest FROM {rows}
+SELECT max({instant}) FILTER ({instant} <= make_timestamptz($now)) AS newest FROM {rows}
+
+-- name: last_runs
+SELECT job, started_at, seconds, state, rows_out, quarantined, error, checks
+  FROM {ops.pipeline_runs} QUALIFY row_number() OVER (PARTITION BY job ORDER BY started_at DESC) = 1
+ ORDER BY job

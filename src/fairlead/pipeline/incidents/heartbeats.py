@@ -1,0 +1,221 @@
+"""The heartbeats of the queues of a store: a relay or an elected worker reads the state of each
+queue every few seconds, so that the detector notices what waits and what has stopped."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.clock import MICROS, Clock
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
+from fairlead.ports.sql_store import SqlStore
+
+PAGE, PAGES = 20_000, 10
+"""Most submitted tasks in one page, and most pages in one heartbeat. The next heartbeat counts the
+rest."""
+
+MOST_KEYS = 1000
+"""Maximum number of fairness keys in a heartbeat."""
+
+WAITS_US = 500_000
+"""Least age of a ready task, in microseconds, to be reported as waiting."""
+
+ENDED = 50_000
+"""Maximum number of ended runs that one heartbeat counts. The next heartbeat counts the rest."""
+
+BACK = 5000
+"""Transactions (on SQLite: runs) before the first heartbeat whose runs count too, so that a
+successor sees what happened after the death of its predecessor."""
+
+OLD_US = 60_000_000
+"""Age of an ended run, in microseconds, above which it does not count: after an outage, old runs
+must not count as present failures or losses."""
+
+RUNNING_EVERY = 10.0
+"""Seconds between two counts of running tasks while no queue stands still."""
+
+_PAUSE_FACTOR = 10
+"""Least pause after a count of running tasks, as a multiple of the time that the count took."""
+
+_POSITION, _AT, _OF_QUEUE, _OF_KEY = (
+    SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
+)
+
+
+@dataclass
+class _Since:
+    """Changes of a queue since the last heartbeat."""
+
+    done: int = 0
+    failed: int = 0
+    keys: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+
+
+class StoreHeartbeats:
+    """Heartbeats of one store. Calls block and must not run in several threads at once."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        history: HistoryStore,
+        clock: Clock,
+        *,
+        every: float = HEARTBEAT_SECONDS,
+        most_bytes: int | None = None,
+    ) -> None:
+        """`every`: seconds between two heartbeats of a queue. `most_bytes`: see
+        `HistoryStore.running`; where it forbids a count, the running tasks are one."""
+        self._store = store
+        self._history = history
+        self._read_now = history.database.read_now
+        self._clock = clock
+        self._every = every
+        self._most_bytes = most_bytes
+        self._relay = uuid.uuid4().hex
+        self._began = time.monotonic()
+        self._ahead = 0
+        """Microseconds by which the store's clock is ahead of ours."""
+        self._store_id: str | None = None
+        self._after: str | None = None
+        """Position up to which submitted tasks are counted; counting begins at the first read."""
+        self._counted_at = 0
+        """Instant at which the last counted task was submitted. A task that was submitted later
+        counts when its first run ends."""
+        self._ended_until: Position | None = None
+        """Position up to which ended runs are counted."""
+        self._since: dict[str, _Since] = {}
+        self._next_at = float("-inf")
+        self._running_at = float("-inf")
+        """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
+
+    def read(self) -> list[Heartbeat]:
+        """Return a heartbeat of each queue if heartbeats are due, else an empty list. Raise
+        StoreUnavailable and keep what was counted for the next call."""
+        if time.monotonic() < self._next_at:
+            return []
+        ours = self._clock.now()
+        now = self._read_now(self._store.shared_clock(ours))
+        self._ahead = now - ours
+        if self._store_id is None:
+            self._store_id = self._read_now(self._history.store_id())
+        if self._after is None:
+            self._after, self._counted_at = self._read_now(self._history.newest_submitted(now)), now
+        self._count_ended(now)
+        self._count_submitted(now)
+        queues = self._read_now(self._store.queue_settings())
+        waiting = self._read_now(self._store.oldest_ready())
+        waiting = {
+            queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US
+        }
+        silent = self._silent(now)
+        running = self._count_running(now, waiting.keys())
+        since, self._since = self._since, {}
+        self._next_at = time.monotonic() + self._every
+        return [
+            self._heartbeat(
+                queue,
+                now,
+                since.get(queue, _Since()),
+                waiting.get(queue),
+                running,
+                silent,
+                queues.get(queue),
+            )
+            for queue in sorted({*queues, *since})
+        ]
+
+    def _heartbeat(
+        self,
+        queue: str,
+        now: int,
+        since: _Since,
+        waits_since: int | None,
+        running: Sequence[Running] | None,
+        silent: Mapping[str, Collection[str]],
+        settings: QueueSettings | None,
+    ) -> Heartbeat:
+        assert self._store_id is not None
+        held = None if running is None else [each for each in running if each.queue == queue]
+        return Heartbeat(
+            self._store_id,
+            queue,
+            self._relay,
+            now,
+            waits_since,
+            None if held is None else sum(each.tasks for each in held if each.node not in silent),
+            max((each.claimed_at for each in held or ()), default=0),
+            None if held is None else sum(each.stuck for each in held),
+            settings is not None and settings.paused,
+            since.done,
+            since.failed,
+            since.keys.total(),
+            dict(since.keys.most_common(MOST_KEYS)),
+            dict(since.lost),
+            sorted(node for node, served in silent.items() if queue in served),
+            1 + round((time.monotonic() - self._began) * MICROS),
+        )
+
+    def _count_ended(self, now: int) -> None:
+        xid, seq = self._read_now(self._history.horizon())
+        horizon = Position(xid, seq - 1)  # the horizon itself may be a later row
+        if self._ended_until is None:
+            back = (max(0, xid - BACK), 0) if xid else (0, max(0, seq - 1 - BACK))
+            self._ended_until = Position(*back)
+        if self._ended_until >= horizon:
+            return
+        after = self._ended_until
+        until = self._read_now(self._history.position_after(after, horizon, ENDED))
+        counted = self._history.ended(after, until, now - OLD_US, self._counted_at)
+        for each in self._read_now(counted):
+            since = self._since.setdefault(each.queue, _Since())
+            if each.outcome == "lost":
+                since.lost[each.node] += each.attempts
+            elif each.outcome in ("done", "snoozed", "cancelled"):
+                since.done += each.attempts
+            else:
+                since.failed += each.attempts
+            if each.firsts:
+                since.keys[each.fairness_key] += each.firsts
+        self._ended_until = until
+
+    def _count_submitted(self, now: int) -> None:
+        for _ in range(PAGES):
+            assert self._after is not None
+            rows = self._read_now(self._history.submitted(self._after, now, PAGE))
+            for row in rows:
+                self._since.setdefault(row[_OF_QUEUE], _Since()).keys[row[_OF_KEY]] += 1
+                self._counted_at = max(self._counted_at, row[_AT])
+            if rows:
+                self._after = str(rows[-1][_POSITION])
+            if len(rows) < PAGE:
+                return
+
+    def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
+        """Return the running tasks, or None if no count is due. A count is due earlier if tasks
+        wait in a queue in which no run has ended."""
+        began = time.monotonic()
+        moving = {queue for queue, since in self._since.items() if since.done or since.failed}
+        if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
+            return None
+        found = self._read_now(self._history.running(now, self._most_bytes))
+        if found is None:
+            found = [Running(queue, "", 1, 0, 0) for queue in waiting]
+        ended = time.monotonic()
+        self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
+        return found
+
+    def _silent(self, now: int) -> dict[str, list[str]]:
+        """Return the nodes whose heartbeat is overdue, with their queues."""
+        nodes = self._read_now(self._store.nodes())
+        return {
+            node.node: node.queues
+            for node in nodes
+            if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
+        }

@@ -1,0 +1,79 @@
+"""The ledger of erased attempts, which `reconcile` still counts, because the store has them. The
+ledger holds no fairness key and no task id.
+
+A row holds the position of the attempt in its store, its run time, and its part of the fingerprint
+of a range of history. With these rows the lake agrees with the store, which may then clean its
+history. Rows are added before the commit that passes or removes their attempts, so that a crash
+loses none; a position that is there twice, or in bronze too, counts once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.ports.history import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("store_id", "xid", "seq", "version", "started_at", "finished_at")
+"""Columns of an attempt that `reconcile` reads."""
+
+LEDGER = Table(
+    "bronze.ledger",
+    "Erased attempts without keys and tasks, which `reconcile` still counts.",
+    ("store_id", "xid", "seq"),
+    "finished_at",
+    tuple(column for column in ATTEMPTS.columns if column.name in COLUMNS),
+    by="date",
+)
+
+
+def add(lake: Warehouse, erased: pa.Table, name: str) -> None:
+    """Add these attempts to the ledger, in files that begin with `name`."""
+    if not erased.num_rows:
+        return
+    table = lake.table(LEDGER)
+    while True:
+        seen = table.state()
+        written = table.write(erased.select(list(COLUMNS)), name, seen)
+        if table.append(written, {}, seen):
+            return
+        table.take_away(written)
+
+
+def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:
+    """Return the rows of this store behind a position, each position once."""
+    import pyarrow.compute as pc
+
+    xid, seq = pc.field("xid"), pc.field("seq")
+    is_behind = (xid > checked.xid) | ((xid == checked.xid) & (seq > checked.seq))
+    rows = lake.table(LEDGER).load(where=(pc.field("store_id") == store_id) & is_behind)
+    return rows.group_by(list(COLUMNS)).aggregate([])
+
+
+def settle(lake: Warehouse, store_id: str, checked: Position, now: int) -> None:
+    """Remove the attempts of this store at or before `checked`, because they agreed with the
+    store."""
+    import pyarrow as pa
+
+    table = lake.table(LEDGER)
+    for part in sorted({file.part for file in table.files()}):
+        while True:
+            seen = table.state()
+            rows = table.load([part], snapshot=seen.snapshot)
+            positions = rows.select(["store_id", "xid", "seq"]).to_pylist()
+            is_kept = [
+                row["store_id"] != store_id or Position(row["xid"], row["seq"]) > checked
+                for row in positions
+            ]
+            if all(is_kept):
+                break
+            written = table.write(rows.filter(pa.array(is_kept, pa.bool_())), "settled", seen)
+            if table.replace([part], written, seen):
+                break
+            table.take_away(written)
+    table.tend(now)

@@ -1,0 +1,75 @@
+"""Names of partitions, hours and dates, and the intervals that they form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.schema import Table
+
+HOUR_US = 3600 * MICROS
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def hour_name(hour: datetime) -> str:
+    """Return the partition of an hour."""
+    return hour.strftime("%Y-%m-%d/%H")
+
+
+def part_of(table: Table, instant: datetime) -> str:
+    """Return the partition of a table with this instant."""
+    return instant.strftime("%Y-%m-%d/%H" if table.by == "hour" else "%Y-%m-%d")
+
+
+def start_of(part: str) -> datetime:
+    """Return the start of a partition."""
+    return datetime.strptime(part, "%Y-%m-%d/%H" if "/" in part else "%Y-%m-%d").replace(tzinfo=UTC)
+
+
+def micros_of(part: str) -> int:
+    """Return the start of a partition in microseconds since the epoch."""
+    return round(start_of(part).timestamp()) * MICROS
+
+
+def dates_of(parts: Iterable[str]) -> list[str]:
+    """Return the dates of these hours, ascending."""
+    return sorted({part.partition("/")[0] for part in parts})
+
+
+def hours_of(dates: Iterable[str]) -> list[str]:
+    """Return all hours of these dates, ascending."""
+    return [f"{date}/{hour:02}" for date in sorted(dates) for hour in range(24)]
+
+
+def days_from(dates: Collection[str], days: int) -> list[str]:
+    """Return these dates and the `days` after each, ascending."""
+    return sorted(
+        {
+            (start_of(date) + n * _DAY).strftime("%Y-%m-%d")
+            for date in dates
+            for n in range(days + 1)
+        }
+    )
+
+
+def runs_of(parts: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the intervals [since, until) that consecutive partitions, hours or dates, form."""
+    since = until = None
+    for part in sorted(parts):
+        start, lasts = start_of(part), _HOUR if "/" in part else _DAY
+        if start == until:
+            until = start + lasts
+            continue
+        if since is not None and until is not None:
+            yield since, until
+        since, until = start, start + lasts
+    if since is not None and until is not None:
+        yield since, until
+
+
+def hours_between(first: int, last: int) -> list[str]:
+    """Return the names of the hours from the first instant to the last, both in microseconds since
+    the epoch."""
+    hours = range(first // HOUR_US, last // HOUR_US + 1)
+    return [hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]

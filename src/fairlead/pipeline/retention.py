@@ -1,0 +1,179 @@
+"""Retention of bronze: remove the rows of old days, and keep a daily summary of them.
+
+The summary is written first, under a digest of the files to remove. The commit that removes these
+files notes the digest in bronze. After a crash between the two commits, the next run finds a digest
+that bronze does not have: it goes on if the files are still the same, and else counts again.
+Builds never read the removed days again, so that silver and gold keep them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.forgotten import FORGOTTEN
+from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.warehouse.data_files import TableFile
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE, TableState
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+_BATCH = "fairlead.forgotten.batch"
+_COLUMNS = {
+    ATTEMPTS.name: ["store_id", "queue", "name", "outcome", "started_at", "finished_at"],
+    EVENTS.name: ["store_id", "queue", "name", "kind", "at"],
+}
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """Result of a run."""
+
+    rows: dict[str, int] = {}
+    """Number of removed rows, by table of bronze."""
+    days: list[str] = []
+    """Days of which rows were removed, ascending."""
+
+
+def drop_before(
+    warehouse: Warehouse,
+    before_day: date,
+    compared_until: int | None = None,
+    dry_run: bool = False,
+) -> Forgotten:
+    """Remove all rows of bronze before this day (UTC), and add them to ops.forgotten; with
+    `dry_run`, only count them. A repeated run changes nothing. Raise BrokenLake, StoreUnavailable.
+
+    compared_until: instant of the last comparison of lake and store (microseconds). Hours with rows
+    exported in the day before it, or later, stay, because they may not be compared yet.
+    """
+    rows, days = {}, set()
+    for table in (ATTEMPTS, EVENTS):
+        found = _drop_before(warehouse, table, before_day, compared_until, dry_run)
+        if found:
+            rows[table.name] = sum(file.rows for file in found)
+            days |= {_day(file.part) for file in found}
+    return Forgotten(rows, sorted(days))
+
+
+def _drop_before(
+    warehouse: Warehouse, table: Table, before: date, compared_until: int | None, dry_run: bool
+) -> list[TableFile]:
+    """Return the removed files."""
+    here = warehouse.table(table)
+    while True:
+        seen = here.state()
+        if seen.snapshot is None:
+            return []
+        files = here.files(snapshot=seen.snapshot)
+        gone = _to_forget(files, before.isoformat(), compared_until)
+        if dry_run or not gone:
+            return gone
+        batch = hashlib.sha256("\n".join(sorted(file.path for file in gone)).encode()).hexdigest()
+        _summarise(warehouse, table, seen, gone, batch)
+        first = max(before.isoformat(), seen.properties.get(FORGOTTEN_BEFORE, ""))
+        news = {FORGOTTEN_BEFORE: first, _BATCH: batch}
+        if here.replace({file.part for file in gone}, [], seen, news, "retention"):
+            return gone
+
+
+def _to_forget(files: list[TableFile], first: str, compared_until: int | None) -> list[TableFile]:
+    """Return the files of the partitions before the day `first` that were compared long ago."""
+    waiting = {
+        file.part
+        for file in files
+        if compared_until is not None
+        and file.span.get("exported_at", (0, 0))[1] >= compared_until - DAY_US
+    }
+    return [file for file in files if file.part < first and file.part not in waiting]
+
+
+def _summarise(
+    warehouse: Warehouse, table: Table, seen: TableState, gone: Sequence[TableFile], batch: str
+) -> None:
+    """Count the rows of these files in ops.forgotten, in place of a batch whose rows were never
+    removed."""
+    summary, cursor, done = warehouse.table(FORGOTTEN), table.name, seen.properties.get(_BATCH)
+    rows: pa.Table | None = None
+    while True:
+        before = summary.state()
+        if before.cursors.get(cursor) == batch:
+            return
+        stale = before.cursors.get(cursor)
+        if rows is None:
+            rows = _counted(warehouse, table, seen, gone, batch)
+        kept = rows
+        parts = set(_days_of(rows))
+        if stale is not None and stale != done:
+            known = summary.load(snapshot=before.snapshot)
+            is_stale = pc.and_(pc.equal(known["batch"], stale), pc.equal(known["table"], cursor))
+            parts |= set(_days_of(known))
+            kept = pa.concat_tables([known.filter(pc.invert(is_stale)), rows.cast(known.schema)])
+        elif before.snapshot is not None:
+            known = summary.load(parts, snapshot=before.snapshot)
+            kept = pa.concat_tables([known, rows.cast(known.schema)])
+        written = summary.write(kept, "forgotten", before)
+        if summary.replace(parts, written, before, {f"fairlead.cursor.{cursor}": batch}):
+            return
+        summary.take_away(written)
+
+
+def _counted(
+    warehouse: Warehouse, table: Table, seen: TableState, gone: Sequence[TableFile], batch: str
+) -> pa.Table:
+    """Return the rows of ops.forgotten for these files. Load one partition at a time."""
+    here, found = warehouse.table(table), []
+    by = ["store_id", "queue", "name", "kind" if table is EVENTS else "outcome"]
+    for part in sorted({file.part for file in gone}):
+        rows = here.load([part], _COLUMNS[table.name], snapshot=seen.snapshot)
+        busy = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+        if table is ATTEMPTS:
+            ends, starts = (rows[name].cast(pa.int64()) for name in ("finished_at", "started_at"))
+            busy = pc.fill_null(pc.subtract(ends, starts), 0)
+        counts = (
+            rows.select(by)
+            .append_column("busy", busy)
+            .group_by(by)
+            .aggregate([([], "count_all"), ("busy", "sum")])
+        )
+        day = datetime.fromisoformat(_day(part)).replace(tzinfo=UTC)
+        found += [{"day": day, **row} for row in counts.to_pylist()]
+    totals: dict[tuple[object, ...], list[int]] = {}
+    for row in found:
+        total = totals.setdefault((row["day"], *(row[name] for name in by)), [0, 0])
+        total[0] += row["count_all"]
+        total[1] += row["busy_sum"]
+    names = ("day", "store_id", "queue", "name", "outcome")
+    return pa.Table.from_pylist(
+        [
+            {
+                **dict(zip(names, key, strict=True)),
+                "table": table.name,
+                "rows": count,
+                "busy_us": busy_us,
+                "batch": batch,
+                "schema_version": SCHEMA_VERSION,
+            }
+            for key, (count, busy_us) in sorted(totals.items(), key=str)
+        ],
+        FORGOTTEN.arrow(),
+    )
+
+
+def _day(part: str) -> str:
+    return part.partition("/")[0]
+
+
+def _days_of(rows: pa.Table) -> list[str]:
+    """Return the partitions of rows of ops.forgotten."""
+    return [day.strftime("%Y-%m-%d") for day in pc.unique(rows["day"]).to_pylist()]
+
+
+def first_day(now: int, keep_days: int) -> date:
+    """Return the first day to keep, so that whole days of history stay (`now`: microseconds)."""
+    return datetime.fromtimestamp(now / 1e6, UTC).date() - timedelta(days=keep_days)

@@ -1,0 +1,58 @@
+"""Tombstones of erased keys, which keep late exports from bringing them back. A tombstone does not
+reveal its key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from fairlead.pipeline.warehouse.table import ERASED, TableState, WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def tombstone(lake: Warehouse, key: str) -> str:
+    """Return a digest of the key, different in each lake. An owner of the lake who guesses a key
+    can check it, but cannot list the keys."""
+    return hmac.new(
+        lake.identity.encode(), key.encode(errors="surrogatepass"), hashlib.sha256
+    ).hexdigest()
+
+
+def bury(table: WarehouseTable, stones: Collection[str]) -> None:
+    """Refuse rows of these keys from now on. An export that has already begun is refused, and
+    repeats its work."""
+
+    def change(before: TableState) -> dict[str, str | None] | None:
+        missing = set(stones) - set(before.erased)
+        return {ERASED + stone: "1" for stone in missing} or None
+
+    table.update(change)
+
+
+def readmit(table: WarehouseTable, stones: Collection[str]) -> bool:
+    """Accept rows of these keys in later exports; return False when none of them was erased."""
+
+    def change(before: TableState) -> dict[str, str | None] | None:
+        known = set(stones) & set(before.erased)
+        return {ERASED + stone: None for stone in known} or None
+
+    return table.update(change)
+
+
+def parted(lake: Warehouse, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows (with a `fairness_key`) to keep, and those of erased keys."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not stones:
+        return rows, rows.slice(0, 0)
+    gone = [
+        key for key in pc.unique(rows["fairness_key"]).to_pylist() if tombstone(lake, key) in stones
+    ]
+    is_gone = pc.is_in(rows["fairness_key"], value_set=pa.array(gone, pa.string()))
+    return rows.filter(pc.invert(is_gone)), rows.filter(is_gone)

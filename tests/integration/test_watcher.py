@@ -1,0 +1,102 @@
+"""The elected worker's watcher reports stalls, floods, bursts of errors and lost nodes to the store,
+in real stores."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fairlead import App, Incident, NoRetry
+from fairlead.clock import MICROS
+from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.settings import Intervals
+from fairlead.model import IncidentKind
+from fairlead.operate.doctor import examine
+from fairlead.pipeline import watcher as module
+from fairlead.pipeline.incidents.heartbeat import Heartbeat
+from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.pollers import Watch
+from fairlead.pipeline.watcher import AGAIN, Watcher
+from fairlead.testing import running, settled
+
+pytestmark = pytest.mark.stores
+
+BEGIN = 1_790_000_000 * MICROS
+
+
+def watch_of(app: App) -> Watch:
+    return Watch(
+        PollerContext(
+            store=app.store, clock=app.clock, intervals=Intervals(), announce=lambda _: None
+        )
+    )
+
+
+async def open_incidents(app: App) -> list[Incident]:
+    found = await asyncio.to_thread(
+        app.store.database.read_now, app.store.incidents.latest(None, 100)
+    )
+    return [each for each in found if each.kind is not IncidentKind.ERROR]
+
+
+async def test_a_burst_of_errors_is_one_incident_whoever_watches(app: App) -> None:
+    @app.task(queue="payouts", retry=NoRetry())
+    async def fail() -> None:
+        raise ValueError("declined")
+
+    first = watch_of(app)
+    await first()
+    async with running(app) as node:
+        fail.submit_many([{}] * 30)
+        await settled(app, node)
+    await first()
+    successor = watch_of(app)  # sees the last minute
+    await successor()
+    [incident] = await open_incidents(app)
+    assert (incident.kind, incident.subject, incident.queue) == (
+        IncidentKind.ERROR_BURST,
+        "payouts",
+        "payouts",
+    )
+    assert "since 20" in incident.details and "fairlead tasks list" in incident.details
+    findings = await examine(app.operate_context)
+    assert any("error burst of queue 'payouts'" in each.what for each in findings)
+
+
+async def test_a_long_table_is_not_read_for_running_tasks(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if app.url.startswith("sqlite"):
+        pytest.skip("SQLite finds running tasks by their claims")
+    monkeypatch.setattr(module, "MOST_BYTES", -1)
+    history = app.sql_store.history()
+    read = app.store.database.read_now
+    assert await asyncio.to_thread(read, history.running(app.clock.now(), -1)) is None
+    await watch_of(app)()
+
+
+class Given:
+    """Heartbeats that a test gives."""
+
+    def __init__(self) -> None:
+        self.heartbeats: list[Heartbeat] = []
+
+    def read(self) -> list[Heartbeat]:
+        found, self.heartbeats = self.heartbeats, []
+        return found
+
+
+def test_an_open_incident_is_reported_again_now_and_then_and_a_closed_one_is_not() -> None:
+    given = Given()
+    watcher = Watcher(given, Rules())  # type: ignore[arg-type]
+
+    def after(seconds: int, **fields: object) -> list[tuple[str, str]]:
+        at = BEGIN + seconds * MICROS
+        fields = {"waits_since": BEGIN, "running": 0} | fields
+        given.heartbeats = [Heartbeat("store", "work", "one", at, up=at, **fields)]  # type: ignore[arg-type]
+        return [(each.kind.value, each.subject) for each in watcher.look()]
+
+    reports = [after(seconds) for seconds in range(1, 1000, 10)]
+    assert [each for each in reports if each] == [[("stall", "work")]] * (1 + 980 * MICROS // AGAIN)
+    assert after(1001, done=1) == [] and after(1301, waits_since=None) == []

@@ -1,0 +1,123 @@
+"""Old days of bronze are forgotten, and counted once in ops.forgotten, also after a crash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from fairlead.clock import to_micros
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.forgotten import FORGOTTEN
+from fairlead.pipeline.retention import drop_before, first_day
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.frames import T0, at, attempt, event
+from tests.pipeline.warehouses import export
+
+DAY = 86_400
+TODAY = date(2026, 3, 2)
+"""Day of T0, ten hours after midnight."""
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    found = Warehouse(Location.of(tmp_path / "lake"))
+    for n, days in enumerate([3, 2, 2, 0]):
+        end = at(-days * DAY + n)
+        rows = [
+            attempt(
+                queue=queue,
+                submitted_at=at(-days * DAY + n - 1),
+                finished_at=end,
+                exported_at=end,
+            )
+            for queue in ("q", "r")
+        ]
+        export(found, ATTEMPTS, rows, str(n))
+    export(found, EVENTS, [event(at=at(-3 * DAY)), event(at=at(0))], "1")
+    return found
+
+
+def counted(warehouse: Warehouse) -> Counter[tuple[str, str, str]]:
+    """Return the summarised rows by day, table and queue."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in warehouse.table(FORGOTTEN).load().to_pylist():
+        found[row["day"].date().isoformat(), row["table"], row["queue"]] += row["rows"]
+    return found
+
+
+def test_old_days_are_counted_and_removed(warehouse: Warehouse) -> None:
+    tried = drop_before(warehouse, TODAY, dry_run=True)
+    assert warehouse.table(ATTEMPTS).load().num_rows == 8 and not counted(warehouse)
+    since = warehouse.table(ATTEMPTS).state().snapshot
+    assert since is not None
+
+    done = drop_before(warehouse, TODAY)
+
+    assert done == tried
+    assert done.rows == {ATTEMPTS.name: 6, EVENTS.name: 1}
+    assert done.days == ["2026-02-27", "2026-02-28"]
+    assert warehouse.table(ATTEMPTS).load().num_rows == 2
+    assert warehouse.table(EVENTS).load().num_rows == 1
+    assert warehouse.table(ATTEMPTS).state().cursors == {"store": "3"}
+    assert counted(warehouse) == {
+        ("2026-02-27", ATTEMPTS.name, "q"): 1,
+        ("2026-02-27", ATTEMPTS.name, "r"): 1,
+        ("2026-02-28", ATTEMPTS.name, "q"): 2,
+        ("2026-02-28", ATTEMPTS.name, "r"): 2,
+        ("2026-02-27", EVENTS.name, "q"): 1,
+    }
+    busy = warehouse.table(FORGOTTEN).load(columns=["busy_us"])["busy_us"].to_pylist()
+    assert sum(busy) == 6_000_000
+    assert warehouse.table(ATTEMPTS).changed(since) == set()
+    assert drop_before(warehouse, TODAY).rows == {}
+
+
+def test_rows_that_arrive_late_for_a_forgotten_day_are_counted_too(warehouse: Warehouse) -> None:
+    drop_before(warehouse, TODAY)
+    before = counted(warehouse)
+    since = warehouse.table(ATTEMPTS).state().snapshot
+    assert since is not None
+    export(warehouse, ATTEMPTS, [attempt(queue="q", finished_at=at(-3 * DAY))], "4")
+    assert warehouse.table(ATTEMPTS).changed(since) == set()
+    assert drop_before(warehouse, TODAY).rows == {ATTEMPTS.name: 1}
+    assert counted(warehouse) - before == {("2026-02-27", ATTEMPTS.name, "q"): 1}
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_crash_after_the_summary_counts_no_row_twice(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    real = WarehouseTable.replace
+
+    def dies(table: WarehouseTable, *args: object) -> bool:
+        if table.table is ATTEMPTS:
+            raise KeyboardInterrupt
+        return real(table, *args)  # type: ignore[arg-type]
+
+    drop_before(warehouse, date(2026, 2, 28))
+    with monkeypatch.context() as patched:
+        patched.setattr(WarehouseTable, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            drop_before(warehouse, TODAY)
+    if arrives:  # a row for one of the days that are counted already
+        export(warehouse, ATTEMPTS, [attempt(queue="q", finished_at=at(-2 * DAY))], "4")
+    drop_before(warehouse, TODAY)
+    found = counted(warehouse)
+    assert found["2026-02-28", ATTEMPTS.name, "q"] == 2 + arrives
+    assert found["2026-02-28", ATTEMPTS.name, "r"] == 2
+    assert found["2026-02-27", ATTEMPTS.name, "q"] == 1
+    assert warehouse.table(ATTEMPTS).load().num_rows == 2
+
+
+def test_hours_that_may_not_be_compared_with_the_store_stay(warehouse: Warehouse) -> None:
+    compared = to_micros(at(-1.5 * DAY))
+    assert drop_before(warehouse, TODAY, compared).days == ["2026-02-27"]
+
+
+def test_whole_days_are_kept() -> None:
+    assert first_day(to_micros(T0), 2) == date(2026, 2, 28)
