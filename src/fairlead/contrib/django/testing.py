@@ -170,9 +170,10 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
             cursor.execute("SELECT seq FROM fairlead_tasks WHERE id = %s", [task.id])
             row = cursor.fetchone()[0]
         cursor.execute(
-            "SELECT keep_result, context, ready_at FROM fairlead_tasks WHERE id = %s", [task.id]
+            "SELECT keep_result, context, ready_at, checkpoint FROM fairlead_tasks WHERE id = %s",
+            [task.id],
         )
-        keep_result, context, ready_at = cursor.fetchone()
+        keep_result, context, ready_at, checkpoint = cursor.fetchone()
     trigger = Trigger(
         id=task.id,
         version=task.version,
@@ -195,6 +196,7 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
         ready_at or to_micros(task.run_at),
         bool(keep_result),
         context,
+        None if checkpoint is None else bytes(checkpoint),
         row,
     )
     return Execution(trigger, claimed, app.handlers[task.name])
