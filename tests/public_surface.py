@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import fairlead
 from fairlead import App
@@ -62,6 +62,7 @@ NOT_CALLED = {
     "CurrentTask": "made and cancelled by the engine",
     "Full": "returned by a limit, to the engine",
     "Draft": "made by Task.draft",
+    "INJECTED": "a default of parameters",
     "Incident": "made by the store",
     "IncidentKind": "an enumeration",
     "Outcome": "an enumeration",
@@ -189,6 +190,31 @@ def _in_transaction(shop: Shop) -> Callable[..., Any]:
     return use
 
 
+def _make_client() -> str:
+    return "client"
+
+
+def _used_resource(**given: Any) -> None:
+    async def use(client: Any) -> None: ...
+
+    use.__annotations__["client"] = Annotated[Any, fairlead.Resource(**given)]
+    App("sqlite:///never.db").task(use)
+
+
+def _overridden(shop: Shop) -> Callable[..., Any]:
+    def override(**given: Any) -> None:
+        app = _fresh(shop)
+
+        @app.task
+        async def use(client: Any) -> None: ...
+
+        use.handler.resources["client"] = fairlead.Resource(_make_client)
+        with app.override(**given):
+            pass
+
+    return override
+
+
 _LIMIT = {"n": 3}
 _RATE = {"n": 3, "per": 1.0}
 CALLS: dict[str, Call] = {
@@ -206,6 +232,8 @@ CALLS: dict[str, Call] = {
     ),
     "App.transaction": Call(_in_transaction),
     "App.handle": Call(lambda shop: lambda task_id: shop.app.handle(task_id).state()),
+    "App.override": Call(_overridden, lambda _: {"make": _make_client, "fake": _make_client}),
+    "Resource": Call(lambda _: _used_resource, lambda _: {"make": _make_client}),
     "App.node": Call(lambda shop: shop.app.node),
     "ClusterLimit": Call(lambda _: fairlead.ClusterLimit, lambda _: _LIMIT),
     "ClusterRateLimit": Call(lambda _: fairlead.ClusterRateLimit, lambda _: _RATE),

@@ -10,13 +10,16 @@ from fairlead.declare.current import ContextFilter, CurrentTask, current_task
 from fairlead.declare.gathering import as_completed, as_completed_async, gather, gather_async
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import RunInterceptor as Interceptor
+from fairlead.declare.resource import INJECTED, Resource
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
     InvalidDelay,
     InvalidTask,
+    LifespanFailed,
     NotAllowed,
+    ResourceFailed,
     ResultNotKept,
     ResultTimeout,
     Retry,
@@ -52,7 +55,9 @@ __all__ = [
     "InvalidDelay",
     "Incident",
     "IncidentKind",
+    "INJECTED",
     "InvalidTask",
+    "LifespanFailed",
     "Limit",
     "LimitTree",
     "NoRetry",
@@ -61,6 +66,8 @@ __all__ = [
     "Processing",
     "ProcessingPolicy",
     "RateLimit",
+    "Resource",
+    "ResourceFailed",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",

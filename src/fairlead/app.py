@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -31,6 +33,7 @@ from fairlead.declare.handle import FoundHandle, TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
+from fairlead.declare.resource import Factory, Overrides, makes_of, name_of
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
 from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
 from fairlead.ports.notifier import Notifier
@@ -48,6 +51,10 @@ if TYPE_CHECKING:
     from fairlead.engine.node import Node
     from fairlead.operate.context import OperateContext
     from fairlead.operate.tasks import Management
+
+AppLifespan = Callable[["App"], AbstractAsyncContextManager[Any] | AsyncIterator[Any]]
+"""Function that makes the context manager of one worker process, or an `async def` with one
+`yield`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,8 +80,10 @@ class App:
     `result_limit`, `checkpoint_limit`: the same for a result that is kept and for a checkpoint.
     `keep_log`: default of the option of `task`.
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
-    def`. A call that raises or takes more than `incident_timeout` seconds is repeated later. Raises
-    ConfigurationError for bad values.
+    def`. A call that raises or takes more than `incident_timeout` seconds is repeated later.
+    `lifespan`: an `async def` with one `yield` that each worker process enters before its first
+    task, with the App as its argument, and leaves after its last one. Raises ConfigurationError for
+    bad values.
     """
 
     connector_class: ClassVar[type[Connector]] = Connector
@@ -99,6 +108,7 @@ class App:
         observer: Observer | None = None,
         on_incident: OnIncident | None = None,
         incident_timeout: float = INCIDENT_TIMEOUT,
+        lifespan: AppLifespan | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = values.text("name", name)
@@ -111,6 +121,9 @@ class App:
             raise ConfigurationError(f"on_incident {values.brief(on_incident)}: use a function")
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
+        self._lifespan = None if lifespan is None else _as_lifespan(lifespan)
+        self.overrides = Overrides()
+        """Factories of resources that a test replaces now."""
         self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
@@ -401,6 +414,28 @@ class App:
 
     # working --------------------------------------------------------------------------------------
 
+    @property
+    def lifespan(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """Function that makes the context manager of one worker process; None without one."""
+        lifespan = self._lifespan
+        return None if lifespan is None else lambda: lifespan(self)
+
+    @contextmanager
+    def override(self, make: Factory, fake: Factory) -> Iterator[None]:
+        """Let workers of this process call `fake` instead of `make`, for tests: `with
+        app.override(make_client, FakeClient):`. Raises ConfigurationError for a factory that no
+        task uses, or another object than a function."""
+        resources = [each for task in self.handlers.values() for each in task.resources.values()]
+        makes = {*makes_of(resources)}
+        if not isinstance(make, Hashable) or make not in makes:
+            known = ", ".join(sorted(map(name_of, makes))) or "none"
+            raise ConfigurationError(
+                f"override of {values.brief(make)}: no task uses a resource that it makes; those of"
+                f" this application: {known}"
+            )
+        with self.overrides.replacing(make, fake):
+            yield
+
     def node(
         self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any
     ) -> Node:
@@ -481,6 +516,8 @@ class App:
             check_store=unchecked,
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
+            lifespan=self.lifespan,
+            overrides=self.overrides,
         )
         ports = NodePorts(
             store=store,
@@ -492,6 +529,20 @@ class App:
             schedule=schedule,
         )
         return Node(node_settings, served, ports, self.clock, self._safe_observer)
+
+
+def _as_lifespan(lifespan: AppLifespan) -> Callable[[App], AbstractAsyncContextManager[Any]]:
+    """Return a function that makes a context manager, also for a plain generator function. Raises
+    ConfigurationError for other objects."""
+    if inspect.isasyncgenfunction(lifespan):
+        return asynccontextmanager(lifespan)
+    if not callable(lifespan) or inspect.iscoroutinefunction(lifespan):
+        raise ConfigurationError(
+            f"lifespan {values.brief(lifespan)}: use an `async def` with one `yield`, which takes"
+            " the App"
+        )
+    made: Callable[[App], AbstractAsyncContextManager[Any]] = lifespan  # type: ignore[assignment]
+    return made
 
 
 def _checked(interceptors: object) -> tuple[RunInterceptor, ...]:

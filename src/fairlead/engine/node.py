@@ -9,7 +9,9 @@ from fairlead.clock import Clock
 from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
+from fairlead.engine.lifespan import opened
 from fairlead.engine.parts import NodeParts
+from fairlead.engine.resources import Resources
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
@@ -75,15 +77,18 @@ class Node:
         return left or await self.parts.ordered.has_unfinished()
 
     async def run(self) -> None:
-        """Start, serve until `stop`, drain, leave. Raise the exception of a part that failed."""
+        """Open the lifespan, start, serve until `stop`, drain, leave, close. Raise the exception of
+        a part that failed, or LifespanFailed."""
         await apart_from_handlers(self._run())
 
     async def _run(self) -> None:
-        handlers = self._context.served.handlers.values()
-        with collecting(any(handler.keep_log for handler in handlers)):
-            await self._run_parts()
+        served = self._context.served
+        keeps_log = any(handler.keep_log for handler in served.handlers.values())
+        async with opened(served.lifespan), Resources(served.overrides) as resources:
+            with collecting(keeps_log):
+                await self._run_parts(resources)
 
-    async def _run_parts(self) -> None:
+    async def _run_parts(self, resources: Resources) -> None:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
@@ -102,7 +107,7 @@ class Node:
             await parts.ownership.renew()
             parts.partitions.join()
             self.ready.set()
-            await self._serve()
+            await self._serve(resources)
         finally:
             await channel.close()
             await parts.ordered.close()
@@ -112,9 +117,9 @@ class Node:
         """Claim no more tasks, let runs end, hand back the rest, then leave. Safe to call twice."""
         self._stopping.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, resources: Resources) -> None:
         async with asyncio.TaskGroup() as executors:
-            self.parts.runs.open(executors)
+            self.parts.runs.open(executors, resources)
             log.info("node started", extra={"node": self.settings.name, "queues": self.queues})
             await serve(self.parts.in_order, self._stopping)
             await self.parts.limits.leave()

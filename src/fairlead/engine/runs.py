@@ -19,6 +19,7 @@ from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.outcome import failed, stopped, succeeded
+from fairlead.engine.resources import Resources
 from fairlead.model import Finish, State
 
 log = logging.getLogger("fairlead.node")
@@ -50,10 +51,10 @@ class Runs:
 
     # executors ------------------------------------------------------------------------------------
 
-    def open(self, group: asyncio.TaskGroup) -> None:
+    def open(self, group: asyncio.TaskGroup, resources: Resources) -> None:
         """Make the executors; `group` owns the asyncio tasks that keep child processes."""
         clock, settings = self._context.clock, self._context.settings
-        invocation = Invocation(self._context)
+        invocation = Invocation(self._context, resources)
         self._loop = LoopExecutor(clock, invocation.on_loop, self._finished)
         self._threads = ThreadExecutor(
             clock, settings.threads, invocation.in_thread, self._finished

@@ -1,0 +1,93 @@
+"""The lifespan of an application: opened when a worker process starts, closed when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+from fairlead.declare.resource import Factory
+from fairlead.engine.resources import Resources
+from fairlead.errors import LifespanFailed
+
+log = logging.getLogger("fairlead.node")
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+"""Make the context manager of one worker process."""
+
+
+@asynccontextmanager
+async def opened(lifespan: Lifespan | None) -> AsyncIterator[None]:
+    """Open the lifespan around the block. Raise LifespanFailed if it raises by itself; an error of
+    the block passes, even if the lifespan hides it."""
+    if lifespan is None:
+        yield
+        return
+    with _one_line("start"):
+        manager = lifespan()
+        await manager.__aenter__()
+    try:
+        yield
+    except BaseException as error:
+        await manager.__aexit__(type(error), error, error.__traceback__)
+        raise
+    with _one_line("end"):
+        await manager.__aexit__(None, None, None)
+
+
+@contextmanager
+def _one_line(step: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.debug("the lifespan failed", exc_info=error)
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        raise LifespanFailed(
+            f"the lifespan failed at the {step} of the worker: {type(error).__name__}:"
+            f" {error}{where}"
+        ) from error
+
+
+@contextmanager
+def in_child(
+    lifespan: Lifespan | None, overrides: Mapping[Factory, Factory]
+) -> Iterator[Resources]:
+    """Open lifespan and resources of a child process on an event loop in a thread of its own, so
+    that handlers keep the main thread. Raise LifespanFailed."""
+    found: Future[tuple[Resources, Callable[[], None]]] = Future()
+
+    async def hold() -> None:
+        async with opened(lifespan), Resources(overrides) as resources:
+            loop, leaving = asyncio.get_running_loop(), asyncio.Event()
+            found.set_result((resources, lambda: _poke(loop, leaving)))
+            await leaving.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(hold())
+        except BaseException as error:
+            if found.done():
+                log.error("the lifespan of a child process failed", exc_info=error)
+            else:
+                found.set_exception(error)
+
+    thread = threading.Thread(target=run, name="fairlead-lifespan", daemon=True)
+    thread.start()
+    resources, leave = found.result()
+    try:
+        yield resources
+    finally:
+        leave()
+        thread.join()
+
+
+def _poke(loop: asyncio.AbstractEventLoop, leaving: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        loop.call_soon_threadsafe(leaving.set)

@@ -1,0 +1,208 @@
+"""The lifespan of an application in real workers: opened before the first task, closed after the
+last one, also after a signal; a failure is one line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from fairlead import App, LifespanFailed
+from fairlead.errors import ConfigurationError
+from fairlead.testing import drain, running
+from tests.end_to_end.test_command_line import fairlead, start_worker
+
+CODE = """
+import os
+from contextlib import asynccontextmanager
+from typing import Annotated
+import fairlead
+
+def note(text):
+    print(f"NOTE {os.getpid()} {text}", flush=True)
+
+async def lifespan(app):
+    note("open lifespan")
+    FAIL_START
+    yield
+    note("close lifespan")
+    FAIL_END
+
+app = fairlead.App("sqlite:///shop.db", lifespan=lifespan)
+
+def client():
+    note("open client")
+    yield "client"
+    note("close client")
+
+@app.task
+def pay(client: Annotated[str, fairlead.Resource(client)] = fairlead.INJECTED) -> None:
+    note("pay")
+"""
+SOON = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path)
+    app = App(f"sqlite:///{tmp_path / 'shop.db'}")
+    app.migrate()
+    app.close()
+    return tmp_path
+
+
+def write(folder: Path, start: str = "pass", end: str = "pass") -> None:
+    (folder / "shop.py").write_text(CODE.replace("FAIL_START", start).replace("FAIL_END", end))
+
+
+def submit(folder: Path) -> None:
+    app = App(f"sqlite:///{folder / 'shop.db'}")
+    app.task(name="pay")(lambda: None).submit()
+    app.close()
+
+
+def notes(output: str) -> dict[str, list[str]]:
+    """Return the notes of each process, by pid."""
+    found: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        if line.startswith("NOTE "):
+            _, pid, text = line.split(" ", 2)
+            found.setdefault(pid, []).append(text)
+    return found
+
+
+WHOLE = ["open lifespan", "open client", "pay", "close client", "close lifespan"]
+
+
+def test_a_worker_opens_and_closes_it_around_its_resources(folder: Path) -> None:
+    submit(folder)
+    output = fairlead(folder, "worker", "shop:app", "--until-empty")
+    assert [*notes(output).values()] == [WHOLE]
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["alone", "supervised"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_closes_it(folder: Path, workers: tuple[str, ...], number: signal.Signals) -> None:
+    submit(folder)
+    worker = start_worker(folder, *workers, stderr=subprocess.DEVNULL)
+    assert worker.stdout is not None
+    late = threading.Timer(SOON, worker.kill)
+    late.start()
+    lines = []
+    try:
+        for line in worker.stdout:
+            lines.append(line)
+            opened = sum("open lifespan" in each for each in lines)
+            if any(" pay" in each for each in lines) and opened == (2 if workers else 1):
+                break
+        worker.send_signal(number)
+        lines += [*worker.stdout]
+        assert worker.wait() == 0
+    finally:
+        late.cancel()
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    found = sorted(notes("".join(lines)).values(), key=len)
+    assert found[-1] == WHOLE
+    assert found[:-1] == ([["open lifespan", "close lifespan"]] if workers else [])
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["alone", "supervised"])
+def test_a_failure_at_the_start_ends_the_worker_with_one_line(
+    folder: Path, workers: tuple[str, ...]
+) -> None:
+    write(folder, start="raise ConnectionError('no cache server')")
+    submit(folder)
+    worker = start_worker(folder, *workers, "--log-level", "error", stderr=subprocess.PIPE)
+    output, errors = worker.communicate(timeout=SOON)
+    assert worker.returncode == 1
+    assert errors.splitlines() == [
+        "fairlead: the lifespan failed at the start of the worker: ConnectionError: no cache server"
+        f" ({folder / 'shop.py'}:12)"
+    ]
+    assert "pay" not in output
+
+
+def test_a_failure_at_the_end_shows_in_the_exit_code(folder: Path) -> None:
+    write(folder, end="raise OSError('cannot flush')")
+    submit(folder)
+    worker = start_worker(folder, "--until-empty", "--log-level", "error", stderr=subprocess.PIPE)
+    output, errors = worker.communicate(timeout=SOON)
+    assert worker.returncode == 1
+    assert "failed at the end of the worker: OSError: cannot flush" in errors
+    assert [*notes(output).values()] == [WHOLE]
+
+
+def test_a_reloaded_worker_closes_and_opens_it_again(folder: Path) -> None:
+    pytest.importorskip("watchfiles", reason="needs the extra reload")
+    submit(folder)
+    worker = start_worker(folder, "--reload", stderr=subprocess.DEVNULL)
+    assert worker.stdout is not None
+    late = threading.Timer(SOON, worker.kill)
+    late.start()
+    lines = []
+    try:
+        for line in worker.stdout:
+            lines.append(line)
+            if " pay" in line:
+                write(folder, start="note('reloaded')")
+            if "reloaded" in line:
+                break
+        worker.send_signal(signal.SIGINT)
+        lines += [*worker.stdout]
+        assert worker.wait() == 0
+    finally:
+        late.cancel()
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    first, second = notes("".join(lines)).values()
+    assert (first, second) == (WHOLE, ["open lifespan", "reloaded", "close lifespan"])
+
+
+async def test_a_test_runs_it_too_and_no_error_is_hidden(sqlite_url: str) -> None:
+    calls = []
+
+    class Hiding:
+        async def __aenter__(self) -> None:
+            calls.append("open")
+
+        async def __aexit__(self, *error: object) -> bool:
+            calls.append("close")
+            return True
+
+    app = App(sqlite_url, lifespan=lambda app: Hiding())
+    app.migrate()
+
+    @app.task
+    async def pay() -> None:
+        calls.append("pay")
+
+    pay.submit()
+    await drain(app)
+    assert calls == ["open", "pay", "close"]
+    with pytest.raises(KeyError):
+        async with running(app):
+            raise KeyError
+    app.close()
+
+
+async def test_a_failing_lifespan_fails_the_test(sqlite_url: str) -> None:
+    def lifespan(app: App) -> None:
+        raise ValueError("no settings")
+
+    app = App(sqlite_url, lifespan=lifespan)
+    app.migrate()
+    with pytest.raises(LifespanFailed, match="ValueError: no settings"):
+        await drain(app)
+    app.close()
+
+
+@pytest.mark.parametrize("lifespan", ["shop", 3, test_a_failing_lifespan_fails_the_test])
+def test_another_object_than_a_lifespan_is_refused(lifespan: object) -> None:
+    with pytest.raises(ConfigurationError, match="use an `async def` with one `yield`"):
+        App("sqlite:///never.db", lifespan=lifespan)
