@@ -1,0 +1,69 @@
+# shop.py
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+import fairlead
+from fairlead.contrib.fastapi import Submitter, lifespan, submitter
+
+URL = os.environ.get("SHOP_URL", "sqlite:///shop.db")
+ENGINE_URL = os.environ.get("SHOP_ENGINE_URL", "sqlite+aiosqlite:///shop.db?timeout=30")
+# the same database on PostgreSQL: postgresql://db/shop and postgresql+psycopg://db/shop
+
+tasks = fairlead.App(URL)
+engine = create_async_engine(ENGINE_URL)
+Sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+
+class Base(DeclarativeBase): ...
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    confirmed: Mapped[int] = mapped_column(default=0)
+
+
+@tasks.task
+async def confirm(
+    order: int,
+    session: Annotated[
+        AsyncSession, fairlead.Resource(Sessions.begin, scope="run")
+    ] = fairlead.INJECTED,
+) -> None:
+    found = await session.get_one(Order, order)
+    found.confirmed += 1
+
+
+async def get_session() -> AsyncIterator[AsyncSession]:
+    async with Sessions.begin() as session:  # commits, or rolls back after an error
+        yield session
+
+
+# scope="function": the commit comes before the response, not after it
+SessionDep = Annotated[AsyncSession, Depends(get_session, scope="function")]
+Tasks = Annotated[Submitter, submitter(SessionDep)]
+
+
+@asynccontextmanager
+async def tables(site: FastAPI) -> AsyncIterator[None]:
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    yield
+    await engine.dispose()
+
+
+site = FastAPI(lifespan=lifespan(tasks, tables))
+
+
+@site.post("/orders/{number}", status_code=201)
+async def place_order(number: int, session: SessionDep, tasks: Tasks) -> None:
+    session.add(Order(id=number))
+    await tasks.submit_async(confirm, order=number)
+    if number % 3 == 0:
+        raise HTTPException(409, "sold out")  # neither the order nor its task exists

@@ -1,0 +1,70 @@
+# shop.py
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from litestar import Litestar, post
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+import fairlead
+from fairlead.contrib.litestar import Submitter, lifespan, submitter
+
+URL = os.environ.get("SHOP_URL", "sqlite:///shop.db")
+ENGINE_URL = os.environ.get("SHOP_ENGINE_URL", "sqlite+aiosqlite:///shop.db?timeout=30")
+# the same database on PostgreSQL: postgresql://db/shop and postgresql+psycopg://db/shop
+
+tasks = fairlead.App(URL)
+engine = create_async_engine(ENGINE_URL)
+Sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+
+class Base(DeclarativeBase): ...
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    confirmed: Mapped[int] = mapped_column(default=0)
+
+
+@tasks.task
+async def confirm(
+    order: int,
+    session: Annotated[
+        AsyncSession, fairlead.Resource(Sessions.begin, scope="run")
+    ] = fairlead.INJECTED,
+) -> None:
+    found = await session.get_one(Order, order)
+    found.confirmed += 1
+
+
+async def get_session() -> AsyncIterator[AsyncSession]:
+    async with Sessions.begin() as session:  # commits, or rolls back after an error
+        yield session
+
+
+@post("/orders/{number:int}")
+async def place_order(number: int, session: AsyncSession, tasks: Submitter) -> None:
+    session.add(Order(id=number))
+    await tasks.submit_async(confirm, order=number)
+    if number % 3 == 0:
+        raise HTTPException("sold out", status_code=409)  # neither the order nor its task exists
+
+
+@asynccontextmanager
+async def tables(site: Litestar) -> AsyncIterator[None]:
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    yield
+    await engine.dispose()
+
+
+site = Litestar(
+    [place_order],
+    dependencies={"session": Provide(get_session), "tasks": submitter()},
+    lifespan=[lifespan(tasks, tables)],
+)
