@@ -21,6 +21,7 @@ import pytest
 
 from fairlead import App, State
 from tests.end_to_end.test_command_line import ROOT
+from tests.tiers import FULL
 
 pytestmark = [pytest.mark.system_time, pytest.mark.slow]
 
@@ -35,17 +36,16 @@ make_server("127.0.0.1", 0, site, threaded=True, fd=int(sys.argv[1])).serve_fore
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a migrated database."""
     if request.param == "postgres":
-        yield request.getfixturevalue("migrated_postgres_url")
-        return
+        return str(request.getfixturevalue("migrated_postgres_url"))
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     app = App(url)
     app.migrate()
     app.close()
-    yield url
+    return url
 
 
 def engine_url(url: str, name: str) -> str:
@@ -104,20 +104,19 @@ def orders(url: str) -> dict[int, int]:
         connection.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "needed"),
-    [
-        ("fastapi", "fastapi"),
-        ("starlette", "starlette"),
-        ("litestar", "litestar"),
-        ("sqlmodel", "sqlmodel"),
-        ("flask", "flask"),
-    ],
-)
+SHOPS = ["fastapi", "flask", "starlette", "litestar", "sqlmodel"]
+RUNS = [
+    *((name, "sqlite") for name in SHOPS),
+    *((name, "postgres") for name in SHOPS[:2]),
+    *(pytest.param(name, "postgres", marks=FULL("the matrix")) for name in SHOPS[2:]),
+]
+
+
+@pytest.mark.parametrize(("name", "url"), RUNS, indirect=["url"])
 def test_orders_and_their_tasks_commit_or_roll_back_together_under_load(
-    name: str, needed: str, url: str, tmp_path: Path
+    name: str, url: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip(needed)
+    pytest.importorskip(name)
     (tmp_path / "shop.py").write_text((EXAMPLES / f"{name}_shop" / "shop.py").read_text())
     (tmp_path / "serve.py").write_text(FLASK)
     with socket.create_server(("127.0.0.1", 0)) as port:
@@ -157,7 +156,7 @@ async def _until_finished(app: App) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["fastapi", "starlette", "litestar", "sqlmodel", "flask"])
+@pytest.mark.parametrize("name", SHOPS)
 def test_the_guide_shows_the_code_of_the_example(name: str) -> None:
     page = (ROOT / "docs" / "how-to" / f"{name}.md").read_text()
     shown = re.findall(r"^```python\n(# shop\.py\n.*?)^```$", page, re.M | re.S)
