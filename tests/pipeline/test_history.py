@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from fairlead.pipeline.erase.warehouse import erase_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +30,8 @@ from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.schema import Table
@@ -513,7 +512,7 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_pat
     def erase_once(table: Table) -> Any:
         found = look(table)
         history._look = look  # type: ignore[method-assign]
-        erase_from(lake, Wanted(frozenset({"gone"})), SYSTEM_CLOCK.now)
+        erase(lake, "gone", SYSTEM_CLOCK)
         return found
 
     put(lake, SERVICE, [row(SERVICE, window_start=START, fairness_key="gone")])

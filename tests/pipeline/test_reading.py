@@ -17,7 +17,6 @@ import boto3
 import duckdb
 import pyarrow as pa
 import pytest
-from fairlead.pipeline.erase.warehouse import erase_from
 from typer.testing import CliRunner
 
 import fairlead.pipeline
@@ -30,8 +29,8 @@ from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.object_files import ObjectFiles
 from fairlead.pipeline.reading.query import select
@@ -106,8 +105,10 @@ def test_readers_see_one_build_and_the_present_bronze(tmp_path: Path) -> None:
     before, seen = builds.newest()
     snapshots = {t.name: lake.table(t).state().snapshot for t in (SERVICE, COST)}
     assert builds.publish(before.after({k: v for k, v in snapshots.items() if v}), seen, 1)
-    for table in (SERVICE, COST):  # as a build does before it publishes, and one that moved main
-        put(lake, table, [row(table, queue="later")])
+    for table in (SERVICE, COST):
+        here, state = lake.table(table), lake.table(table).state()
+        later = pa.Table.from_pylist([row(table, queue="later")], table.arrow())
+        assert here.append(here.write(later, "later", state), {}, state)  # not published yet
     put(lake, ATTEMPTS, [row(ATTEMPTS)])
     put(lake, INCIDENTS, [row(INCIDENTS)])
     counts = (
@@ -221,6 +222,8 @@ def test_no_lake_no_table_and_a_damaged_file_name_the_cure(tmp_path: Path) -> No
         selected(lake, "SELECT * FROM gold.incidents")
     with pytest.raises(ConfigurationError, match="bronze.attempts.*fairlead pipeline ingest"):
         selected(lake, "SELECT * FROM bronze.attempts JOIN gold.cost USING (queue)")
+    with pytest.raises(ConfigurationError, match="ops.forgotten.*fairlead pipeline maintain"):
+        selected(lake, "SELECT * FROM ops.forgotten")
     with pytest.raises(ConfigurationError, match="costs does not exist"):
         selected(lake, "SELECT * FROM gold.costs")
     with open_views(lake) as connection:
@@ -265,7 +268,7 @@ def test_an_erased_key_is_seen_by_no_reader(tmp_path: Path) -> None:
     count = "SELECT count(*) FROM silver.service WHERE fairness_key = 'a/1'"
     with open_views(lake) as connection:
         assert list(select(connection, count).rows) == [(1,)]
-        erase_from(lake, Wanted(frozenset({"a/1"})), SYSTEM_CLOCK.now)
+        erase(lake, "a/1", SYSTEM_CLOCK)
         with pytest.raises(BrokenLake):
             list(select(connection, count).rows)
     assert selected(lake, count) == [(0,)]

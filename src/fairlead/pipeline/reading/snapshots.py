@@ -10,6 +10,7 @@ from pyiceberg.io import FileIO
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.dictionary import TABLES
@@ -28,6 +29,7 @@ MAKERS = {
     REPLAYS: "replay",
     REPLAY_WAITS: "replay",
     RUNS: "ingest",
+    FORGOTTEN: "maintain",
 }
 """Command of `fairlead pipeline` that writes a table; all others are made by `build`."""
 
