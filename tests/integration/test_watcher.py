@@ -77,26 +77,28 @@ async def test_a_long_table_is_not_read_for_running_tasks(
 
 
 class Given:
-    """Heartbeats that a test gives."""
+    """A store with the heartbeats that a test gives."""
 
     def __init__(self) -> None:
         self.heartbeats: list[Heartbeat] = []
 
-    def read(self) -> list[Heartbeat]:
+    def steps(self) -> None: ...
+
+    async def read(self, steps: None) -> list[Heartbeat]:
         found, self.heartbeats = self.heartbeats, []
         return found
 
 
-def test_an_open_incident_is_reported_again_now_and_then_and_a_closed_one_is_not() -> None:
+async def test_an_open_incident_is_reported_again_now_and_then_and_a_closed_one_is_not() -> None:
     given = Given()
-    watcher = Watcher(given, Rules())  # type: ignore[arg-type]
+    watcher = Watcher(given, given, Rules())  # type: ignore[arg-type]
 
-    def after(seconds: int, **fields: object) -> list[tuple[str, str]]:
+    async def after(seconds: int, **fields: object) -> list[tuple[str, str]]:
         at = BEGIN + seconds * MICROS
         fields = {"waits_since": BEGIN, "running": 0} | fields
         given.heartbeats = [Heartbeat("store", "work", "one", at, up=at, **fields)]  # type: ignore[arg-type]
-        return [(each.kind.value, each.subject) for each in watcher.look()]
+        return [(each.kind.value, each.subject) for each in await watcher.look()]
 
-    reports = [after(seconds) for seconds in range(1, 1000, 10)]
+    reports = [await after(seconds) for seconds in range(1, 1000, 10)]
     assert [each for each in reports if each] == [[("stall", "work")]] * (1 + 980 * MICROS // AGAIN)
-    assert after(1001, done=1) == [] and after(1301, waits_since=None) == []
+    assert await after(1001, done=1) == [] and await after(1301, waits_since=None) == []

@@ -36,7 +36,7 @@ class Watch:
     async def __call__(self) -> None:
         """Look at all queues, and report the incidents that are open to the store."""
         if self._watcher is not None:
-            reports = await asyncio.to_thread(self._watcher.look)
+            reports = await self._watcher.look()
             await self._context.store.incidents.report(reports, self._context.clock.now())
 
 

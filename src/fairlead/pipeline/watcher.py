@@ -14,6 +14,7 @@ from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
 from fairlead.pipeline.incidents.key_minutes import MINUTE, KeysInMemory
 from fairlead.pipeline.incidents.watch import ALL, Alert, Rules, Watched, observe
 from fairlead.pipeline.settings import load
+from fairlead.ports.statements import Database
 from fairlead.ports.task_store import TaskStore
 
 MOST_BYTES = 64_000_000
@@ -50,24 +51,25 @@ def watcher_of(store: TaskStore, clock: Clock) -> Watcher | None:
     file = os.environ.get("FAIRLEAD_SETTINGS")
     rules = load(Path(file) if file else None).alerts
     heartbeats = StoreHeartbeats(sql, sql.history(), clock, every=0, most_bytes=MOST_BYTES)
-    return Watcher(heartbeats, rules)
+    return Watcher(sql.database, heartbeats, rules)
 
 
 class Watcher:
-    """Watch of all queues of a store. Calls block and must not run in several threads at once."""
+    """Watch of all queues of a store. One call at a time."""
 
-    def __init__(self, heartbeats: StoreHeartbeats, rules: Rules) -> None:
+    def __init__(self, database: Database, heartbeats: StoreHeartbeats, rules: Rules) -> None:
+        self._database = database
         self._heartbeats = heartbeats
         self._rules = rules
         self._queues: dict[str, tuple[Watched, KeysInMemory]] = {}
         self._open: dict[tuple[str, str, str], tuple[Alert, int]] = {}
         """Open alerts by kind, queue and subject, each with the instant of its last report."""
 
-    def look(self) -> list[IncidentReport]:
+    async def look(self) -> list[IncidentReport]:
         """Return reports of the incidents that began, and of those that were open for a while.
         Raise StoreUnavailable."""
         reports = []
-        for heartbeat in self._heartbeats.read():
+        for heartbeat in await self._database.read(self._heartbeats.steps()):
             for alert in self._observe(heartbeat):
                 name = (alert.kind, alert.queue, alert.subject)
                 if alert.is_over:

@@ -15,6 +15,7 @@ from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
 from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Steps
 
 PAGE, PAGES = 20_000, 10
 """Most submitted tasks in one page, and most pages in one heartbeat. The next heartbeat counts the
@@ -74,7 +75,6 @@ class StoreHeartbeats:
         `HistoryStore.running`; where it forbids a count, the running tasks are one."""
         self._store = store
         self._history = history
-        self._read_now = history.database.read_now
         self._clock = clock
         self._every = every
         self._most_bytes = most_bytes
@@ -98,24 +98,28 @@ class StoreHeartbeats:
     def read(self) -> list[Heartbeat]:
         """Return a heartbeat of each queue if heartbeats are due, else an empty list. Raise
         StoreUnavailable and keep what was counted for the next call."""
+        return self._history.database.read_now(self.steps())
+
+    def steps(self) -> Steps[list[Heartbeat]]:
+        """Return what `read` returns."""
         if time.monotonic() < self._next_at:
             return []
         ours = self._clock.now()
-        now = self._read_now(self._store.shared_clock(ours))
+        now = yield from self._store.shared_clock(ours)
         self._ahead = now - ours
         if self._store_id is None:
-            self._store_id = self._read_now(self._history.store_id())
+            self._store_id = yield from self._history.store_id()
         if self._after is None:
-            self._after, self._counted_at = self._read_now(self._history.newest_submitted(now)), now
-        self._count_ended(now)
-        self._count_submitted(now)
-        queues = self._read_now(self._store.queue_settings())
-        waiting = self._read_now(self._store.oldest_ready())
+            self._after, self._counted_at = (yield from self._history.newest_submitted(now)), now
+        yield from self._count_ended(now)
+        yield from self._count_submitted(now)
+        queues = yield from self._store.queue_settings()
+        waiting = yield from self._store.oldest_ready()
         waiting = {
             queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US
         }
-        silent = self._silent(now)
-        running = self._count_running(now, waiting.keys())
+        silent = yield from self._silent(now)
+        running = yield from self._count_running(now, waiting.keys())
         since, self._since = self._since, {}
         self._next_at = time.monotonic() + self._every
         return [
@@ -162,8 +166,8 @@ class StoreHeartbeats:
             1 + round((time.monotonic() - self._began) * MICROS),
         )
 
-    def _count_ended(self, now: int) -> None:
-        xid, seq = self._read_now(self._history.horizon())
+    def _count_ended(self, now: int) -> Steps[None]:
+        xid, seq = yield from self._history.horizon()
         horizon = Position(xid, seq - 1)  # the horizon itself may be a later row
         if self._ended_until is None:
             back = (max(0, xid - BACK), 0) if xid else (0, max(0, seq - 1 - BACK))
@@ -171,9 +175,9 @@ class StoreHeartbeats:
         if self._ended_until >= horizon:
             return
         after = self._ended_until
-        until = self._read_now(self._history.position_after(after, horizon, ENDED))
+        until = yield from self._history.position_after(after, horizon, ENDED)
         counted = self._history.ended(after, until, now - OLD_US, self._counted_at)
-        for each in self._read_now(counted):
+        for each in (yield from counted):
             since = self._since.setdefault(each.queue, _Since())
             if each.outcome == "lost":
                 since.lost[each.node] += each.attempts
@@ -185,10 +189,10 @@ class StoreHeartbeats:
                 since.keys[each.fairness_key] += each.firsts
         self._ended_until = until
 
-    def _count_submitted(self, now: int) -> None:
+    def _count_submitted(self, now: int) -> Steps[None]:
         for _ in range(PAGES):
             assert self._after is not None
-            rows = self._read_now(self._history.submitted(self._after, now, PAGE))
+            rows = yield from self._history.submitted(self._after, now, PAGE)
             for row in rows:
                 self._since.setdefault(row[_OF_QUEUE], _Since()).keys[row[_OF_KEY]] += 1
                 self._counted_at = max(self._counted_at, row[_AT])
@@ -197,23 +201,23 @@ class StoreHeartbeats:
             if len(rows) < PAGE:
                 return
 
-    def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
+    def _count_running(self, now: int, waiting: Collection[str]) -> Steps[list[Running] | None]:
         """Return the running tasks, or None if no count is due. A count is due earlier if tasks
         wait in a queue in which no run has ended."""
         began = time.monotonic()
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
             return None
-        found = self._read_now(self._history.running(now, self._most_bytes))
+        found = yield from self._history.running(now, self._most_bytes)
         if found is None:
             found = [Running(queue, "", 1, 0, 0) for queue in waiting]
         ended = time.monotonic()
         self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
         return found
 
-    def _silent(self, now: int) -> dict[str, list[str]]:
+    def _silent(self, now: int) -> Steps[dict[str, list[str]]]:
         """Return the nodes whose heartbeat is overdue, with their queues."""
-        nodes = self._read_now(self._store.nodes())
+        nodes = yield from self._store.nodes()
         return {
             node.node: node.queues
             for node in nodes
