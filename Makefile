@@ -15,7 +15,9 @@ SEEDS ?= --new-seeds
 unexport PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is part of a simulation, so that a seed repeats it.
 export PYTHONHASHSEED ?= 0
-TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
+# Tests of Django run in processes of their own: a process has one set of Django's settings.
+TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 --ignore=tests/django
+DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/django
 
 .PHONY: help demo docs console-pictures picture test test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
@@ -26,18 +28,19 @@ demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; n
 	@$(BIN)/fairlead demo
 
 test: $(STAMP) postgresql pgbouncer java redis chromium  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
-	@$(TESTS) -m 'not full and not spark'
+	@failed=0; $(TESTS) -m 'not full and not spark' || failed=1; $(DJANGO_TESTS) -m 'not full and not spark' || failed=1; exit $$failed
 
 test-all: test-matrix test-pipeline  ## test everything, in hours: all stores, channels and seeds, and all of Spark
 
 test-matrix: $(STAMP) postgresql pgbouncer java redis chromium  ## test all stores and channels without Spark, with outages and new seeds; half an hour
-	@$(TESTS) $(SEEDS) -m 'not spark'
+	@failed=0; $(TESTS) $(SEEDS) -m 'not spark' || failed=1; $(DJANGO_TESTS) $(SEEDS) -m 'not spark' || failed=1; exit $$failed
 
 test-django6: postgresql  ## test the Django integration on Django 6, in a virtual environment of its own; needs Python 3.12 or newer
 	@sh scripts/test_django6.sh $(VENV)/.django6
 
 test-again: $(STAMP)  ## run the tests that failed in the last run
-	@$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	@failed=0; $(BIN)/python -m pytest -q --ignore=tests/django --last-failed --last-failed-no-failures none || failed=1; \
+	$(BIN)/python -m pytest -q tests/django --last-failed --last-failed-no-failures none || failed=1; exit $$failed
 
 test-pipeline: $(STAMP) postgresql java  ## run the tests that need Spark; more than half an hour
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark

@@ -37,7 +37,7 @@ def test_a_chord_ends_although_the_worker_of_its_header_is_killed(
     first = start(url, "first")
     try:
         assert celery_app.app.AsyncResult(one).get() == 0
-        assert celery_app.app.AsyncResult(body).state == "PENDING"
+        assert celery_app.app.AsyncResult(body).state in ("PENDING", "STARTED")  # it looks again
         first.kill()
         first.wait()
         second = start(url, "second")

@@ -96,6 +96,8 @@ async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_
     odd = ids[7]
 
     def receive(incident: Incident) -> None:
+        if incident.kind == IncidentKind.ERROR_BURST:
+            return  # of the queue: so many failures are one
         calls[incident.subject] += 1
         assert incident.task is not None and incident.task.state == State.ERROR
         if incident.subject == odd and calls[odd] < 3:

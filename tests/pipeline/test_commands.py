@@ -127,6 +127,7 @@ def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Work
 
 
 def test_errors_about_missing_or_wrong_input_are_one_line(workspace: Workspace) -> None:
+    workspace.done("pipeline", "ingest")
     assert "--conf 'memory'" in workspace.refused("pipeline", "build", "--conf", "memory")
     assert "instant 'yesterday'" in workspace.refused("pipeline", "report", "--since", "yesterday")
     (workspace.folder / "bad.toml").write_text("[[slo]]\nid = 1")
@@ -148,14 +149,8 @@ def test_the_data_dictionary_can_be_printed_as_json(workspace: Workspace) -> Non
 
 
 def test_an_empty_lake_has_nothing_to_report(workspace: Workspace) -> None:
-    assert workspace.done("pipeline", "status")["runs"] == []
-    steps = workspace.done("pipeline", "maintain", "--dry-run")["steps"]
-    assert [(step["name"], step["state"]) for step in steps] == [
-        ("compact", "planned"),
-        ("expire", "planned"),
-        ("reconcile", "planned"),
-        ("check", "planned"),
-    ]
+    for command in ("status", "maintain"):
+        assert "`fairlead pipeline ingest` makes one" in workspace.refused("pipeline", command)
     assert workspace.done("pipeline", "ingest") | {"seconds": 0} == {
         "attempts": 0,
         "events": 0,

@@ -4,6 +4,7 @@ imports."""
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +54,9 @@ def celery_report(options: CeleryReportOptions) -> None:
 
 
 def _report(options: CeleryReportOptions) -> Report:
-    if Path(options.project).exists():
-        return report(Path(options.project))
+    with suppress(OSError):  # a name that is too long for a file
+        if Path(options.project).exists():
+            return report(Path(options.project))
     module, _, attribute = options.project.partition(":")
     application: Any = None
     if attribute and not options.source_only and importlib.util.find_spec("celery") is not None:

@@ -77,14 +77,7 @@ def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Ite
     Raise ConfigurationError for a wrong setting."""
     from fairlead.pipeline.session import session
 
-    conf = options.conf or []
-    wrong = [setting for setting in conf if not all(setting.partition("="))]
-    if wrong:
-        raise ConfigurationError(
-            f"--conf {hide_urls(wrong[0])!r}: use KEY=VALUE, as in spark.driver.memory=4g"
-        )
-    settings = dict(setting.split("=", 1) for setting in conf)
-    spark = session(options.master, settings=settings, warehouse=warehouse)
+    spark = session(options.master, settings=_settings(options), warehouse=warehouse)
     try:
         yield spark
     finally:
@@ -94,11 +87,23 @@ def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Ite
 @contextmanager
 def job_on(options: TableOptions) -> Iterator[JobContext]:
     """Start the Spark session of a job on an existing lake. Raise ConfigurationError."""
+    _settings(options.spark)  # complain about them first
     warehouse = existing_lake(options.lake, options.catalog)
     with session_of(options.spark, warehouse) as spark:
         from fairlead.pipeline.jobs.build import JobContext
 
         yield JobContext(spark, warehouse, SYSTEM_CLOCK)
+
+
+def _settings(options: SparkOptions) -> dict[str, str]:
+    """Return the settings of Spark that the options name. Raise ConfigurationError."""
+    conf = options.conf or []
+    wrong = [setting for setting in conf if not all(setting.partition("="))]
+    if wrong:
+        raise ConfigurationError(
+            f"--conf {hide_urls(wrong[0])!r}: use KEY=VALUE, as in spark.driver.memory=4g"
+        )
+    return dict(setting.split("=", 1) for setting in conf)
 
 
 def kafka_at(url: str) -> KafkaEndpoint:
