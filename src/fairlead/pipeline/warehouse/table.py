@@ -245,7 +245,7 @@ class WarehouseTable:
         """Return rows in memory; columns added later are null in older files.
 
         where: condition on the rows. encoded: columns of texts that are returned with a dictionary.
-        Raise BrokenLake for a missing file or snapshot.
+        Raise BrokenLake for a missing or damaged file, or a missing snapshot.
         """
         schema = self.table.arrow()
         schema = pa.schema([field.with_nullable(True) for field in schema])
@@ -263,6 +263,11 @@ class WarehouseTable:
         except FileNotFoundError as error:
             raise BrokenLake(
                 f"{self.table.name}: a file of the present snapshot is missing: {error}; restore it"
+            ) from error
+        except pa.ArrowInvalid as error:
+            raise BrokenLake(
+                f"a file of table {self.table.name} is damaged: {error}; restore it from a copy of"
+                " the lake"
             ) from error
 
     def dataset(

@@ -1,0 +1,215 @@
+"""Compaction puts the rows of a closed partition into one sorted file, and loses none beside
+exporters, erasures, faults and kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fairlead.clock import to_micros
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.incidents import INCIDENTS
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.parts import HOUR_US
+from fairlead.pipeline.reading.engine import file_name
+from fairlead.pipeline.warehouse import compaction
+from fairlead.pipeline.warehouse.compaction import CLOSES_AFTER, Compacted, compact, to_compact
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.frames import T0, attempt, event
+from tests.pipeline.tables_by_hand import put, row
+
+HOUR_0, HOUR_1 = "2026-03-02/10", "2026-03-02/11"
+END_0 = to_micros(T0) // HOUR_US * HOUR_US + HOUR_US
+"""End of the hour of T0, in microseconds."""
+LATE = END_0 + 9 * CLOSES_AFTER
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    return Warehouse(Location.of(tmp_path / "lake"))
+
+
+@pytest.fixture
+def table(lake: Warehouse) -> WarehouseTable:
+    return lake.table(ATTEMPTS)
+
+
+def add(lake: Warehouse, *ends: float) -> None:
+    rows = [
+        attempt(finished_at=end, queue=f"q{int(end) % 2}", fairness_key=f"k{int(end) % 3}")
+        for end in ends
+    ]
+    put(lake, ATTEMPTS, rows)
+
+
+def rows(table: WarehouseTable) -> list[dict[str, Any]]:
+    return sorted(table.load().to_pylist(), key=lambda each: str(each["task_id"]))
+
+
+def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(
+    lake: Warehouse, table: WarehouseTable
+) -> None:
+    for n in range(4):
+        add(lake, *range(50 * n, 50 * n + 50))
+    add(lake, 4000)
+    before, seen = rows(table), table.state()
+    assert compact(table, LATE) == Compacted(parts=2, files=5, rows=201, skipped=[])
+    assert rows(table) == before
+    [file] = table.files([HOUR_0])
+    assert file.path.rpartition("/")[2].startswith("sorted") and file.rows == 200
+    columns = ["queue", "fairness_key", "finished_at"]
+    found = table.load([HOUR_0], columns=columns).select(columns).to_pylist()
+    assert found == sorted(found, key=lambda each: [each[name] for name in columns])
+    assert table.load(snapshot=seen.snapshot).num_rows == 201, "a reader keeps its snapshot"
+    assert table.changed(seen.snapshot or 0) == set(), "no build has to compute anything again"
+
+
+def test_a_closed_hour_is_compacted_once_and_again_after_late_rows(
+    lake: Warehouse, table: WarehouseTable
+) -> None:
+    add(lake, 1)
+    assert compact(table, LATE).parts == 1, "a single file is not sorted"
+    seen = table.state().snapshot
+    assert compact(table, LATE) == Compacted(0, 0, 0, [])
+    assert table.state().snapshot == seen
+    add(lake, 2)
+    assert compact(table, LATE) == Compacted(1, 2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "closed"),
+    [
+        (END_0 + CLOSES_AFTER - 1, []),
+        (END_0 + CLOSES_AFTER, [HOUR_0]),
+        (END_0 + HOUR_US + CLOSES_AFTER - 1, [HOUR_0]),
+        (END_0 + HOUR_US + CLOSES_AFTER, [HOUR_0, HOUR_1]),
+    ],
+)
+def test_an_hour_is_closed_26_hours_after_its_end(
+    lake: Warehouse, table: WarehouseTable, now: int, closed: list[str]
+) -> None:
+    add(lake, 1, 3601)
+    assert list(to_compact(table.files(), now, by_hour=True)) == closed
+
+
+def test_a_day_is_closed_26_hours_after_its_end(lake: Warehouse) -> None:
+    put(lake, INCIDENTS, [row(INCIDENTS, incident_id="a")])
+    put(lake, INCIDENTS, [row(INCIDENTS, incident_id="b")])
+    days, closed = lake.table(INCIDENTS), to_micros(T0) // DAY_US * DAY_US + DAY_US + CLOSES_AFTER
+    assert INCIDENTS.by == "date" and compact(days, closed - 1).parts == 0
+    assert compact(days, closed) == Compacted(1, 2, 2, [])
+
+
+def test_events_are_sorted_by_their_instant(lake: Warehouse) -> None:
+    put(lake, EVENTS, [event(at=s, queue="q", fairness_key="a") for s in (3, 1, 2)])
+    compact(lake.table(EVENTS), LATE)
+    found = lake.table(EVENTS).load()["at"].to_pylist()
+    assert found == sorted(found) and len(found) == 3
+
+
+def test_rows_added_during_a_compaction_are_kept_and_their_hour_is_skipped(
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, 1, 2)
+    add(lake, 3601)
+    rewritten = compaction._rewritten
+
+    def slowly(table: WarehouseTable, name: str, *more: Any) -> Any:
+        written = rewritten(table, name, *more)
+        if name == HOUR_0:
+            add(lake, 3)
+        return written
+
+    monkeypatch.setattr(compaction, "_rewritten", slowly)
+    made: list[int] = []
+    assert compact(table, LATE, made.append).skipped == [HOUR_0]
+    assert made == [1] and len(rows(table)) == 4
+    monkeypatch.undo()
+    assert compact(table, LATE) == Compacted(1, 2, 3, [])
+    assert len(rows(table)) == 4
+
+
+def test_a_commit_to_another_hour_does_not_stop_a_compaction(
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, 1, 2)
+    rewritten = compaction._rewritten
+
+    def slowly(*given: Any) -> Any:
+        add(lake, 3601)
+        return rewritten(*given)
+
+    monkeypatch.setattr(compaction, "_rewritten", slowly)
+    assert compact(table, LATE) == Compacted(1, 1, 2, [])
+    assert len(rows(table)) == 3
+
+
+def test_lost_rows_fail_a_compaction_and_leave_the_table_unchanged(
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, 1, 2, 3)
+    before, in_order = table.state().snapshot, compaction._sorted
+
+    def loses_one(table: WarehouseTable, found: pa.Table) -> pa.Table:
+        return in_order(table, found).slice(1)
+
+    monkeypatch.setattr(compaction, "_sorted", loses_one)
+    with pytest.raises(CheckFailed, match=f"partition {HOUR_0}: 3 rows before, 2 after"):
+        compact(table, LATE)
+    assert table.state().snapshot == before and len(on_disk(lake)) == 1
+
+
+def test_the_error_about_a_broken_file_names_it(lake: Warehouse, table: WarehouseTable) -> None:
+    add(lake, 1, 2, 3)
+    [file] = table.files()
+    path = Path(file_name(file.path))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BrokenLake, match=path.name):
+        compact(table, LATE)
+
+
+def on_disk(lake: Warehouse) -> set[str]:
+    """Return the names of the Parquet files in the folder of a lake with one table."""
+    assert lake.location.folder is not None
+    return {path.name for path in lake.location.folder.rglob("*.parquet")}
+
+
+_KILLED = """
+import os, sys
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.warehouse.compaction import compact
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+real = getattr(WarehouseTable, sys.argv[2])
+def then_killed(*args, **more):
+    real(*args, **more)
+    os._exit(9)
+setattr(WarehouseTable, sys.argv[2], then_killed)
+compact(Warehouse(Location.of(sys.argv[1])).table(ATTEMPTS), int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("step", ["write", "replace"])
+def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
+    lake: Warehouse, table: WarehouseTable, step: str
+) -> None:
+    add(lake, 1, 2)
+    add(lake, 3)
+    before = rows(table)
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(lake.location.folder), step, str(LATE)], check=False
+    )
+    assert killed.returncode == 9
+    assert rows(table) == before
+    assert compact(table, LATE).parts == (0 if step == "replace" else 1)
+    assert rows(table) == before
