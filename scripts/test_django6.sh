@@ -3,7 +3,8 @@
 set -e
 newer() {
     for python in "${PYTHON6:-}" python3.14 python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[234].*/bin/python; do
-        if [ -n "$python" ] && command -v "$python" >/dev/null; then
+        # A shim of pyenv is found also where its Python is not chosen, so each one is tried.
+        if [ -n "$python" ] && "$python" -c "import venv" 2>/dev/null; then
             command -v "$python"
             return
         fi
