@@ -14,7 +14,7 @@ from fairlead import App, Incident, NoRetry, Processing, State
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.settings import Intervals
-from fairlead.model import LaneKey
+from fairlead.model import IncidentKind, LaneKey
 from fairlead.operate.doctor import examine, explain
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.observer import Silent
