@@ -7,7 +7,9 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import escape
+from pyspark.sql import SparkSession
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
@@ -43,6 +46,7 @@ from fairlead.pipeline.report.grids import LONGEST_TEXT
 from fairlead.pipeline.report.numbers import LONGEST_NAME, shortened
 from fairlead.pipeline.report.pictures.canvas import LONGEST_LABEL
 from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
@@ -51,6 +55,7 @@ from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
+from tests.pipeline.warehouses import export
 from tests.tiers import FULL
 
 ROOT = Path(__file__).parents[2]
@@ -667,3 +672,53 @@ def test_an_object_store_has_no_byte_of_an_erased_key(
     assert "tenant-3" not in keys(lake) and with_key() == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 41
     history.database.close()
+
+
+# after a build by Spark ---------------------------------------------------------------------------
+
+
+def plain_bytes(file: Path) -> bytes:
+    """Return the bytes of a file, and after them what its compressed parts hold: the rows of Parquet,
+    the blocks of Avro."""
+    data = file.read_bytes()
+    if file.suffix == ".parquet":
+        return data + str(pq.read_table(file, partitioning=None).to_pylist()).encode()
+    if data.startswith(b"Obj\x01"):
+        _, *blocks = data.split(data[-16:])  # by the mark at the end of each block
+        return data + b"".join(inflated(block) for block in blocks if block)
+    return data
+
+
+def inflated(block: bytes) -> bytes:
+    """Return the rows of a block of Avro: two numbers of up to ten bytes come before them."""
+    for start in range(2, 21):
+        with suppress(zlib.error):
+            return zlib.decompress(block[start:], -zlib.MAX_WBITS)
+    raise AssertionError(block)
+
+
+def test_no_byte_of_an_erased_key_is_left_after_builds_by_spark(
+    tmp_path: Path, spark_on: Callable[[Warehouse], SparkSession]
+) -> None:
+    from fairlead.pipeline.jobs.build import JobContext, build
+
+    lake = Warehouse(Location.of(tmp_path / "lake"))
+    job = JobContext(spark_on(lake), lake, SYSTEM_CLOCK)
+
+    def with_key() -> set[str]:
+        files = [path for path in root_of(lake).rglob("*") if path.is_file()]
+        return {path.suffix for path in files if KEY.encode() in plain_bytes(path)}
+
+    rows = [attempt(fairness_key=key, finished_at=600.0 * n) for n, key in enumerate((KEY, "b"))]
+    text = f"no cover for {KEY}"
+    failed = attempt(fairness_key="b", outcome="failed", error_type="E", error_text=text)
+    export(lake, ATTEMPTS, [*rows, failed], hours=2)
+    export(lake, EVENTS, [event(fairness_key=KEY, at=60)], hours=2)
+    assert build(job, PipelineSettings()).state == "done"
+    assert KEY in {each["fairness_key"] for each in rows_of(lake, LATENCY)}
+    assert with_key() >= {".parquet"}
+
+    assert erased(lake).is_clean and with_key() == set()
+    assert build(job, PipelineSettings()).state == "done"
+    assert with_key() == set()
+    assert {each["fairness_key"] for each in rows_of(lake, LATENCY)} == {"b", "*"}
