@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,9 @@ from fairlead.supervisor.link import ENVIRONMENT, SupervisorEnd, WorkerEnd
 log = logging.getLogger("fairlead.supervisor")
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_ENDING_SECONDS = 1.0
+"""Time in which threads that have been told to end are gone."""
+
 _NO_ACTION = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to the workers too; only the supervisor acts on them."""
 
@@ -74,6 +78,14 @@ def can_fork() -> bool:
     """Return whether a fork of this process is safe: on Linux, without any other thread."""
     if sys.platform != "linux":
         return False  # system libraries of macOS do not survive a fork
+    # The kernel lists a thread for a moment after Python has joined it.
+    until = time.monotonic() + _ENDING_SECONDS
+    while not (is_alone := _is_alone()) and time.monotonic() < until:
+        time.sleep(0.001)
+    return is_alone
+
+
+def _is_alone() -> bool:
     return threading.active_count() == 1 and len(os.listdir("/proc/self/task")) == 1
 
 
