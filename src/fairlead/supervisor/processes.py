@@ -23,7 +23,7 @@ log = logging.getLogger("fairlead.supervisor")
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _ENDING_SECONDS = 1.0
-"""Time in which threads that have been told to end are gone."""
+"""Time in which ending threads are gone."""
 
 _NO_ACTION = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to the workers too; only the supervisor acts on them."""
