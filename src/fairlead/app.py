@@ -215,6 +215,7 @@ class App:
         timeout: float | None = ...,
         concurrency: AnyLimit | None = ...,
         keep_result: bool = ...,
+        keep_log: bool | None = ...,
         executor: str | None = ...,
         on_failure: str = ...,
     ) -> Callable[[Callable[Concatenate[Any, P], R]], TransactionalTask[P, R]]: ...

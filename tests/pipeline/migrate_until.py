@@ -3,32 +3,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
-from typing import Any
-
-from pyiceberg.catalog.sql import SqlCatalog
 
 from fairlead.pipeline.jobs.migrate_lake import migrate_lake
 from fairlead.pipeline.old_lake import OldLake
+from tests.pipeline.commit_kill import die_at_commit
 from tests.pipeline.warehouses import lake_in
 
 
 def main(old: str, new: str, number: int, moment: str) -> None:
-    commit, commits = SqlCatalog.commit_table, iter(range(sys.maxsize))
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        dies = next(commits) == number
-        if dies and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = commit(*args, **kwargs)
-        if dies:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    SqlCatalog.commit_table = counted  # type: ignore[method-assign]
+    die_at_commit(number, moment)
     migrate_lake(OldLake(Path(old)), lake_in(new), rows=1)
 
 

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from typing import Any
-
-from pyiceberg.catalog.sql import SqlCatalog
 
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.commit_kill import die_at_commit
 from tests.pipeline.test_builds import NOW, staged
 
 
@@ -21,18 +17,7 @@ def main(lake: str, number: int, moment: str) -> None:
     builds = Builds(warehouse)
     before, seen = builds.newest()
     build = before.after(staged(warehouse, "b", "b"))
-    commit, commits = SqlCatalog.commit_table, iter(range(sys.maxsize))
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        dies = next(commits) == number
-        if dies and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = commit(*args, **kwargs)
-        if dies:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    SqlCatalog.commit_table = counted  # type: ignore[method-assign]
+    die_at_commit(number, moment)
     builds.publish(build, seen, NOW)
     builds.finish(build)
 

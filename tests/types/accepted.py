@@ -24,7 +24,7 @@ def count(text: str) -> int:
     return len(text)
 
 
-@app.task(transactional=True)
+@app.task(transactional=True, keep_log=True)
 def book(connection: sqlite3.Connection, order: int) -> str:
     return str(order)
 

@@ -3,15 +3,18 @@ types."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
+from fairlead import App
 from tests.end_to_end.test_docs import PAGES, read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,3 +124,9 @@ def test_pyright_finds_each_wrong_line_and_no_other(folder: Path) -> None:
 def test_the_package_says_that_it_has_types() -> None:
     assert (ROOT / "src" / "fairlead" / "py.typed").exists()
     assert len(expected()) > 20
+
+
+def test_each_signature_of_task_has_all_options() -> None:
+    options = inspect.signature(App.task).parameters.keys() - {"self", "function"}
+    signatures = [inspect.signature(each).parameters for each in get_overloads(App.task)]
+    assert [set(each) - {"self", "function"} for each in signatures] == [set(), options, options]
