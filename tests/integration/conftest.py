@@ -116,3 +116,18 @@ async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
     else:
         async with ShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as found:
             yield found
+
+
+@pytest.fixture
+def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield an application with Celery's names."""
+    from fairlead.contrib.celery import Celery
+    from fairlead.contrib.celery import app as app_module
+
+    for name in ("_shared", "_apps"):
+        monkeypatch.setattr(app_module, name, [])
+    app = Celery("shop", url=store_url)
+    app.conf.task_default_queue = "celery"
+    app.declaring.migrate()
+    yield app
+    app.close()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sqlite3
 import uuid as uuid_module
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,6 @@ import fairlead
 from fairlead.contrib.celery import (
     Celery,
     Task,
-    chain,
     chord,
     current_app,
     current_task,
@@ -27,10 +25,7 @@ from fairlead.contrib.celery import (
     signature,
     uuid,
 )
-from fairlead.contrib.celery import app as app_module
-from fairlead.contrib.celery import held as held_module
 from fairlead.contrib.celery.exceptions import (
-    ChordError,
     Ignore,
     ImproperlyConfigured,
     MaxRetriesExceededError,
@@ -41,7 +36,7 @@ from fairlead.contrib.celery.exceptions import (
     TaskRevokedError,
     TimeoutError,
 )
-from fairlead.contrib.celery.result import AsyncResult, GroupResult, result_from_tuple
+from fairlead.contrib.celery.result import AsyncResult
 from fairlead.contrib.celery.schedules import crontab, schedule
 from fairlead.contrib.celery.signals import (
     task_failure,
@@ -54,7 +49,8 @@ from fairlead.contrib.celery.signals import (
 from fairlead.contrib.celery.utils.log import get_task_logger
 from fairlead.errors import InvalidTask
 from fairlead.model import State
-from fairlead.testing import drain, running
+from fairlead.testing import running
+from tests.integration.celery_kit import run
 
 log = get_task_logger(__name__)
 
@@ -64,22 +60,6 @@ class Point(NamedTuple):
 
     x: int
     y: int
-
-
-@pytest.fixture
-def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    for name in ("_shared", "_apps"):
-        monkeypatch.setattr(app_module, name, [])
-    app = Celery("shop", url=store_url)
-    app.conf.task_default_queue = "celery"
-    app.declaring.migrate()
-    yield app
-    app.close()
-
-
-async def run(celery: Celery) -> None:
-    """Run a worker until every task has ended or failed."""
-    await drain(celery.fairlead)
 
 
 async def test_delay_runs_the_function_and_get_returns_its_result(celery: Celery) -> None:
@@ -432,174 +412,6 @@ def test_the_state_of_an_unknown_id_is_pending(celery: Celery) -> None:
     assert AsyncResult("nothing").state == "PENDING"
 
 
-async def test_a_chain_passes_each_result_on_and_its_results_know_their_parents(
-    celery: Celery,
-) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    result = chain(add.s(1, 2), add.s(10), add.si(5, 5), add.s(100))()
-    assert result.parent.parent.parent.parent is None
-    restored = result_from_tuple(result.as_tuple())
-    await run(celery)
-    assert result.get() == 110
-    assert result.parent.parent.get() == 13
-    assert restored.parent.get() == 10  # type: ignore[union-attr]
-    piped = add.s(1, 1) | add.s(1) | add.s(1)
-    result = piped.apply_async()
-    await run(celery)
-    assert result.get() == 4
-
-
-async def test_a_failed_task_in_a_chain_cancels_those_after_it_with_the_reason(
-    celery: Celery,
-) -> None:
-    @celery.task
-    def fail() -> None:
-        raise ValueError("no stock")
-
-    @celery.task
-    def work(value: Any) -> None:
-        raise AssertionError
-
-    result = (fail.s() | work.s() | work.s())()
-    await run(celery)
-    assert (result.state, result.parent.state) == ("FAILURE", "FAILURE")
-    with pytest.raises(ChordError, match="ended as CANCELLED"):
-        result.get()
-    with pytest.raises(ChordError, match="ended as ERROR: ValueError no stock"):
-        result.parent.get()
-    assert result.record().state is State.CANCELLED
-    with pytest.raises(ValueError, match="no stock"):
-        result.parent.parent.get()
-
-
-async def test_a_group_returns_its_results_in_order(celery: Celery) -> None:
-    @celery.task
-    def square(x: int) -> int:
-        return x * x
-
-    result = group(square.s(n) for n in range(5))()
-    assert isinstance(result, GroupResult) and len(result) == 5 and result.waiting()
-    await run(celery)
-    assert result.get() == result.join() == [0, 1, 4, 9, 16]
-    assert result.successful() and result.completed_count() == 5
-
-
-@pytest.mark.parametrize("size", [0, 1, 3, 20])
-async def test_the_body_of_a_chord_gets_all_results(celery: Celery, size: int) -> None:
-    @celery.task
-    def square(x: int) -> int:
-        return x * x
-
-    @celery.task
-    def total(numbers: list[int], more: int = 0) -> int:
-        return sum(numbers) + more
-
-    result = chord([square.s(n) for n in range(size)])(total.s(more=1))
-    await run(celery)
-    assert result.get() == sum(n * n for n in range(size)) + 1
-
-
-async def test_a_chord_whose_header_fails_cancels_the_body_and_runs_its_errback(
-    celery: Celery,
-) -> None:
-    seen: list[Any] = []
-
-    @celery.task
-    def work(x: int) -> int:
-        if x == 2:
-            raise ValueError("two")
-        return x
-
-    @celery.task
-    def total(numbers: list[int]) -> None:
-        raise AssertionError
-
-    @celery.task
-    def notice(request: Any, exc: Any, traceback: Any) -> None:
-        seen.append((request.id, type(exc), str(exc)))
-
-    result = chord([work.s(n) for n in range(4)])(total.s().on_error(notice.s()))
-    await run(celery)
-    assert result.state == "FAILURE" and result.record().state is State.CANCELLED
-    with pytest.raises(ChordError, match="ended as ERROR: ValueError two"):
-        result.get()
-    assert [(id, kind) for id, kind, _ in seen] == [(result.id, ChordError)]
-
-
-async def test_chains_groups_and_chords_nest(celery: Celery) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    @celery.task
-    def total(numbers: list[Any]) -> int:
-        return sum(total(each) if isinstance(each, list) else each for each in numbers)
-
-    flow = add.s(1, 1) | group(add.s(10), add.s(20) | add.s(1), group(add.s(5), add.s(6)))
-    result = (flow | total.s() | add.s(1000))()
-    await run(celery)
-    assert result.get() == 12 + 23 + 7 + 8 + 1000
-    stored = signature(dict(flow | total.s()), app=celery)
-    result = stored.apply_async()
-    await run(celery)
-    assert result.get() == 50
-
-
-async def test_callbacks_and_errbacks_run_after_their_task(celery: Celery) -> None:
-    seen: list[Any] = []
-
-    @celery.task
-    def work(x: int) -> int:
-        if x < 0:
-            raise ValueError("negative")
-        return x
-
-    @celery.task
-    def after(value: Any, name: str = "") -> None:
-        seen.append(("after", value, name))
-
-    @celery.task
-    def failed_id(task_id: str) -> None:
-        seen.append(("failed", task_id))
-
-    @celery.task
-    def failed(request: Any, exc: Exception, traceback: str) -> None:
-        seen.append(("failed", request.id, exc.args, "Traceback" in traceback))
-
-    options = {
-        "link": [after.s(name="a"), after.si("b")],
-        "link_error": [failed_id.s(), failed.s()],
-    }
-    work.apply_async((1,), **options)
-    await run(celery)
-    assert sorted(map(str, seen)) == ["('after', 'b', '')", "('after', 1, 'a')"]
-    seen.clear()
-    bad = work.apply_async((-1,), **options)
-    await run(celery)
-    assert sorted(seen, key=len) == [
-        ("failed", bad.id),
-        ("failed", bad.id, ("negative",), True),
-    ]
-
-
-async def test_a_waiting_task_looks_by_itself_if_nothing_wakes_it(
-    celery: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_module.Waker, "ended", lambda *given: None)
-    monkeypatch.setattr(held_module, "FIRST_LOOK", timedelta(milliseconds=50))
-
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    result = (add.s(1, 2) | add.s(3))()
-    await run(celery)
-    assert result.get() == 6
-
-
 async def test_a_soft_time_limit_raises_in_the_task(celery: Celery) -> None:
     caught: list[bool] = []
 
@@ -945,18 +757,6 @@ async def test_a_rate_limit_and_annotations_reach_the_handler(celery: Celery) ->
         other = Celery("other", changes=dict(celery.conf), set_as_current=False)
         other.task(lambda: None)
         _ = other.fairlead
-
-
-async def test_a_chain_is_written_in_one_transaction(celery: Celery) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    add.s(1, 1).delay()  # make the tables known
-    before = celery.fairlead.management.count().number
-    with pytest.raises(InvalidTask):
-        (add.s(1, 1) | add.s(object())).delay()
-    assert celery.fairlead.management.count().number == before
 
 
 async def test_tasks_join_the_callers_transaction(celery: Celery, tmp_path: Path) -> None:
