@@ -8,7 +8,6 @@ from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.export_runs import RunExporter
-from fairlead.pipeline.extra import need
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -18,12 +17,6 @@ from fairlead.ports.task_store import TaskStore
 
 ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
-
-
-def require() -> None:
-    """Raise ConfigurationError when the libraries of a lake are not installed, without importing
-    them."""
-    need("pyarrow", "pyiceberg", "sqlalchemy")
 
 
 class LakeExporter(Protocol):

@@ -44,9 +44,9 @@ class LakeExport:
     """Exporter of the history of the store into a lake."""
 
     def check(self) -> None:
-        from fairlead.pipeline.exporter_poller import require
+        from fairlead.pipeline.extra import need
 
-        require()
+        need("pyarrow", "pyiceberg", "sqlalchemy")  # without importing them
 
     def poller(self, lake: str, context: PollerContext) -> Poller:
         from fairlead.config import catalog_of

@@ -101,13 +101,16 @@ local function reclaim_from(stream, key, its_group, holder)
         if holder ~= '' then command[#command + 1] = holder end
         found = redis.pcall(unpack(command))
         if found.err then return true end  -- no consumer of the group has read here
+        -- Claims age while a script runs, so their age counts up to this instant.
+        local time = redis.call('TIME')
+        local age_of_call = began and time[1] * 1000 + math.ceil(time[2] / 1000) - began
         for _, each in ipairs(found) do
             if not has_room() then return false end
             local id, its_holder = each[1], each[2]
             looked_at = looked_at + 1
             at_id = '(' .. id
             -- The call itself has claimed it, in this run or in one before.
-            local is_new = is_claimed[stream .. '/' .. id] or began and its_holder == consumer and each[3] <= now - began
+            local is_new = is_claimed[stream .. '/' .. id] or began and its_holder == consumer and each[3] <= age_of_call
             if each[3] >= min_idle and not is_nobody(its_holder) and not is_new then
                 if waits(stream, id, its_holder) then
                     redis.call('XCLAIM', key, its_group, RETURNED, 0, id, 'JUSTID')  -- its idle time starts again
