@@ -1,12 +1,14 @@
 """Where the time of the jobs goes: one lake through build, report, check and the build of one more
 hour, in one process.
 
-python bench/pipeline_profile.py LAKE [--more LAKE] [--cores 2] [--memory 4g]
+python bench/pipeline_profile.py LAKE [--more LAKE]... [--cores 2] [--memory 4g]
 
-LAKE is changed: its tables are built. `--more` is a lake whose bronze is appended before the last
-build. Print for each step, and within a build for each table, the wall seconds, the processor
-seconds of the JVM and of Python, and the numbers of Spark's jobs and stages and of the classes that
-Spark generated and compiled, as a table in Markdown.
+LAKE is changed: its tables are built. `--more` is a lake whose bronze is appended before one more
+build; the last of several builds is that of a warm process. Print for each step, and within a build
+for each table, the wall seconds, the processor seconds of the JVM and of Python, and the numbers of
+Spark's jobs and stages and of the classes that Spark generated and compiled, as a table in
+Markdown. A build makes several tables at the same time, so the seconds of a table are those since
+the table before it ended.
 """
 
 import argparse
@@ -87,7 +89,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("lake", type=pathlib.Path)
-    parser.add_argument("--more", type=pathlib.Path)
+    parser.add_argument("--more", type=pathlib.Path, action="append", default=[])
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory", default="4g")
     arguments = parser.parse_args()
@@ -96,6 +99,7 @@ def main() -> int:
     settings = {
         "spark.driver.memory": arguments.memory,
         "spark.jars": ",".join(map(str, jars)),
+        **dict(each.split("=", 1) for each in arguments.set),
     }
     spark = session(f"local[{arguments.cores}]", settings=settings, warehouse=lake)
     meter = Meter(spark)
@@ -118,8 +122,8 @@ def main() -> int:
         step("build", built)
         step("report", lambda: report(lake, job.clock, pathlib.Path(folder) / "report.html"))
         step("check", lambda: check(job))
-        if arguments.more:
-            append(Warehouse(Location.of(arguments.more)), lake)
+        for more in arguments.more:
+            append(Warehouse(Location.of(more)), lake)
             step("build of one more hour", built)
     spark.stop()
     return 0

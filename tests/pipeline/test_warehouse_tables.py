@@ -175,6 +175,21 @@ def test_only_the_given_partitions_are_replaced_and_one_without_rows_becomes_emp
     assert tables.parts(HOURLY) == ["2026-03-02/10", "2026-03-02/11", "2026-03-02/13"]
 
 
+def test_clearing_partitions_without_rows_makes_no_commit(
+    tables: WarehouseTables, on_warehouse: SparkSession, warehouse: Warehouse
+) -> None:
+    tables.clear(HOURLY, ["2026-03-02/10"])
+    assert tables.snapshot(HOURLY) is not None, "the first build creates the table"
+    tables.replace(HOURLY, things(on_warehouse, [0, 1]))
+    filled = tables.snapshot(HOURLY)
+    tables.clear(HOURLY, ["2026-03-02/12"])
+    assert tables.snapshot(HOURLY) == filled
+    tables.clear(HOURLY, ["2026-03-02/10"])
+    assert ids(tables.read(HOURLY)) == ["t1"]
+    tables.clear(HOURLY)
+    assert ids(tables.read(HOURLY)) == []
+
+
 def test_a_row_outside_the_given_partitions_is_refused_and_changes_nothing(
     on_warehouse: SparkSession, tables: WarehouseTables
 ) -> None:

@@ -51,9 +51,18 @@ class WarehouseTables(Snapshots):
         rows = self._spark.read.option("versionAsOf", snapshot).table(self.name_of(table))
         return columns_of(table, rows.where(during(table, parts)))
 
+    def clear(self, table: Table, parts: Collection[str] | None = None) -> None:
+        """Remove the rows of partitions, of all by default; without a commit if there are none."""
+        if self.snapshot(table) is None or self.files(table, parts):
+            none: DataFrame = self._spark.createDataFrame([], table.spark())
+            self.replace(table, none, parts)
+
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
-        """Replace partitions in one commit to the branch. Raise BrokenLake for a row outside the
-        partitions, and change nothing."""
+        """Replace partitions in one commit to the branch, and return the number of rows. Raise
+        BrokenLake for a row outside the partitions, and change nothing.
+
+        Several threads may replace different tables at the same time.
+        """
         if parts is not None and not parts and rows.isEmpty():
             return 0
         if table.name not in self._staged:

@@ -133,7 +133,7 @@ def _compute(
     run.rows_in = todo.rows
     steps = Build(spark, tables, todo, settings, on_rows)
     steps.run()
-    run.tables = steps.rows
+    run.tables = {each.name: steps.rows[each.name] for each in TABLES if each.name in steps.rows}
     run.rows_out = sum(steps.rows.values())
     run.quarantined = steps.rows[QUARANTINE.name]
     changed = None if todo.full else todo.changed_attempts

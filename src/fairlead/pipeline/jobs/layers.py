@@ -8,7 +8,8 @@ passed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ ROWS_OF_A_SLICE = 100_000
 
 
 class Build:
-    """One build: the steps of the plan, in order. `rows` counts the rows written, by table."""
+    """One build: the tables of the plan. `rows` counts the rows written, by table."""
 
     def __init__(
         self,
@@ -71,33 +72,40 @@ class Build:
         self._plan = plan
         self._settings = settings
         self._on_rows = on_rows
+        self._failed = False
         self.rows: dict[str, int] = {}
         self.parts: dict[str, Collection[str] | None] = {}
         """Rebuilt partitions, by table; None for all."""
         self.touched = Touched(set(), set(), set()) if plan.full else touched(tables, plan)
 
     def run(self) -> None:
-        """Build all tables without publishing them."""
-        self._silver()
-        self._gold()
+        """Build all tables without publishing them.
 
-    # silver ---------------------------------------------------------------------------------------
+        Tables that do not need each other are built at the same time: Spark plans and compiles a
+        query in one thread, so that the cores would wait for most of a small build.
+        """
+        self._side_by_side(self._tasks_and_waits, self._served, self._ended)
+        self._side_by_side(self._shares, self._cost)
 
-    def _silver(self) -> None:
-        ended = self._hours(self._plan.changed_attempts)
-        self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, ended)), ended)
+    def _side_by_side(self, *chains: Callable[[], None]) -> None:
+        """Run the chains in threads. The first error ends the other chains at their next table."""
+        with ThreadPoolExecutor(len(chains)) as pool:
+            try:
+                running = [pool.submit(chain) for chain in chains]
+                wait(running, return_when=FIRST_EXCEPTION)
+                for each in sorted(running, key=Future.done, reverse=True):
+                    each.result()
+            except BaseException:
+                self._failed = True
+                raise
 
+    def _tasks_and_waits(self) -> None:
+        """Build tables of tasks, and of the tasks that waited."""
         hours = self._hours(self.touched.tasks)
         attempts = self._sound().where(within("submitted_at", hours))
         self._replace(TASKS, tasks(attempts, self._submitted(hours), self._slices), hours)
         self._replace(OPEN_TASKS, waiting(self._tables.read(TASKS, hours)), hours)
 
-        hours = self._hours(self.touched.service)
-        served = service(self.runs(hours), self._slices).where(within("window_start", hours))
-        self._replace(SERVICE, served, hours)
-        self._backlog()
-
-    def _backlog(self) -> None:
         open_tasks = self._tables.read(OPEN_TASKS)
         hours = sorted(self._backlog_hours(open_tasks))
         if not hours:
@@ -116,6 +124,32 @@ class Build:
             self._slices,
         )
         self._replace(BACKLOG, rows, self._hours(self.touched.backlog))
+
+    def _served(self) -> None:
+        """Build the table of the service that each key received."""
+        hours = self._hours(self.touched.service)
+        served = service(self.runs(hours), self._slices).where(within("window_start", hours))
+        self._replace(SERVICE, served, hours)
+
+    def _ended(self) -> None:
+        """Build tables of the attempts that ended in the changed hours."""
+        hours = self._hours(self._plan.changed_attempts)
+        self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, hours)), hours)
+
+        dates = self._dates(self._plan.changed_attempts)
+        attempts = self._days(ATTEMPTS, dates).transform(sound)
+        self._replace(LATENCY_HIST, latency_hist(attempts), dates)
+        percentiles = latency(
+            self._days(LATENCY_HIST, dates), HOUR, DAY, least=self._settings.latency.least
+        )
+        self._replace(LATENCY, percentiles, dates)
+        # The table of failures needs many passes, and nothing failed in most small builds.
+        nothing_failed = attempts.where(has_failed()).isEmpty()
+        self._replace(FAILURES, None if nothing_failed else failures(attempts), dates)
+        objectives = self._objectives()
+        counts = slo_counts(attempts, objectives) if objectives else None
+        self._replace(SLO_COUNTS, counts, dates)
+        self._slo(dates)
 
     @property
     def _slices(self) -> int:
@@ -146,36 +180,18 @@ class Build:
         known = [at for at in instants if at is not None]
         return p.hours_between(min(known), self._plan.until) if known else []
 
-    # gold -----------------------------------------------------------------------------------------
-
-    def _gold(self) -> None:
-        ended = self._dates(self._plan.changed_attempts)
-        attempts = self._days(ATTEMPTS, ended).transform(sound)
-        self._replace(LATENCY_HIST, latency_hist(attempts), ended)
-        percentiles = latency(
-            self._days(LATENCY_HIST, ended), HOUR, DAY, least=self._settings.latency.least
-        )
-        self._replace(LATENCY, percentiles, ended)
-        # The table of failures needs many passes, and nothing failed in most small builds.
-        nothing_failed = attempts.where(has_failed()).isEmpty()
-        failed = self._none(FAILURES) if nothing_failed else failures(attempts)
-        self._replace(FAILURES, failed, ended)
-        objectives = self._objectives()
-        counts = slo_counts(attempts, objectives) if objectives else self._none(SLO_COUNTS)
-        self._replace(SLO_COUNTS, counts, ended)
-
+    def _shares(self) -> None:
+        """Build the tables of each key's share, which need the service, the waits and the
+        latencies."""
         dates = self._dates(self.touched.service | self.touched.backlog)
         pickups = median_pickups(self._days(LATENCY, dates))
         shares = tenant_share(self._days(SERVICE, dates), self._days(BACKLOG, dates), pickups)
         self._replace(TENANT_SHARE, shares, dates)
         self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
 
-        self._slo(ended)
-        self._cost(self._hours(self.touched.service))
-
     def _slo(self, dates: list[str] | None) -> None:
         if not self._settings.slo:
-            self._replace(SLO, self._none(SLO), dates and p.days_from(dates, SLO_DAYS_BACK))
+            self._replace(SLO, None, dates and p.days_from(dates, SLO_DAYS_BACK))
             return
         if dates is None:
             self._replace(SLO, slo(self._tables.read(SLO_COUNTS), self._objectives()), None)
@@ -187,26 +203,26 @@ class Build:
         burnt = slo(self._days(SLO_COUNTS, sorted(needed)), self._objectives())
         self._replace(SLO, burnt.where(within("window_start", later)), later)
 
-    def _cost(self, hours: Collection[str] | None) -> None:
-        """Compute the business days of these hours; None for all."""
+    def _cost(self) -> None:
+        """Build the costs of the business days in which something ran."""
+        hours = self._hours(self.touched.service)
         zone = self._settings.zone
-        days = known = days_of(self._tables.parts(SERVICE), zone)
+        days = days_of(self._tables.parts(SERVICE), zone)
+        of_days = parts = None
         if hours is not None:
-            days = days_of(hours, zone)
-            days |= known.intersection(with_neighbours(days, zone))
+            changed = days_of(hours, zone)
+            # A day of these hours on which nothing ran has no costs, as in a full build.
+            days.intersection_update(with_neighbours(changed, zone))
+            of_days = hours_within(days, zone)
+            parts = sorted({begin_date(day, zone) for day in changed})
         bills = self._spark.createDataFrame(
             self._settings.bills_for(days),
             "day date, queue string, worker_us bigint, amount decimal(18,6)",
         )
-        of_days = None if hours is None else hours_within(days, zone)
-        parts = None if hours is None else sorted({begin_date(day, zone) for day in days})
         costs = cost(
             self._tables.read(SERVICE, of_days), bills, self._settings.cost.method, zone.key
         )
         self._replace(COST, costs.where(within("day", parts)), parts)
-
-    def _none(self, table: Table) -> DataFrame:
-        return self._spark.createDataFrame([], table.spark())
 
     def _objectives(self) -> list[Objective]:
         return [
@@ -227,12 +243,20 @@ class Build:
             return self._tables.read(table)
         return self._tables.read(table, p.hours_of(dates) if table.by == "hour" else dates)
 
-    def _replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None) -> None:
-        self.rows[table.name], self.parts[table.name] = (
-            self._tables.replace(table, rows, parts),
-            parts,
-        )
+    def _replace(self, table: Table, rows: DataFrame | None, parts: Collection[str] | None) -> None:
+        """Replace partitions of a table; without a job of Spark if there are no rows (None). Raise
+        _Stopped after the error of another chain."""
+        if self._failed:
+            raise _Stopped
+        if rows is None:
+            self._tables.clear(table, parts)
+        self.rows[table.name] = 0 if rows is None else self._tables.replace(table, rows, parts)
+        self.parts[table.name] = parts
         self._on_rows(table.name, self.rows[table.name])
+
+
+class _Stopped(Exception):
+    """Another chain of the build has failed."""
 
 
 class Touched(NamedTuple):

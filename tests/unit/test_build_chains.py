@@ -1,0 +1,64 @@
+"""Tables of a build that do not need each other are built at the same time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlead.pipeline.build_plan import BuildPlan
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.jobs.layers import Build
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.settings import PipelineSettings
+
+EVERYTHING = BuildPlan(True, [], frozenset(), frozenset(), frozenset(), 0, 0, "")
+
+
+class Tables:
+    """Counts replaced tables. The second replacement of a table waits until one has failed."""
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+        self.failed = threading.Event()
+
+    def replace(self, table: Table, rows: object, parts: object) -> int:
+        if table is TASKS:
+            self.failed.set()
+            raise BrokenLake("a file is damaged")
+        self.replaced.append(table.name)
+        self.failed.wait(60)
+        return 1
+
+
+def test_the_first_error_ends_the_other_tables_of_a_build() -> None:
+    tables = Tables()
+    build = Build(
+        cast(Any, None), cast(Any, tables), EVERYTHING, PipelineSettings(), lambda table, rows: None
+    )
+    rows = cast(Any, object())
+
+    def many() -> None:
+        while True:
+            build._replace(SERVICE, rows, None)
+
+    with pytest.raises(BrokenLake, match="a file is damaged"):
+        build._side_by_side(many, lambda: build._replace(TASKS, rows, None))
+    assert tables.replaced
+
+
+def test_tables_of_two_chains_are_built_at_the_same_time() -> None:
+    build = Build(
+        cast(Any, None), cast(Any, None), EVERYTHING, PipelineSettings(), lambda table, rows: None
+    )
+    met = threading.Barrier(2)
+
+    def meet() -> None:
+        met.wait(60)
+
+    build._side_by_side(meet, meet)
