@@ -41,7 +41,7 @@ def main(lake: Path, point: int) -> None:
     if point == 0:
         WarehouseTables.replace = after_first(WarehouseTables.replace)  # type: ignore[method-assign]
     elif point == 1:
-        layers.Build._gold = die  # type: ignore[method-assign]
+        layers.Build._shares = die  # type: ignore[method-assign]
     elif point == 2:
         checks.bronze_checks = die
     elif point == 3:

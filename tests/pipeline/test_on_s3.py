@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from services.spark import SparkMaster, SparkWorker
 from tests.pipeline.test_small_run import run_tasks
 from tests.pipeline.warehouses import jars
 
@@ -85,13 +87,23 @@ async def test_history_is_exported_built_read_and_erased_on_an_object_store(
     app.close()
 
 
+@pytest.fixture(params=["local-cluster", "standalone"])
+def cluster(request: pytest.FixtureRequest, s3_lake: str) -> Iterator[str]:
+    """URL of a master with two workers of one core, which reach the object store."""
+    if request.param == "local-cluster":
+        yield "local-cluster[2,1,2048]"
+        return
+    with SparkMaster() as master, SparkWorker(master), SparkWorker(master):
+        yield master.url
+
+
 async def test_a_build_on_a_cluster_survives_the_death_of_an_executor(
-    s3_lake: str, postgres_url: str, sqlite_url: str
+    s3_lake: str, postgres_url: str, sqlite_url: str, cluster: str
 ) -> None:
     jars(on_s3=True)
     lake, app = Warehouse(Location.of(s3_lake, postgres_url)), App(sqlite_url)
     await exported(app, lake)
-    found = built(s3_lake, postgres_url, "local-cluster[2,1,2048]", "kill")
+    found = built(s3_lake, postgres_url, cluster, "kill")
     assert {key: found["keys"].count(key) for key in KEYS} == KEYS
     assert (found["first"], found["again"], found["checks"]) == ("done", "nothing to do", True)
     assert found["killed"] == 1
