@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.pipeline.incidents.key_minutes import KeysInMemory
 from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.generate import Truth, write_lake
-from tests.pipeline.warehouses import lake_in
 
 STEP = round(HEARTBEAT_SECONDS * MICROS)
 SETTLED = STEP // 4
@@ -74,9 +73,8 @@ def heartbeats(
         )
 
 
-def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
+def alerts_of(spark: Any, lake: Warehouse, truth: Truth) -> tuple[list[Alert], int]:
     """Return the alerts of all queues, and the number of attempts."""
-    lake = lake_in(folder)
     write_lake(spark, lake, truth)
     instants = ["submitted_at", "ready_at", "claimed_at", "finished_at"]
     names = ["queue", "fairness_key", "attempt", "outcome", *instants]
@@ -94,7 +92,9 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_workload_without_bursts_has_no_floods(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_a_workload_without_bursts_has_no_floods(
+    on_warehouse: Any, warehouse: Warehouse, seed: int
+) -> None:
     """The workload has six hours of three queues, 8 tenants, and five attempts a second, of which every
     tenth fails."""
     truth = Truth(
@@ -107,13 +107,13 @@ def test_a_workload_without_bursts_has_no_floods(spark: Any, tmp_path: Path, see
         late=0.0,
         stepped=0.0,
     )
-    found, attempts = alerts_of(spark, tmp_path / "lake", truth)
+    found, attempts = alerts_of(on_warehouse, warehouse, truth)
     assert attempts > 90_000
     assert found == []
 
 
 def test_bursts_of_tenants_are_floods_and_cause_no_other_incident(
-    spark: Any, tmp_path: Path
+    on_warehouse: Any, warehouse: Warehouse
 ) -> None:
     truth = Truth(
         rows=100_000,
@@ -125,5 +125,5 @@ def test_bursts_of_tenants_are_floods_and_cause_no_other_incident(
         late=0.0,
         stepped=0.0,
     )
-    found, _ = alerts_of(spark, tmp_path / "lake", truth)
+    found, _ = alerts_of(on_warehouse, warehouse, truth)
     assert {alert.kind for alert in found} == {"flood"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -15,6 +16,7 @@ from fairlead import ConfigurationError
 from fairlead.pipeline.business_days import (
     begin_date,
     bounds_of,
+    days_again,
     days_of,
     hours_within,
     with_neighbours,
@@ -78,3 +80,28 @@ def test_an_unknown_zone_is_named(tmp_path: Path) -> None:
     path.write_text('[time]\nzone = "Berlin"\n')
     with pytest.raises(ConfigurationError, match="time zone 'Berlin': use a name such as"):
         load(path)
+
+
+@given(
+    st.sampled_from(ZONES),
+    st.lists(st.datetimes(datetime(2024, 1, 1), datetime(2028, 1, 1)), max_size=5),
+    st.one_of(st.just(""), st.dates(date(2024, 1, 1), date(2028, 1, 1)).map(date.isoformat)),
+)
+def test_days_built_again_are_whole_and_begin_at_the_first_date(
+    name: str, instants: list[datetime], first: str
+) -> None:
+    zone = ZoneInfo(name)
+    found = days_again([f"{each:%Y-%m-%d/%H}" for each in instants], zone, first)
+    least = datetime.fromisoformat(first or "0001-01-01").replace(tzinfo=UTC)
+    for naive in instants:
+        begin, end = bounds_of(naive.replace(tzinfo=UTC).astimezone(zone).date(), zone)
+        for instant in (begin, min(max(begin, least), end - timedelta.resolution)):
+            inside = any(since <= instant < until for since, until in found.spans)
+            assert inside == (instant >= least)
+            assert not inside or f"{instant:%Y-%m-%d}" in found.dates
+        assert {f"{begin:%Y-%m-%d/%H}", f"{end - timedelta.resolution:%Y-%m-%d/%H}"} <= {
+            *found.hours
+        }
+    assert all(since < until for since, until in found.spans)
+    assert all(one[1] < two[0] for one, two in pairwise(found.spans))
+    assert all(each >= first for each in found.dates)

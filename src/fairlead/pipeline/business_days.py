@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
@@ -31,6 +32,40 @@ def days_of(hours: Iterable[str], zone: ZoneInfo) -> set[date]:
         for instant in (start, start + _HOUR - timedelta.resolution):
             days.add(instant.astimezone(zone).date())
     return days
+
+
+class Days(NamedTuple):
+    """Business days to build again."""
+
+    hours: list[str]
+    """Hours of UTC that have a part of them, ascending."""
+    spans: list[tuple[datetime, datetime]]
+    """First instants and ends, ascending; days that follow each other are one span."""
+    dates: list[str]
+    """Dates of UTC that have a part of the spans, ascending."""
+
+
+def days_again(hours: Iterable[str], zone: ZoneInfo, first: str = "") -> Days:
+    """Return the business days that contain these hours.
+
+    first: date of UTC before which nothing is built again, so that spans and dates begin there;
+    empty for none.
+    """
+    days = sorted(days_of(hours, zone))
+    least = datetime.min.replace(tzinfo=UTC)
+    if first:
+        least = datetime.strptime(first, "%Y-%m-%d").replace(tzinfo=UTC)
+    spans: list[tuple[datetime, datetime]] = []
+    for day in days:
+        begin, end = bounds_of(day, zone)
+        if end <= least:
+            continue
+        if spans and spans[-1][1] == begin:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((max(begin, least), end))
+    read = hours_within(days, zone)
+    return Days(read, spans, sorted({hour[:10] for hour in read if hour >= first}))
 
 
 def with_neighbours(days: Collection[date], zone: ZoneInfo) -> list[date]:

@@ -76,7 +76,7 @@ class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Business time."""
 
     zone: str = "UTC"
-    """Time zone of the days of costs and bills, as in the database of IANA: Europe/Berlin."""
+    """Time zone of business days, as in the database of IANA: Europe/Berlin."""
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,8 @@ Iceberg skips the files of other partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from functools import reduce
 from operator import or_
 
@@ -80,11 +81,17 @@ def overlapping(begins: Sequence[str], end: str, parts: Collection[str] | None) 
     """
     if parts is None:
         return F.lit(True)
-    found = []
-    for since, until in p.runs_of(parts):
-        low, high = (F.timestamp_micros(F.lit(to_micros(at))) for at in (since, until))
-        found.append((F.col(end) >= low) & reduce(or_, [F.col(name) < high for name in begins]))
-    return _any(found)
+    return _any([_meets(begins, end, *run) for run in p.runs_of(parts)])
+
+
+def between(instant: str, spans: Iterable[tuple[datetime, datetime]]) -> Column:
+    """Return a condition for an instant in one of these spans, each without its end."""
+    return _any([_meets([instant], instant, *span) for span in spans])
+
+
+def _meets(begins: Sequence[str], end: str, since: datetime, until: datetime) -> Column:
+    low, high = (F.timestamp_micros(F.lit(to_micros(at))) for at in (since, until))
+    return (F.col(end) >= low) & reduce(or_, [F.col(name) < high for name in begins])
 
 
 def _any(conditions: Sequence[Column]) -> Column:

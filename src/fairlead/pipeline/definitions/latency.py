@@ -55,7 +55,11 @@ LATENCY = Table(
     by="date",
     columns=(
         Column("window_start", "timestamp", "start of the window that contains finished_at"),
-        Column("window_s", "int", "length of the window in seconds: 3600 or 86400"),
+        Column(
+            "window_s",
+            "int",
+            "length of the window in seconds: 3600, or 86400 for a business day of [time]",
+        ),
         *_GROUP,
         Column("n", "bigint", "number of attempts in the window"),
         Column("p50", "double", "50th percentile in microseconds"),

@@ -7,15 +7,19 @@ from fairlead.pipeline.schema import Column
 MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
 
 WINDOWS = (MINUTE, HOUR, DAY)
-"""Window sizes in seconds. A day is a whole number of each, so that no window crosses midnight
-(UTC)."""
+"""Window sizes in seconds. 86,400 stands for a business day, also one of 23 or 25 hours; no window
+crosses its end."""
 
 ALL = "*"
 """Value that stands for all queues, names or keys together."""
 
 OF_WINDOW = (
     Column("window_start", "timestamp", "start of the window"),
-    Column("window_s", "int", "length of the window in seconds: 60, 3600 or 86400"),
+    Column(
+        "window_s",
+        "int",
+        "length of the window in seconds: 60, 3600, or 86400 for a business day of [time]",
+    ),
     Column("queue", "string", "queue of the tasks"),
 )
 """First columns of the tables with a row for each window of a queue."""

@@ -20,11 +20,12 @@ from fairlead.pipeline.sorting import SORTER, sorter
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
 
-def latency_hist(attempts: DataFrame) -> DataFrame:
-    """Return LATENCY_HIST from sound rows of bronze.attempts."""
+def latency_hist(attempts: DataFrame, zone: str = "UTC") -> DataFrame:
+    """Return LATENCY_HIST from sound rows of bronze.attempts, by hours of business days of
+    `zone`."""
     of_name = ["hour", "queue", "name"]
     runs = attempts.select(
-        window_start(F.col("finished_at"), HOUR).alias("hour"),
+        window_start(F.col("finished_at"), HOUR, zone).alias("hour"),
         "queue",
         "name",
         "fairness_key",
@@ -42,28 +43,27 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
     )
 
 
-def latency(hist: DataFrame, *windows: int, least: int = 1) -> DataFrame:
-    """Return LATENCY from LATENCY_HIST of whole days, in windows of these lengths: seconds, whole
-    hours, at most a day.
+def latency(hist: DataFrame, *windows: int, least: int = 1, zone: str = "UTC") -> DataFrame:
+    """Return LATENCY from LATENCY_HIST of whole business days, in windows of these lengths:
+    seconds, whole hours, at most a day.
 
     least: number of attempts from which a key has a row of a window that is shorter than a day.
     """
     # Shuffle the rows once: windows of any size lie within a day.
-    shuffled = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
-    return reduce(
-        DataFrame.unionByName, [_percentiles(shuffled, window_s, least) for window_s in windows]
-    )
+    of_days = hist.withColumn("day", window_start(F.col("hour"), DAY, zone)).repartition(*_OF_DAY)
+    found = [_percentiles(of_days, window_s, least, zone) for window_s in windows]
+    return reduce(DataFrame.unionByName, found)
 
 
 _OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
 
 
-def _percentiles(hist: DataFrame, window_s: int, least: int) -> DataFrame:
+def _percentiles(hist: DataFrame, window_s: int, least: int, zone: str) -> DataFrame:
     group = (*_OF_DAY, "window_start")
     in_order = Window.partitionBy(SORTER, *group).orderBy("bucket")
     up_to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
+    counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s, zone))
     if window_s > HOUR:
         counts = counts.groupBy(*group, "bucket").agg(
             F.sum("n").alias("n"), F.max("max_us").alias("max_us")

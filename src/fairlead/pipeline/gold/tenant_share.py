@@ -8,35 +8,39 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import MINUTE, WINDOWS
-from fairlead.pipeline.gold import KEYS_DAY, day_of
+from fairlead.pipeline.gold import KEYS_DAY, day_of, start_of, window_length
 from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.sorting import SORTER, sorter
 
 
-def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> DataFrame:
+def tenant_share(
+    service: DataFrame, backlog: DataFrame, pickups: DataFrame, zone: str = "UTC"
+) -> DataFrame:
     """Return TENANT_SHARE in windows of every size.
 
-    service, backlog: silver.service and silver.backlog of whole days. pickups: (day, queue,
-    pickup_p50_us), the median pickup in microseconds.
+    service, backlog: silver.service and silver.backlog of whole business days of `zone`. pickups:
+    (day, queue, pickup_p50_us), the median pickup in microseconds.
     """
+    length_s = window_length(F.col("start"), F.col("window_s"), zone)
     return (
         _served(service)
         .unionByName(_backlogged(backlog))
+        .withColumn("day", day_of(F.col("minute"), zone))
         # Shuffle the rows once: all sums and carried values stay within a key's day.
         .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
         .repartition(*KEYS_DAY)
         .transform(_minutes)
         .transform(starved, pickups)
-        .transform(_windows)
+        .transform(_windows, zone)
         .transform(_with_entitlement)
         .withColumn("deficit_us", F.col("entitled_us") - F.col("busy_us"))
         .transform(_with_lag)
         .withColumns(
             {
                 "window_start": F.timestamp_seconds("start"),
-                "backlogged_fraction": F.col("backlogged_us") / (F.col("window_s") * F.lit(1e6)),
-                "throughout": F.col("full_minutes") * MINUTE == F.col("window_s"),
+                "backlogged_fraction": F.col("backlogged_us") / (length_s * F.lit(1e6)),
+                "throughout": F.col("full_minutes") * MINUTE == length_s,
                 WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
@@ -87,14 +91,12 @@ _TYPES = dict.fromkeys((*_SUMS, *_GREATEST), "bigint") | dict.fromkeys(
 
 
 def _of_minute(rows: DataFrame, minute: Expression, *columns: str) -> DataFrame:
-    """Return (day, queue, fairness_key, minute, weight) and all columns of _SUMS and _GREATEST,
+    """Return (queue, fairness_key, minute, weight) and all columns of _SUMS and _GREATEST,
     with 0 in those that `columns` does not name. Instants are in seconds."""
-    seconds = F.unix_seconds(minute)
     return rows.select(
-        day_of(seconds).alias("day"),
         "queue",
         "fairness_key",
-        seconds.alias("minute"),
+        F.unix_seconds(minute).alias("minute"),
         *(
             (F.col(name) if name in ("weight", *columns) else F.lit(0))
             .cast(_TYPES[name])
@@ -113,8 +115,8 @@ def _minutes(rows: DataFrame) -> DataFrame:
     )
 
 
-def _windows(minutes: DataFrame) -> DataFrame:
-    start = F.col("minute") - F.pmod("minute", "window_s")
+def _windows(minutes: DataFrame, zone: str) -> DataFrame:
+    start = start_of(F.col("minute"), F.col("window_s"), zone)
     # Work left from the window before counts once, at the start. Later minutes add only the work
     # that arrived in them.
     carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)

@@ -141,7 +141,9 @@ def _compute(
     run.checks = [
         *checks.bronze_checks(tables, changed, run.rows_in),
         *checks.service_checks(tables, steps.runs(hours), hours),
-        *checks.latency_checks(tables, None if changed is None else dates_of(changed)),
+        *checks.latency_checks(
+            tables, None if changed is None else dates_of(changed), settings.zone
+        ),
     ]
     checks.require(run.checks)
     return steps

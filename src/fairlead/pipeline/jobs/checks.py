@@ -4,6 +4,7 @@ table."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,11 +15,16 @@ from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.parts import hours_of, runs_of
+from fairlead.pipeline.gold import window_start
+from fairlead.pipeline.parts import days_from, hours_of, runs_of
 from fairlead.pipeline.quality import is_sound, sound
 from fairlead.pipeline.runs import Check
+from fairlead.pipeline.spark_rows import within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
+
+_UTC = ZoneInfo("UTC")
 
 
 def require(checks: Sequence[Check]) -> None:
@@ -56,10 +62,22 @@ def bronze_checks(
     ]
 
 
-def latency_checks(tables: WarehouseTables, dates: Collection[str] | None) -> list[Check]:
-    """Check that the histogram counts each run of these dates once."""
-    attempts = tables.read(ATTEMPTS, None if dates is None else hours_of(dates)).transform(sound)
-    runs = _one(attempts.agg(F.count("started_at").alias("n")))
+def latency_checks(
+    tables: WarehouseTables, dates: Collection[str] | None, zone: ZoneInfo = _UTC
+) -> list[Check]:
+    """Check that the histogram counts each run of these dates once. The hours of the histogram are
+    those of business days of `zone`."""
+    # The last hour of a date ends on the next one where the zone is half an hour off.
+    hours = None
+    if dates is not None:
+        hours = [*hours_of(dates), *(f"{date}/00" for date in days_from(dates, 1))]
+    runs = _one(
+        tables.read(ATTEMPTS, hours)
+        .transform(sound)
+        .select("started_at", window_start(F.col("finished_at"), HOUR, zone.key).alias("hour"))
+        .where(within("hour", dates))
+        .agg(F.count("started_at").alias("n"))
+    )
     counted = _one(
         tables.read(LATENCY_HIST, dates)
         .where((F.col("measure") == "run") & (F.col("fairness_key") == "*"))

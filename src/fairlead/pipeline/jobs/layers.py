@@ -19,7 +19,14 @@ from pyspark.sql import functions as F
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.business_days import begin_date, days_of, hours_within, with_neighbours
+from fairlead.pipeline.business_days import (
+    Days,
+    begin_date,
+    days_again,
+    days_of,
+    hours_within,
+    with_neighbours,
+)
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
@@ -45,7 +52,7 @@ from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting
-from fairlead.pipeline.spark_rows import overlapping, within
+from fairlead.pipeline.spark_rows import between, overlapping, within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 SLO_DAYS_BACK = 3
@@ -136,13 +143,20 @@ class Build:
         hours = self._hours(self._plan.changed_attempts)
         self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, hours)), hours)
 
+        days = self._days_again(self._plan.changed_attempts)
+        hist = latency_hist(self._of_days(ATTEMPTS, days).transform(sound), self._zone)
+        self._replace_days(LATENCY_HIST, hist, days)
+        percentiles = latency(
+            self._of_days(LATENCY_HIST, days),
+            HOUR,
+            DAY,
+            least=self._settings.latency.least,
+            zone=self._zone,
+        )
+        self._replace_days(LATENCY, percentiles, days)
+
         dates = self._dates(self._plan.changed_attempts)
         attempts = self._days(ATTEMPTS, dates).transform(sound)
-        self._replace(LATENCY_HIST, latency_hist(attempts), dates)
-        percentiles = latency(
-            self._days(LATENCY_HIST, dates), HOUR, DAY, least=self._settings.latency.least
-        )
-        self._replace(LATENCY, percentiles, dates)
         # The table of failures needs many passes, and nothing failed in most small builds.
         nothing_failed = attempts.where(has_failed()).isEmpty()
         self._replace(FAILURES, None if nothing_failed else failures(attempts), dates)
@@ -183,10 +197,15 @@ class Build:
     def _shares(self) -> None:
         """Build the tables of each key's share, which need the service, the waits and the
         latencies."""
-        dates = self._dates(self.touched.service | self.touched.backlog)
-        pickups = median_pickups(self._days(LATENCY, dates))
-        shares = tenant_share(self._days(SERVICE, dates), self._days(BACKLOG, dates), pickups)
-        self._replace(TENANT_SHARE, shares, dates)
+        days = self._days_again(self.touched.service | self.touched.backlog)
+        shares = tenant_share(
+            self._of_days(SERVICE, days),
+            self._of_days(BACKLOG, days),
+            median_pickups(self._of_days(LATENCY, days)),
+            self._zone,
+        )
+        self._replace_days(TENANT_SHARE, shares, days)
+        dates = None if days is None else days.dates
         self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
 
     def _slo(self, dates: list[str] | None) -> None:
@@ -238,10 +257,36 @@ class Build:
     def _dates(self, hours: Collection[str]) -> list[str] | None:
         return None if self._plan.full else p.dates_of(hours)
 
+    def _days_again(self, hours: Collection[str]) -> Days | None:
+        """Return the business days of these hours; None for all."""
+        if self._plan.full:
+            return None
+        return days_again(hours, self._settings.zone, self._plan.first_day)
+
+    @property
+    def _zone(self) -> str:
+        return self._settings.zone.key
+
     def _days(self, table: Table, dates: list[str] | None) -> DataFrame:
         if dates is None:
             return self._tables.read(table)
         return self._tables.read(table, p.hours_of(dates) if table.by == "hour" else dates)
+
+    def _of_days(self, table: Table, days: Days | None) -> DataFrame:
+        """Return the rows of business days, and others of the same hours or dates."""
+        if days is None:
+            return self._tables.read(table)
+        parts = days.hours if table.by == "hour" else p.dates_of(days.hours)
+        return self._tables.read(table, parts)
+
+    def _replace_days(self, table: Table, rows: DataFrame, days: Days | None) -> None:
+        """Replace the rows of business days; the other rows of their partitions stay."""
+        if days is not None:
+            inside = between(table.instant, days.spans)
+            rows = rows.where(inside)
+            if self._zone != "UTC":
+                rows = rows.unionByName(self._tables.read(table, days.dates).where(~inside))
+        self._replace(table, rows, None if days is None else days.dates)
 
     def _replace(self, table: Table, rows: DataFrame | None, parts: Collection[str] | None) -> None:
         """Replace partitions of a table; without a job of Spark if there are no rows (None). Raise
