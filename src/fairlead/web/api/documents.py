@@ -198,17 +198,50 @@ class Why(_Document, frozen=True, kw_only=True):
     reasons: list[Reason]
 
 
+class Progress(_Document, frozen=True, kw_only=True):
+    """Progress that a run has reported: `done` of `total`, in a unit of the application."""
+
+    done: float
+    total: float | None
+    note: str | None
+    at: Instant
+    attempt: int
+
+
+class LogLine(_Document, frozen=True, kw_only=True):
+    """One line that a run has logged; its text may have several lines."""
+
+    at: Instant
+    level: str
+    logger: str
+    text: str
+
+
+class AttemptLog(_Document, frozen=True, kw_only=True):
+    """Last log lines of one attempt, oldest first, and the number of earlier ones that were not
+    kept."""
+
+    attempt: int
+    lines: list[LogLine]
+    dropped: Count
+
+
 class TaskDetail(_Document, frozen=True, kw_only=True):
     """A task with its latest attempts, first to last, and why it is in its state.
 
-    `arguments` is JSON as text, so that no number loses digits; null if they are not kept or not
-    shown, and `arguments_hidden` then says why.
+    `progress` is that of the latest run that reported any. `logs` has the lines that attempts have
+    logged, if the task keeps them, first to last; `more_logs` earlier attempts have lines that are
+    too many for one response. `arguments` is JSON as text, so that no number loses digits; null if
+    they are not kept or not shown, and `arguments_hidden` then says why.
     """
 
     task: Task
     reasons: list[Reason]
+    progress: Progress | None
     attempts: list[Attempt]
     more_attempts: Count
+    logs: list[AttemptLog]
+    more_logs: Count
     arguments: str | None
     arguments_hidden: str | None
     trace_url: str | None

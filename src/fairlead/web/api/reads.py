@@ -30,6 +30,7 @@ from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, optional_instant
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
+from fairlead.web.run_logs import latest_progress, shown_logs
 from fairlead.web.traces import trace_address
 from fairlead.web.waiting import ReadLoop
 
@@ -186,12 +187,18 @@ class Reads:
         """Return a task by its id or the beginning of it. Raise UnknownTask."""
         task = self._management.named(id, tenants=self._tenants)
         attempts = self._management.attempts(task.id, tenants=self._tenants)
+        notes = self._management.notes(task.id, tenants=self._tenants)
+        progress = latest_progress(notes)
+        logs, more_logs = shown_logs(notes)
         arguments, hidden = self._arguments(task)
         return documents.TaskDetail(
             task=document(documents.Task, task),
             reasons=self._explained(task.id).reasons,
+            progress=None if progress is None else document(documents.Progress, progress),
             attempts=[document(documents.Attempt, each) for each in attempts[-_MOST_ATTEMPTS:]],
             more_attempts=max(len(attempts) - _MOST_ATTEMPTS, 0),
+            logs=[document(documents.AttemptLog, each) for each in logs],
+            more_logs=more_logs,
             arguments=arguments,
             arguments_hidden=hidden,
             trace_url=trace_address(self._trace_url, task.context),

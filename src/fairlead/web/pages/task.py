@@ -14,6 +14,7 @@ from fairlead.errors import InvalidTask, NotSupported
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
 from fairlead.operate.doctor.explain import explanation
 from fairlead.web.page import Page
+from fairlead.web.run_logs import latest_progress, shown_logs
 from fairlead.web.routing import ScreenRoute, screen
 from fairlead.web.traces import trace_address
 
@@ -42,8 +43,8 @@ def show_task(page: Page) -> Response:
     scope, management = page.access.tenants, page.management
     task = management.named(page.query.required("id", 100), tenants=scope)
     attempts = management.attempts(task.id, tenants=scope)
-    notes = {each.attempt: each for each in management.notes(task.id, tenants=scope)}
-    progress = [each.progress for each in notes.values() if each.progress is not None]
+    notes = management.notes(task.id, tenants=scope)
+    logs, more_logs = shown_logs(notes)
     found = page.wait(explanation(page.context, task.id, tenants=scope))
     return page.render(
         "task.html",
@@ -51,8 +52,9 @@ def show_task(page: Page) -> Response:
         reasons=found.reasons,
         attempts=attempts[-_MOST_ATTEMPTS:][::-1],
         hidden=max(len(attempts) - _MOST_ATTEMPTS, 0),
-        notes=notes,
-        progress=progress[-1] if progress else None,
+        logs=logs[::-1],
+        more_logs=more_logs,
+        progress=latest_progress(notes),
         steps=_steps(task, attempts[-_MOST_ATTEMPTS:]),
         arguments=_arguments(page, task),
         trace=trace_address(page.parts.settings.trace_url, task.context),
