@@ -122,10 +122,10 @@ async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
 def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield an application with Celery's names."""
     from fairlead.contrib.celery import Celery
-    from fairlead.contrib.celery import app as app_module
+    from fairlead.contrib.celery.app import current
 
-    for name in ("_shared", "_apps"):
-        monkeypatch.setattr(app_module, name, [])
+    for name in ("shared", "apps"):
+        monkeypatch.setattr(current, name, [])
     app = Celery("shop", url=store_url)
     app.conf.task_default_queue = "celery"
     app.declaring.migrate()

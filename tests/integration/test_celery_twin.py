@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.contrib.celery import app as app_module
+from fairlead.contrib.celery.app import current
 from fairlead.contrib.celery.schedules import crontab
 from fairlead.declare.periodic import CronTimes
 
@@ -173,8 +173,8 @@ def test_the_shim_does_what_celery_does(
     scenario: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("celery", reason="Celery is not installed: pip install celery")
-    for name in ("_shared", "_apps"):
-        monkeypatch.setattr(app_module, name, [])
+    for name in ("shared", "apps"):
+        monkeypatch.setattr(current, name, [])
     monkeypatch.setenv("FAIRLEAD_URL", f"sqlite:///{tmp_path}/tasks.db")
     found: list[list[Any]] = []
     for root in ("celery", "fairlead.contrib.celery"):

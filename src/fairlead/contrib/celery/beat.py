@@ -12,7 +12,7 @@ from fairlead.contrib.celery.exceptions import ImproperlyConfigured
 from fairlead.contrib.celery.schedules import cron_of
 
 if TYPE_CHECKING:
-    from fairlead.contrib.celery.app import Celery
+    from fairlead.contrib.celery.app.base import Celery
 
 PREFIX = "beat: "
 """Beginning of the name of the periodic task of an entry."""

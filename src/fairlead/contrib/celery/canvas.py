@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairlead.contrib.celery import missing
 from fairlead.contrib.celery.plan import Before, Plan
 
 if TYPE_CHECKING:
-    from fairlead.contrib.celery.app import Celery
+    from fairlead.contrib.celery.app.base import Celery
     from fairlead.contrib.celery.result import Result
 
 
-class Signature(dict[str, Any]):
+class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
     """A task with arguments and options, to be submitted later. A map, so that it can be an
     argument itself."""
 
@@ -49,7 +50,7 @@ class Signature(dict[str, Any]):
     @property
     def app(self) -> Celery:
         """The application of the signature."""
-        from fairlead.contrib.celery.app import current
+        from fairlead.contrib.celery.app.current import current
 
         return self._app or current()
 

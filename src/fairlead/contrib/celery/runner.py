@@ -28,7 +28,7 @@ from fairlead.errors import Retry as RunAgain
 from fairlead.errors import Snooze
 
 if TYPE_CHECKING:
-    from fairlead.contrib.celery.app import Celery
+    from fairlead.contrib.celery.app.base import Celery
 
 _PATIENCE = 0.5
 """Seconds after which a thread that outlasted its time limit is interrupted."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.contrib.celery import signals
+from fairlead.contrib.celery import missing, signals
 from fairlead.contrib.celery.canvas import Signature
 from fairlead.contrib.celery.exceptions import (
     ImproperlyConfigured,
@@ -23,7 +23,7 @@ from fairlead.contrib.celery.request import Context, Running, running, set_runni
 from fairlead.contrib.celery.result import AsyncResult, EagerResult
 
 if TYPE_CHECKING:
-    from fairlead.contrib.celery.app import Celery
+    from fairlead.contrib.celery.app.base import Celery
 
 
 _RETRY_OPTIONS = frozenset({"queue", "priority", "expires"})
@@ -46,7 +46,7 @@ class ExceptionInfo(NamedTuple):
         return cls(type(error), error, "".join(traceback.format_exception(error)))
 
 
-class Task:
+class Task(missing.Names, names=missing.TASK):
     """A task. Subclasses are bases with hooks (`base=`), or define `run` themselves. Delays and
     time limits (`default_retry_delay`, `retry_backoff_max`, `time_limit`) are seconds."""
 
@@ -95,7 +95,7 @@ class Task:
     @property
     def app(self) -> Celery:
         """The application of the task: its own, or the current one for a shared task."""
-        from fairlead.contrib.celery.app import current
+        from fairlead.contrib.celery.app.current import current
 
         return self._app or current()
 

@@ -1,0 +1,278 @@
+"""Results of submitted tasks, by id."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from fairlead.clock import to_datetime
+from fairlead.contrib.celery import missing, states
+from fairlead.contrib.celery.exceptions import (
+    ChordError,
+    ImproperlyConfigured,
+    TaskError,
+    TaskRevokedError,
+    TimeLimitExceeded,
+    TimeoutError,
+)
+from fairlead.contrib.celery.messages import from_json
+from fairlead.contrib.celery.request import running
+from fairlead.declare.handle import TaskHandle
+from fairlead.errors import NotAllowed, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.model import State, TaskRecord
+
+if TYPE_CHECKING:
+    from fairlead.contrib.celery.app.base import Celery
+
+
+class AsyncResult(missing.Names, names=missing.RESULT):
+    """The result of a submitted task, by its id. Raises ValueError for an empty one."""
+
+    def __init__(
+        self,
+        id: str,
+        backend: Any = None,
+        task_name: str | None = None,
+        app: Celery | None = None,
+        parent: Any = None,
+    ) -> None:
+        if not id:
+            raise ValueError(f"AsyncResult requires valid id, not {type(id)}")
+        self.id = str(id)
+        self.parent = parent
+        self._app = app
+        self._name = task_name
+
+    def __repr__(self) -> str:
+        return f"<AsyncResult: {self.id}>"
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncResult | str) and str(other) == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def app(self) -> Celery:
+        """The application that it asks."""
+        from fairlead.contrib.celery.app.current import current
+
+        return self._app or current()
+
+    @property
+    def task_id(self) -> str:
+        """Id of the task."""
+        return self.id
+
+    @property
+    def handle(self) -> TaskHandle:
+        """The handle of the task in Fairlead. Raises UnknownTask."""
+        return self.app.handle_of(self.id)
+
+    def record(self) -> TaskRecord | None:
+        """Return the record of the task; None if it is unknown or not yet committed."""
+        try:
+            return self.handle.record()
+        except UnknownTask:
+            return None
+
+    # state ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """State of the task now; PENDING if it is unknown."""
+        record = self.record()
+        return states.PENDING if record is None else states.state_of(record)
+
+    @property
+    def status(self) -> str:
+        """State of the task now."""
+        return self.state
+
+    def ready(self) -> bool:
+        """Return whether the task has ended."""
+        return self.state in states.READY_STATES
+
+    def successful(self) -> bool:
+        """Return whether the task has succeeded."""
+        return self.state == states.SUCCESS
+
+    def failed(self) -> bool:
+        """Return whether the task has failed."""
+        return self.state == states.FAILURE
+
+    @property
+    def name(self) -> str | None:
+        """Name of the task."""
+        record = self.record()
+        return self._name if record is None else record.name
+
+    @property
+    def result(self) -> Any:
+        """Return value of a task that succeeded, exception of one that failed, else None."""
+        record = self.record()
+        if record is None:
+            return None
+        if record.state is State.DONE:
+            return from_json(self.handle.result(0))
+        if record.state is State.WAITING and states.state_of(record) != states.RETRY:
+            return None
+        return _error_of(record) if record.error_type or _has_ended(record) else None
+
+    @property
+    def info(self) -> Any:
+        """Result or exception of the task."""
+        return self.result
+
+    @property
+    def traceback(self) -> str | None:
+        """Text of the last error with its traceback."""
+        record = self.record()
+        return None if record is None or record.error_type is None else record.error_text
+
+    @property
+    def date_done(self) -> datetime | None:
+        """Time of the end in UTC; None before it."""
+        record = self.record()
+        if record is None or not _has_ended(record):
+            return None
+        attempts = self.app.fairlead.management.attempts(record.id)
+        return to_datetime(attempts[-1].finished_at) if attempts else None
+
+    @property
+    def retries(self) -> int:
+        """Number of the tries after the first."""
+        record = self.record()
+        return 0 if record is None else max(0, record.tries - 1)
+
+    @property
+    def queue(self) -> str | None:
+        """Queue of the task."""
+        record = self.record()
+        return None if record is None else record.queue
+
+    @property
+    def worker(self) -> str | None:
+        """Node that has the task now."""
+        record = self.record()
+        return None if record is None else record.node
+
+    def as_list(self) -> list[str]:
+        """Return the ids of the task and of those before it."""
+        return [self.id, *(() if self.parent is None else self.parent.as_list())]
+
+    # waiting --------------------------------------------------------------------------------------
+
+    # More than seven parameters: those of Celery's method.
+    def get(
+        self,
+        timeout: float | None = None,
+        propagate: bool = True,
+        interval: float = 0.5,
+        disable_sync_subtasks: bool = True,
+        callback: Callable[[str, Any], Any] | None = None,
+        on_message: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Wait for the end of the task, at most `timeout` seconds, and call `callback` with its id
+        and its result. Return its result, or raise its exception; without `propagate`, return the
+        exception. Raise TimeoutError, UnknownTask for an id that was never submitted,
+        ImproperlyConfigured for `on_message`, and RuntimeError inside a task, which would keep a
+        worker waiting for a worker."""
+        check_get(disable_sync_subtasks, on_message)
+        value = self._waited(timeout, propagate)
+        if callback is not None:
+            callback(self.id, value)
+        return value
+
+    def _waited(self, timeout: float | None, propagate: bool) -> Any:
+        try:
+            return from_json(self.handle.result(timeout))
+        except ResultTimeout:
+            raise TimeoutError("The operation timed out.") from None
+        except TaskFailed:
+            record = self.record()
+            assert record is not None
+            error = _error_of(record)
+            if propagate:
+                raise error from None
+            return error
+
+    wait = get
+
+    def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
+        """Return the result of a task that has ended, or raise its exception."""
+        result = self.result
+        if propagate and isinstance(result, BaseException):
+            raise result
+        return result
+
+    maybe_reraise = throw = maybe_throw
+
+    def revoke(
+        self, terminate: bool = False, signal: Any = None, wait: bool = False, **options: Any
+    ) -> None:
+        """Cancel the task if it has not ended. A running function sees
+        `fairlead.current_task().cancelled`."""
+        try:
+            self.app.fairlead.management.cancel(self.handle.id, actor="revoke")
+        except (NotAllowed, UnknownTask):
+            return
+
+    def _drop(self) -> None:
+        """Do nothing: the store removes results with its history."""
+
+    forget = _drop
+
+    def as_tuple(self) -> tuple[tuple[str, Any], None]:
+        """Return ids for `result_from_tuple`."""
+        parent = self.parent
+        return (self.id, None if parent is None else parent.as_tuple()), None
+
+
+def check_get(disable_sync_subtasks: bool, on_message: Any) -> None:
+    """Raise RuntimeError inside a task, and ImproperlyConfigured for `on_message`."""
+    if on_message is not None:
+        raise ImproperlyConfigured(
+            "get(on_message=): there are no messages about states; read result.info in a loop"
+        )
+    if disable_sync_subtasks and running() is not None:
+        raise RuntimeError(
+            "Never call result.get() within a task! Use a chord or a chain, or"
+            " get(disable_sync_subtasks=False)"
+        )
+
+
+def _has_ended(record: TaskRecord) -> bool:
+    return states.state_of(record) in states.READY_STATES
+
+
+def _error_of(record: TaskRecord) -> Exception:
+    """Return the exception of a task that failed: of its own class if that is imported here, else
+    of one with the same name."""
+    reason = states.broken(record)
+    if reason is not None:
+        return ChordError(reason.reason)
+    if record.state is State.CANCELLED:
+        return TaskRevokedError(record.error_text or "revoked")
+    name = record.error_type or ""
+    text = (record.error_text or "").partition("\nTraceback ")[0]
+    if name == "fairlead.errors.TaskTimeout":
+        return TimeLimitExceeded(text)
+    module_name, _, qualified = name.rpartition(".")
+    module: Any = sys.modules.get(module_name) if module_name else builtins
+    kind = getattr(module, qualified, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(text)
+        except Exception:  # a class with other parameters
+            text = f"{qualified}: {text}"
+    made: Mapping[str, Any] = {"__module__": module_name}
+    error: Exception = type(qualified or "TaskError", (TaskError,), dict(made))(text)
+    return error
