@@ -222,7 +222,6 @@ async def test_hooks_of_a_base_class_run_in_order(celery: Celery) -> None:
     assert seen == [
         "before",
         "retry ValueError('no')",
-        "after RETRY",
         "before",
         "failure ValueError('no') True",
         "after FAILURE",

@@ -58,10 +58,13 @@ async def test_a_failed_task_in_a_chain_cancels_those_after_it_with_the_reason(
     result = (fail.s() | work.s() | work.s())()
     await run(celery)
     assert (result.state, result.parent.state) == ("FAILURE", "FAILURE")
+    for each in (result, result.parent):
+        with pytest.raises(ValueError, match="no stock"):
+            each.get()
     with pytest.raises(ChordError, match="ended as CANCELLED"):
-        result.get()
+        celery.AsyncResult(result.id).get()
     with pytest.raises(ChordError, match="ended as ERROR: ValueError no stock"):
-        result.parent.get()
+        celery.AsyncResult(result.parent.id).get()
     assert result.record().state is State.CANCELLED
     with pytest.raises(ValueError, match="no stock"):
         result.parent.parent.get()
@@ -119,6 +122,23 @@ async def test_a_chord_whose_header_fails_cancels_the_body_and_runs_its_errback(
     with pytest.raises(ChordError, match="ended as ERROR: ValueError two"):
         result.get()
     assert [(id, kind) for id, kind, _ in seen] == [(result.id, ChordError)]
+
+
+async def test_groups_in_groups_are_one_group_and_know_the_task_before(celery: Celery) -> None:
+    @celery.task
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    @celery.task
+    def total(numbers: list[int]) -> list[int]:
+        return numbers
+
+    inner = group(add.s(1), add.s(2))
+    nested, after = group(group(inner), add.s(3)).delay(1), (add.s(1, 1) | inner).delay()
+    body = chord(group(inner, add.s(3)).clone((5,)), total.s()).delay()
+    await run(celery)
+    assert (len(nested), nested.get(), body.get()) == (3, [2, 3, 4], [6, 7, 8])
+    assert after.parent is not None and (after.parent.get(), after.get()) == (2, [3, 4])
 
 
 async def test_chains_groups_and_chords_nest(celery: Celery) -> None:

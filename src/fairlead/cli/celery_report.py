@@ -14,7 +14,8 @@ from fairlead.cli.application import load_value
 from fairlead.cli.options import Json
 from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors, say
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.contrib.celery.report import CHANGE, Report, changes, folder_of, report
+from fairlead.contrib.celery.report import Report, changes, folder_of, report
+from fairlead.contrib.celery.report_reader import CHANGE
 
 
 class CeleryReportOptions(CommandOptions, frozen=True, kw_only=True):

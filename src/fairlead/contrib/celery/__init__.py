@@ -9,10 +9,13 @@ from fairlead.contrib.celery.canvas import (
     Signature,
     chain,
     chord,
+    chunks,
     group,
     maybe_signature,
     signature,
     subtask,
+    xmap,
+    xstarmap,
 )
 from fairlead.contrib.celery.task import Task
 from fairlead.contrib.celery.utils.ids import uuid
@@ -23,6 +26,7 @@ __all__ = [
     "Task",
     "chain",
     "chord",
+    "chunks",
     "current_app",
     "current_task",
     "exceptions",
@@ -36,4 +40,6 @@ __all__ = [
     "states",
     "subtask",
     "uuid",
+    "xmap",
+    "xstarmap",
 ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import to_datetime
 from fairlead.contrib.celery import missing, states
+from fairlead.contrib.celery.custom_state import CustomState, reported
 from fairlead.contrib.celery.exceptions import (
     ChordError,
     ImproperlyConfigured,
@@ -18,10 +21,10 @@ from fairlead.contrib.celery.exceptions import (
     TimeLimitExceeded,
     TimeoutError,
 )
-from fairlead.contrib.celery.messages import from_json
+from fairlead.contrib.celery.messages import from_json, ignored
 from fairlead.contrib.celery.request import running
 from fairlead.declare.handle import TaskHandle
-from fairlead.errors import NotAllowed, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import NotAllowed, NotSupported, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State, TaskRecord
 
 if TYPE_CHECKING:
@@ -88,7 +91,10 @@ class AsyncResult(missing.Names, names=missing.RESULT):
     def state(self) -> str:
         """State of the task now; PENDING if it is unknown."""
         record = self.record()
-        return states.PENDING if record is None else states.state_of(record)
+        if record is None:
+            return states.PENDING
+        custom = self._custom(record)
+        return states.state_of(record) if custom is None else custom.name
 
     @property
     def status(self) -> str:
@@ -121,20 +127,43 @@ class AsyncResult(missing.Names, names=missing.RESULT):
             return None
         if record.state is State.DONE:
             return from_json(self.handle.result(0))
+        if (custom := self._custom(record)) is not None:
+            return custom.meta
         if record.state is State.WAITING and states.state_of(record) != states.RETRY:
             return None
         return _error_of(record) if record.error_type or _has_ended(record) else None
 
+    def _custom(self, record: TaskRecord) -> CustomState | None:
+        """Return the custom state of the run that is under way, or that ended with Ignore; None
+        without one."""
+        if record.state is State.DONE:
+            found = ignored(self.handle.result(0))
+            if found is None or found.state is None:
+                return None
+            return CustomState(found.state, found.meta)
+        if record.state is not State.PROCESSING:
+            return None
+        try:
+            progress = self.app.fairlead.handle(record.id).progress()
+        except NotSupported:
+            return None
+        if progress is None or progress.attempt != record.attempt:
+            return None
+        return reported(progress.note)
+
     @property
     def info(self) -> Any:
-        """Result or exception of the task."""
+        """Result or exception of the task, or the `meta` of its custom state while it runs."""
         return self.result
 
     @property
     def traceback(self) -> str | None:
         """Text of the last error with its traceback."""
         record = self.record()
-        return None if record is None or record.error_type is None else record.error_text
+        if record is None or record.error_type is None:
+            return None
+        text = record.error_text or ""
+        return text[max(0, text.find("Traceback (most recent call last)")) :]
 
     @property
     def date_done(self) -> datetime | None:
@@ -193,16 +222,32 @@ class AsyncResult(missing.Names, names=missing.RESULT):
 
     def _waited(self, timeout: float | None, propagate: bool) -> Any:
         try:
-            return from_json(self.handle.result(timeout))
+            found = self.handle.result(timeout)
+            end = ignored(found)
+            if end is not None and end.state in states.PROPAGATE_STATES and propagate:
+                raise TaskError(str(end.meta))
+            return from_json(found)
         except ResultTimeout:
             raise TimeoutError("The operation timed out.") from None
         except TaskFailed:
             record = self.record()
             assert record is not None
-            error = _error_of(record)
+            error = self._cause(record)
             if propagate:
                 raise error from None
             return error
+
+    def _cause(self, record: TaskRecord) -> Exception:
+        """Return the exception of the task; for one that never ran, that of the task before it
+        which failed, if this result knows it."""
+        before = self.parent if states.broken(record) else None
+        while isinstance(before, AsyncResult):
+            found = before.record()
+            has_failed = found and states.state_of(found) in states.PROPAGATE_STATES
+            if found and has_failed and not states.broken(found):
+                return _error_of(found)
+            before = before.parent
+        return _error_of(record)
 
     wait = get
 
@@ -262,7 +307,10 @@ def _error_of(record: TaskRecord) -> Exception:
     if record.state is State.CANCELLED:
         return TaskRevokedError(record.error_text or "revoked")
     name = record.error_type or ""
-    text = (record.error_text or "").partition("\nTraceback ")[0]
+    text: Any = (record.error_text or "").partition("\nTraceback ")[0]
+    if name == "KeyError":  # whose text is the representation of its argument
+        with suppress(ValueError, SyntaxError):
+            text = ast.literal_eval(text)
     if name == "fairlead.errors.TaskTimeout":
         return TimeLimitExceeded(text)
     module_name, _, qualified = name.rpartition(".")

@@ -1,177 +1,30 @@
-"""Signatures, chains, groups and chords. One submit writes all their tasks in one transaction;
-each later task waits for the earlier ones."""
+"""Chains, groups, chords and chunks. One submit writes all their tasks in one transaction; each
+later task waits for the earlier ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairlead.contrib.celery import missing
 from fairlead.contrib.celery.plan import Before, Plan
+from fairlead.contrib.celery.signature import KINDS, Signature, copied, listed, signature
 
 if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
-    from fairlead.contrib.celery.result import Result
 
-
-class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
-    """A task with arguments and options, to be submitted later. A map, so that it can be an
-    argument itself."""
-
-    _app: Celery | None
-
-    def __init__(
-        self,
-        task: Any = None,
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        app: Celery | None = None,
-        immutable: bool = False,
-        subtask_type: str | None = None,
-        **more: Any,
-    ) -> None:
-        self._app = app
-        if isinstance(task, Mapping):
-            super().__init__(copied(task))
-            return
-        super().__init__(
-            task=getattr(task, "name", task),
-            args=tuple(args or ()),
-            kwargs=dict(kwargs or {}),
-            options={**(options or {}), **more},
-            immutable=immutable,
-            subtask_type=subtask_type,
-        )
-
-    # parts ----------------------------------------------------------------------------------------
-
-    @property
-    def app(self) -> Celery:
-        """The application of the signature."""
-        from fairlead.contrib.celery.app.current import current
-
-        return self._app or current()
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return str(self["task"])
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """Positional arguments."""
-        return tuple(self["args"])
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """Arguments by name."""
-        return dict(self["kwargs"])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the submit."""
-        options: dict[str, Any] = self["options"]
-        return options
-
-    @property
-    def immutable(self) -> bool:
-        """Whether the results of the tasks before are left out of its arguments."""
-        return bool(self["immutable"])
-
-    @property
-    def id(self) -> str | None:
-        """Id that was chosen for the task; None without one."""
-        return self.options.get("task_id")
-
-    def __repr__(self) -> str:
-        shown = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
-        return f"{self.task}({', '.join(shown)})"
-
-    def __or__(self, other: Any) -> Any:
-        if not isinstance(other, Signature):
-            return NotImplemented
-        return chain(self, other, app=self._app)
-
-    # changes --------------------------------------------------------------------------------------
-
-    def clone(
-        self, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> Signature:
-        """Return a copy with more arguments, which come first, and more options."""
-        same = signature(copied(self), app=self._app)
-        if not self.immutable:
-            same["args"] = (*args, *same["args"])
-            same["kwargs"] = {**same["kwargs"], **(kwargs or {})}
-        same["options"] = {**same["options"], **options}
-        return same
-
-    partial = clone
-
-    def set(self, immutable: bool | None = None, **options: Any) -> Signature:
-        """Set options; return the signature."""
-        if immutable is not None:
-            self["immutable"] = immutable
-        self["options"].update(options)
-        return self
-
-    def link(self, callback: Any) -> Any:
-        """Add a callback that runs after the task with its result; return the callback."""
-        self["options"]["link"] = [*listed(self.options.get("link")), callback]
-        return callback
-
-    def link_error(self, errback: Any) -> Any:
-        """Add an errback that runs if the task fails; return the errback."""
-        self["options"]["link_error"] = [*listed(self.options.get("link_error")), errback]
-        return errback
-
-    def on_error(self, errback: Any) -> Signature:
-        """Add an errback; return the signature."""
-        self.link_error(errback)
-        return self
-
-    # submitting -----------------------------------------------------------------------------------
-
-    def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Submit with further arguments, which come first."""
-        return self.apply_async(args, kwargs)
-
-    def apply_async(
-        self, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> Any:
-        """Submit the signature with all that belongs to it in one transaction; return the result
-        of its last task, or a GroupResult. Raise the errors of `Task.apply_async`."""
-        wanted = self.clone(args or (), kwargs, **options)
-        if self.app.conf.task_always_eager:
-            return self._run_here(wanted, None)
-        return self.app.submit(wanted)
-
-    def apply(
-        self,
-        args: Iterable[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        throw: bool | None = None,
-        **options: Any,
-    ) -> Any:
-        """Run the signature here and now."""
-        return self._run_here(self.clone(args or (), kwargs, **options), throw)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function of the task here, as a plain call."""
-        wanted = self.clone(args, kwargs)
-        return self.app.tasks[self.task](*wanted.args, **wanted.kwargs)
-
-    def _run_here(self, wanted: Signature, throw: bool | None) -> Result:
-        throws = self.app.conf.task_eager_propagates if throw is None else throw
-        return self.app.run_here(wanted, bool(throws))
-
-    def add_to(self, plan: Plan, before: Before) -> Before:
-        """Add the tasks of the signature to a plan, after `before`; return its last ones."""
-        node = plan.add(self, before)
-        for callback in listed(self.options.get("link")):
-            signature(callback, app=self._app).add_to(plan, node)
-        return node
+__all__ = [
+    "Signature",
+    "chain",
+    "chord",
+    "chunks",
+    "group",
+    "maybe_signature",
+    "signature",
+    "subtask",
+    "xmap",
+    "xstarmap",
+]
+subtask = maybe_signature = signature
 
 
 class _Composed(Signature):
@@ -252,6 +105,12 @@ class chain(_Composed):
             return tasks
         return [signature(tasks[0], app=self._app).clone(args, kwargs), *tasks[1:]]
 
+    def apply_async(
+        self, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Submit it as `Signature.apply_async`; return None for a chain of no tasks."""
+        return super().apply_async(args, kwargs, **options) if self.tasks else None
+
     def add_to(self, plan: Plan, before: Before) -> Before:
         errbacks = listed(self.options.get("link_error"))
         tasks = self.tasks
@@ -279,13 +138,25 @@ class group(_Composed):
     ) -> list[Any]:
         return [signature(each, app=self._app).clone(args, kwargs) for each in tasks]
 
+    def skew(self, start: float = 1.0, stop: float | None = None, step: float = 1.0) -> group:
+        """Set countdowns on the tasks: `start`, then `step` seconds more each, up to `stop`."""
+        wait = start
+        for task in self["kwargs"]["tasks"]:
+            task["options"]["countdown"] = wait
+            wait = start if stop is not None and wait + step >= stop else wait + step
+        return self
+
     def add_to(self, plan: Plan, before: Before) -> Before:
         ends: list[Before] = []
         for task in self.tasks:
             _inherit(task, self._shared(SHARED), listed(self.options.get("link_error")))
             for callback in listed(self.options.get("link")):
                 task.link(callback)
-            ends.append(task.add_to(plan, before))
+            end = task.add_to(plan, before)
+            if isinstance(task, group) and isinstance(end, list):
+                ends += end  # Celery flattens groups in groups
+            else:
+                ends.append(end)
         return ends
 
 
@@ -355,41 +226,63 @@ class chord(Signature):
         return body.add_to(plan, header.add_to(plan, before))
 
 
+class chunks(Signature):
+    """A group of tasks that each run a part of a list of arguments."""
+
+    def __init__(
+        self,
+        task: Any,
+        it: Iterable[Any] = (),
+        n: int = 1,
+        *,
+        app: Celery | None = None,
+        **more: Any,
+    ) -> None:
+        if isinstance(task, Mapping) and task.get("subtask_type") == "chunks":
+            super().__init__(task, app=app)
+            return
+        one = signature(task, app=app)
+        kwargs = {"task": one, "it": [list(each) for each in it], "n": n}
+        super().__init__(
+            "celery.chunks", (), kwargs, more, app=app or one._app, subtask_type="chunks"
+        )
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Submit it."""
+        return self.apply_async(**options)
+
+    def group(self) -> Signature:
+        """Return the parts as a group."""
+        task, it, n = (self["kwargs"][name] for name in ("task", "it", "n"))
+        parts = [it[start : start + n] for start in range(0, len(it), n)]
+        made = group([xstarmap(task, part, app=self._app) for part in parts], app=self._app)
+        made["options"].update(self.options)
+        return made
+
+    def add_to(self, plan: Plan, before: Before) -> Before:
+        return self.group().add_to(plan, before)
+
+
+def xmap(task: Any, it: Iterable[Any], *, app: Celery | None = None) -> Signature:
+    """Return the signature of one task that calls `task` with each item; its result is the list."""
+    return _mapping("celery.map", task, list(it), app)
+
+
+def xstarmap(task: Any, it: Iterable[Any], *, app: Celery | None = None) -> Signature:
+    """Return the signature of one task that calls `task` with the arguments of each item; its
+    result is the list."""
+    return _mapping("celery.starmap", task, [list(each) for each in it], app)
+
+
+def _mapping(name: str, task: Any, it: list[Any], app: Celery | None) -> Signature:
+    one = signature(task, app=app)
+    return Signature(name, (), {"task": one, "it": it}, app=app or one._app)
+
+
 def _inherit(task: Signature, shared: Mapping[str, Any], errbacks: Iterable[Any]) -> None:
     task["options"] = {**shared, **task["options"]}
     for errback in errbacks:
         task.link_error(errback)
 
 
-def signature(value: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Signature:
-    """Return a signature of a name, a task, or the map that a signature became as JSON."""
-    app = options.pop("app", None)
-    if isinstance(value, Signature) and args is None and kwargs is None and not options:
-        return value
-    if isinstance(value, Mapping):
-        made = _KINDS.get(value.get("subtask_type") or "", Signature)
-        found: Signature = made(value, app=app)
-        return found
-    immutable = options.pop("immutable", False)
-    return Signature(value, args, kwargs, options, app=app, immutable=immutable)
-
-
-subtask = maybe_signature = signature
-_KINDS: dict[str, Any] = {"chain": chain, "group": group, "chord": chord}
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of maps and lists, however deep; other values are shared, such as those of
-    their subclasses."""
-    if isinstance(value, Signature) or type(value) is dict:
-        return {name: copied(each) for name, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)([copied(each) for each in value])
-    return value
-
-
-def listed(given: Any) -> list[Any]:
-    """Return one value or a list of values as a list."""
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple) else [given]
+KINDS.update(chain=chain, group=group, chord=chord, chunks=chunks)

@@ -134,7 +134,9 @@ class Conf(MutableMapping[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no setting {name!r}") from None
+            instead = replacement(current_name(name))
+            cure = "" if instead is None else f" here, and none was given; {instead}"
+            raise AttributeError(f"no setting {name!r}{cure}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -180,7 +182,7 @@ def _is_setting(name: str) -> bool:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the value. Raise ImproperlyConfigured for a serializer other than JSON."""
+    """Return the value. Raise ImproperlyConfigured for one that cannot be carried out."""
     if name in ("task_serializer", "result_serializer") and value not in _JSON:
         raise ImproperlyConfigured(
             f"{name}={value!r}: arguments and results are JSON; Fairlead never unpickles. Use"
@@ -188,6 +190,11 @@ def _checked(name: str, value: Any) -> Any:
         )
     if name == "accept_content" and not set(value) & set(_JSON):
         raise ImproperlyConfigured(f"accept_content={value!r}: it must have 'json'")
+    if name == "beat_scheduler" and not str(value).startswith("celery.beat"):
+        raise ImproperlyConfigured(
+            f"beat_scheduler={value!r}: periodic tasks of a database or another scheduler are not"
+            " read; declare them in beat_schedule, and leave this setting out"
+        )
     if isinstance(DEFAULTS.get(name), bool) and isinstance(value, str):
         try:
             return _BOOLEANS[value.lower()]

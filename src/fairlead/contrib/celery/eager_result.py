@@ -30,6 +30,10 @@ class EagerResult(AsyncResult):
     def __repr__(self) -> str:
         return f"<EagerResult: {self.id}>"
 
+    @property
+    def children(self) -> None:
+        """None, as for a run at the call in Celery."""
+
     def record(self) -> TaskRecord | None:
         return None
 

@@ -37,6 +37,12 @@ class Retry(TaskPredicate):
         """Whether a new task was submitted for the retry."""
         self.sig = sig
 
+    def humanize(self) -> str:
+        """Return when the task runs again."""
+        if isinstance(self.when, datetime):
+            return f"at {self.when.isoformat()}"
+        return f"in {self.when}s"
+
     def __str__(self) -> str:
         if self.message:
             return self.message
@@ -61,6 +67,9 @@ class Reject(TaskPredicate):
         super().__init__(reason, requeue)
         self.reason = reason
         self.requeue = requeue
+
+    def __repr__(self) -> str:
+        return f"reject requeue={self.requeue}: {self.reason}"
 
 
 class ImproperlyConfigured(CeleryError, ConfigurationError):

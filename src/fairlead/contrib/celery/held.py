@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.contrib.celery.messages import Ids
+from fairlead.contrib.celery.messages import Ids, ignored
 from fairlead.contrib.celery.states import BROKEN_DEPENDENCY
 from fairlead.errors import FairleadError, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State
@@ -49,11 +49,14 @@ def results(app: App, after: Ids) -> Any:
     if not isinstance(after, str):
         return [results(app, each) for each in after]
     try:
-        return app.handle(after).result(0)
+        found = app.handle(after).result(0)
     except ResultTimeout:
         raise NotYet(f"task {after} has not ended") from None
     except (TaskFailed, UnknownTask) as error:
         raise BrokenDependency(str(error).partition("\n")[0]) from None
+    if ignored(found) is not None:
+        raise BrokenDependency(f"task {after} raised Ignore, and has no result")
+    return found
 
 
 def next_look(runs: int) -> datetime:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "uuid": lambda value: uuid.UUID(**value),
     "bytes": lambda text: text.encode(),
     "base64": base64.b64decode,
+    "ignored": lambda found: from_json(found["meta"]),
 }
 
 Ids = str | list["Ids"]
@@ -62,6 +63,25 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     root: str | None = None
     parent: str | None = None
     group: str | None = None
+
+
+class Ignored(NamedTuple):
+    """The end of a run that raised Ignore, with the last state that it reported."""
+
+    state: str | None
+    meta: Any
+
+
+def ignored_result(found: Ignored) -> Any:
+    """Return what the store keeps as the result of such a run, as plain data."""
+    return {_TYPE: "ignored", _VALUE: found._asdict()}
+
+
+def ignored(result: Any) -> Ignored | None:
+    """Return the end of a run that raised Ignore by its kept result; None for another run."""
+    if not isinstance(result, dict) or result.get(_TYPE) != "ignored":
+        return None
+    return Ignored(result[_VALUE]["state"], from_json(result[_VALUE]["meta"]))
 
 
 class _Encoder(json.JSONEncoder):

@@ -45,6 +45,8 @@ class Context(msgspec.Struct, kw_only=True):
     loglevel: int | None = None
     logfile: str | None = None
     utc: bool = True
+    reported: Any = None
+    """Last custom state of the run and its meta, as a pair."""
     has_dependents: bool = False
     """Whether other tasks wait for the result of this one."""
 

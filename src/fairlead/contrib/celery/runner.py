@@ -19,13 +19,13 @@ from fairlead.contrib.celery.exceptions import (
     TaskRevokedError,
     TimeLimitExceeded,
 )
-from fairlead.contrib.celery.messages import Extras, from_json, to_json
+from fairlead.contrib.celery.messages import Extras, Ignored, from_json, ignored_result, to_json
 from fairlead.contrib.celery.request import Context, Running, running, set_running
 from fairlead.contrib.celery.result import AsyncResult
 from fairlead.contrib.celery.task import ExceptionInfo, Task, retry_seconds
 from fairlead.contrib.celery.time_limits import TimeLimit
+from fairlead.errors import InvalidTask, Snooze
 from fairlead.errors import Retry as RunAgain
-from fairlead.errors import Snooze
 
 if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
@@ -120,7 +120,8 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         errbacks=extras.link_error,
         has_dependents=bool(extras.wakes),
     )
-    outcome = call(task, request, app.time_limits_of(task))
+    is_kept = extras.wakes or not app.ignores_result(task)
+    outcome = call(task, request, app.time_limits_of(task), is_encoded=bool(is_kept))
     errbacks = functools.partial(_submit_errbacks, app, extras, current.id)
     wakes = [*extras.wakes, *(errbacks() if outcome.state == states.FAILURE else ())]
     if wakes or extras.link_error:
@@ -134,18 +135,34 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         if isinstance(outcome.error, Reject) and outcome.error.requeue:
             raise Snooze(datetime.now(UTC) + timedelta(seconds=1))
         raise outcome.error
-    is_kept = extras.wakes or not app.ignores_result(task)
-    return to_json(f"result of task {task.name!r}", outcome.value) if is_kept else None
+    if outcome.state == states.IGNORED:
+        state, meta = request.reported or (None, None)
+        return ignored_result(Ignored(state, to_json("meta of update_state", meta)))
+    return outcome.value if is_kept else None
 
 
-def call(task: Task, request: Context, limits: tuple[float | None, float | None]) -> Outcome:
-    """Call the function of a task with its request, hooks and signals."""
+def call(
+    task: Task,
+    request: Context,
+    limits: tuple[float | None, float | None],
+    is_encoded: bool = False,
+) -> Outcome:
+    """Call the function of a task with its request, hooks and signals. With `is_encoded`, the value
+    of the outcome is plain data of JSON, and one that cannot be so fails the run."""
     hard, soft = limits
     before = running()
     set_running(Running(task, request))
     try:
         outcome = _called(task, request, hard, soft)
+        encoded: Any = None
+        if is_encoded and outcome.state == states.SUCCESS:
+            try:
+                encoded = to_json(f"result of task {task.name!r}", outcome.value)
+            except InvalidTask as error:
+                outcome = Outcome(states.FAILURE, error, error)
         _after(task, request, outcome)
+        if is_encoded and outcome.state == states.SUCCESS:
+            outcome.value = encoded
         return outcome
     finally:
         set_running(before)
@@ -169,8 +186,8 @@ def _called(task: Task, request: Context, hard: float | None, soft: float | None
             raise
     except Retry as asked:
         return Outcome(states.RETRY, asked, asked)
-    except Ignore:
-        return Outcome(states.IGNORED, None)
+    except Ignore as ignored:
+        return Outcome(states.IGNORED, ignored)
     except Reject as rejected:
         return Outcome(states.REJECTED, rejected, rejected)
     except Exception as error:
@@ -184,15 +201,14 @@ def _after(task: Task, request: Context, outcome: Outcome) -> None:
     info = None if outcome.error is None else ExceptionInfo.of(outcome.error)
     error = outcome.error
     if outcome.state == states.SUCCESS:
-        task.on_success(outcome.value, id, args, kwargs)
+        _hook(task, "on_success", outcome.value, id, args, kwargs)
         signals.task_success.send(sender=task, result=outcome.value)
     elif outcome.state == states.RETRY:
         assert isinstance(error, Retry)
-        cause = error.exc or error
-        task.on_retry(cause, id, args, kwargs, info)
+        _hook(task, "on_retry", error.exc, id, args, kwargs, info)
         signals.task_retry.send(sender=task, request=request, reason=error, einfo=info)
     elif outcome.state == states.FAILURE:
-        task.on_failure(error, id, args, kwargs, info)
+        _hook(task, "on_failure", error, id, args, kwargs, info)
         signals.task_failure.send(
             sender=task,
             task_id=id,
@@ -202,8 +218,8 @@ def _after(task: Task, request: Context, outcome: Outcome) -> None:
             traceback=None if error is None else error.__traceback__,
             einfo=info,
         )
-    if outcome.state not in (states.IGNORED, states.REJECTED):
-        task.after_return(outcome.state, outcome.value, id, args, kwargs, info)
+    if outcome.state in (states.SUCCESS, states.FAILURE):
+        _hook(task, "after_return", outcome.state, outcome.value, id, args, kwargs, info)
     signals.task_postrun.send(
         sender=task,
         task_id=id,
@@ -213,6 +229,15 @@ def _after(task: Task, request: Context, outcome: Outcome) -> None:
         retval=outcome.value,
         state=outcome.state,
     )
+
+
+def _hook(task: Task, name: str, *args: Any) -> None:
+    """Call a hook. Its exception is logged and changes nothing else, as in Celery: the run has
+    ended."""
+    try:
+        getattr(task, name)(*args)
+    except Exception:
+        signals.log.exception("a hook raised an exception", extra={"hook": name})
 
 
 def _submit_errbacks(app: Celery, extras: Extras, row_id: str) -> list[str]:

@@ -75,6 +75,16 @@ class schedule:
         return f"<freq: {self.run_every:g} seconds>"
 
 
+class solar:
+    """Refused: there are no schedules by the sun. Raises ImproperlyConfigured."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ImproperlyConfigured(
+            "solar(...): there are no schedules by the sun; use crontab, with the times worked out"
+            " in the task"
+        )
+
+
 def seconds_of(interval: float | timedelta) -> float:
     """Return the interval in seconds. Raise ImproperlyConfigured below one second."""
     seconds = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)

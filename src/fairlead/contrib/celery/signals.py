@@ -23,6 +23,10 @@ class Signal:
         def register(receiver: Callable[..., Any]) -> Callable[..., Any]:
             self.disconnect(receiver, sender)
             self.receivers.append((sender, receiver))
+            if instead := NEVER_SENT.get(self.name):
+                log.warning(
+                    "a signal is never sent", extra={"signal": self.name, "instead": instead}
+                )
             return receiver
 
         return register(args[0]) if args and callable(args[0]) else register
@@ -67,14 +71,44 @@ worker_ready = Signal("worker_ready")
 worker_shutdown = Signal("worker_shutdown")
 worker_process_init = Signal("worker_process_init")
 celeryd_init = Signal("celeryd_init")
+worker_process_shutdown = Signal("worker_process_shutdown")
+worker_shutting_down = Signal("worker_shutting_down")
+worker_before_create_process = Signal("worker_before_create_process")
+celeryd_after_setup = Signal("celeryd_after_setup")
 setup_logging = Signal("setup_logging")
 after_setup_logger = Signal("after_setup_logger")
 after_setup_task_logger = Signal("after_setup_task_logger")
+task_received = Signal("task_received")
+task_rejected = Signal("task_rejected")
+task_unknown = Signal("task_unknown")
+task_internal_error = Signal("task_internal_error")
+task_sent = Signal("task_sent")
+beat_init = Signal("beat_init")
+beat_embedded_init = Signal("beat_embedded_init")
+import_modules = Signal("import_modules")
+heartbeat_sent = Signal("heartbeat_sent")
+user_preload_options = Signal("user_preload_options")
 
+_LOGGING = "configure logging with --log-level, --log-format or your own code"
+_END = "use atexit, or an interceptor"
 NEVER_SENT = {
-    "setup_logging": "configure logging with --log-level, --log-format or your own code",
+    "setup_logging": _LOGGING,
     "after_setup_logger": "configure logging where the App is made",
     "after_setup_task_logger": "configure logging where the App is made",
-    "worker_shutdown": "use atexit, or an interceptor",
+    "worker_shutdown": _END,
+    "worker_shutting_down": _END,
+    "worker_process_shutdown": _END,
+    "worker_before_create_process": "use worker_process_init",
+    "celeryd_after_setup": "use worker_init",
+    "task_received": "use task_prerun",
+    "task_rejected": "use task_postrun, whose state is REJECTED",
+    "task_unknown": "use on_incident of fairlead.App",
+    "task_internal_error": "use on_incident of fairlead.App",
+    "task_sent": "use after_task_publish",
+    "beat_init": "use worker_init",
+    "beat_embedded_init": "use worker_init",
+    "import_modules": "use app.on_after_finalize",
+    "heartbeat_sent": "use the console or the metrics of the workers",
+    "user_preload_options": "use settings, or the environment",
 }
 """Signals that can be connected but are never sent, and what to use instead."""

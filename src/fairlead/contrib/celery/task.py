@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.contrib.celery import missing, signals
-from fairlead.contrib.celery.canvas import Signature
+from fairlead.contrib.celery import custom_state, missing
+from fairlead.contrib.celery.canvas import chunks, xmap, xstarmap
 from fairlead.contrib.celery.exceptions import (
     ImproperlyConfigured,
     MaxRetriesExceededError,
@@ -21,6 +21,7 @@ from fairlead.contrib.celery.exceptions import (
 from fairlead.contrib.celery.messages import to_json
 from fairlead.contrib.celery.request import Context, Running, running, set_running
 from fairlead.contrib.celery.result import AsyncResult, EagerResult
+from fairlead.contrib.celery.signature import Signature
 
 if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
@@ -148,8 +149,11 @@ class Task(missing.Names, names=missing.TASK):
                 request.kwargs if kwargs is None else kwargs,
                 **{"eta": eta, "countdown": countdown, **chosen},
             ).set(retries=request.retries + 1)
-            asked.is_submitted = True
-            (again.apply if request.is_eager else again.apply_async)()
+            if request.is_eager and throw:
+                asked.sig = again  # which runs when this run has ended
+            else:
+                asked.is_submitted = True
+                (again.apply if request.is_eager else again.apply_async)()
         if throw:
             raise asked from exc
         return asked
@@ -187,7 +191,7 @@ class Task(missing.Names, names=missing.TASK):
         """Run after a run that returned."""
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Run after a run that will be tried again."""
+        """Run after a run that will be tried again; `exc` is that of `retry`, or None."""
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         """Run after the last run, which failed."""
@@ -195,7 +199,7 @@ class Task(missing.Names, names=missing.TASK):
     def after_return(
         self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
     ) -> None:
-        """Run after each run."""
+        """Run after a run that returned or failed, not after one that is tried again."""
 
     # submitting -----------------------------------------------------------------------------------
 
@@ -241,7 +245,6 @@ class Task(missing.Names, names=missing.TASK):
         **options: Any,
     ) -> EagerResult:
         """Run the task here and now, with its hooks and retries, and return its result."""
-        options.pop("link", None)
         result = self.signature(tuple(args or ()), dict(kwargs or {}), **options).apply(throw=throw)
         assert isinstance(result, EagerResult)
         return result
@@ -261,6 +264,18 @@ class Task(missing.Names, names=missing.TASK):
         """Return a signature that gets no results of the tasks before it."""
         return self.signature(args, kwargs, immutable=True)
 
+    def map(self, it: Iterable[Any]) -> Signature:
+        """Return the signature of one task that calls this one with each item."""
+        return xmap(self.s(), it, app=self._app)
+
+    def starmap(self, it: Iterable[Any]) -> Signature:
+        """Return the signature of one task that calls this one with the arguments of each item."""
+        return xstarmap(self.s(), it, app=self._app)
+
+    def chunks(self, it: Iterable[Any], n: int) -> chunks:
+        """Return a group of tasks that call this one with the arguments of `n` items each."""
+        return chunks(self.s(), it, n, app=self._app)
+
     def AsyncResult(self, task_id: str) -> AsyncResult:
         """Return the result of a task by its id."""
         return AsyncResult(task_id, app=self.app)
@@ -268,12 +283,10 @@ class Task(missing.Names, names=missing.TASK):
     def update_state(
         self, task_id: str | None = None, state: str | None = None, meta: Any = None
     ) -> None:
-        """Log a custom state, which the store has no room for; `fairlead celery-report` lists the
-        calls."""
-        signals.log.info(
-            "a custom state is not stored",
-            extra={"task_id": task_id or self.request.id, "state": state},
-        )
+        """Show a custom state of this run, with a map of JSON, as `state` and `info` of its result,
+        within a second. Raise ImproperlyConfigured for another task than the one
+        that runs here, or for more than 1000 bytes."""
+        custom_state.report(self.request, task_id, state, meta)
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError if the arguments do not fit the function."""

@@ -14,8 +14,8 @@ from fairlead.errors import InvalidTask, NotSupported
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
 from fairlead.operate.doctor.explain import explanation
 from fairlead.web.page import Page
-from fairlead.web.run_logs import latest_progress, shown_logs
 from fairlead.web.routing import ScreenRoute, screen
+from fairlead.web.run_logs import latest_progress, shown_logs
 from fairlead.web.traces import trace_address
 
 _MOST_ATTEMPTS = 200

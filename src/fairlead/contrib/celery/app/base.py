@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.app import App
-from fairlead.contrib.celery import beat, canvas, held, missing, runner, signals
+from fairlead.contrib.celery import beat, canvas, held, mapping, missing, runner, signals
 from fairlead.contrib.celery.app import current, eager, routes, submitting
 from fairlead.contrib.celery.app.control import Control
 from fairlead.contrib.celery.app.loading import installed, loaded, many
@@ -86,6 +86,8 @@ class Celery(missing.Names, names=missing.APPLICATION):
         current.apps.append(self)
         if set_as_current:
             self.set_current()
+        for kind in (mapping.Map, mapping.StarMap):
+            self.register_task(kind)
         for task in current.shared:
             self._register(task)
 

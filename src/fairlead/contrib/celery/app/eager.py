@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.contrib.celery import canvas, runner, states
-from fairlead.contrib.celery.exceptions import NotRegistered
+from fairlead.contrib.celery.exceptions import NotRegistered, Retry
 from fairlead.contrib.celery.plan import Before, Node, Plan, nodes_of
 from fairlead.contrib.celery.request import Context
 from fairlead.contrib.celery.result import EagerResult, GroupResult, Result
+from fairlead.contrib.celery.signature import listed
 from fairlead.contrib.celery.utils.ids import uuid
 
 if TYPE_CHECKING:
@@ -57,17 +59,23 @@ def _run_node(
             retries=retries,
             is_eager=True,
             called_directly=False,
+            root_id=id,
+            hostname=socket.gethostname(),
             headers=wanted.options.get("headers") or {},
             delivery_info={"is_eager": True},
         )
         outcome = runner.call(task, request, (None, app.time_limits_of(task)[1]))
-        if outcome.state != states.RETRY or getattr(outcome.error, "is_submitted", False):
+        asked = outcome.error
+        if not isinstance(asked, Retry) or asked.is_submitted:
             break
+        if asked.sig is not None:  # a retry with other arguments
+            other = asked.sig.apply(throw=throws)
+            return EagerResult(id, other.result, other.state, other.traceback, task.name)
         retries += 1
     if outcome.state == states.FAILURE:
         if throws and outcome.error is not None:
             raise outcome.error
-        for each in canvas.listed(wanted.options.get("link_error")):
+        for each in listed(wanted.options.get("link_error")):
             errback = canvas.signature(each, app=app)
             given = (request, outcome.error, outcome.traceback)
             errback.clone(given).apply()

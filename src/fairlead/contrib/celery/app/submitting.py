@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from fairlead.contrib.celery import canvas, signals
+from fairlead.contrib.celery import canvas, mapping, signals
 from fairlead.contrib.celery.app import routes
 from fairlead.contrib.celery.app.making import foreign_handler
 from fairlead.contrib.celery.conf import Conf
@@ -16,6 +16,7 @@ from fairlead.contrib.celery.messages import Extras, to_json
 from fairlead.contrib.celery.plan import Before, Node, Plan
 from fairlead.contrib.celery.request import running
 from fairlead.contrib.celery.result import AsyncResult, GroupResult, Result
+from fairlead.contrib.celery.signature import listed
 from fairlead.contrib.celery.utils.ids import uuid
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
@@ -70,20 +71,25 @@ def submit(
         if parent is not None:
             extras |= {"parent": parent.request.id, "root": parent.request.root_id}
         drafts.append(_draft(app, node, extras, unique_key))
-    for draft in drafts:
-        signals.before_task_publish.send(
-            sender=draft.handler.name,
-            headers={"id": draft.id, "task": draft.handler.name},
-            body=(draft.args, draft.kwargs, {}),
-            routing_key=draft.handler.queue,
-            exchange="",
-        )
+    _announce(signals.before_task_publish, drafts)
     handles = app.fairlead.submit_many(drafts) if drafts else []
+    _announce(signals.after_task_publish, drafts)
     ids = {
         node.id: node.signature.id or handle.id
         for node, handle in zip(plan.nodes, handles, strict=True)
     }
     return _result(app, last, ids, group)
+
+
+def _announce(signal: signals.Signal, drafts: list[Draft]) -> None:
+    for draft in drafts:
+        signal.send(
+            sender=draft.handler.name,
+            headers={"id": draft.id, "task": draft.handler.name},
+            body=(draft.kwargs["args"], draft.kwargs["kwargs"], {}),
+            routing_key=draft.handler.queue,
+            exchange="",
+        )
 
 
 def _result(app: Celery, last: Before, ids: Mapping[str, str], group: str) -> Result:
@@ -93,7 +99,9 @@ def _result(app: Celery, last: Before, ids: Mapping[str, str], group: str) -> Re
             parent = _result(app, last.before, ids, group)
         name = last.signature.task
         return AsyncResult(ids[last.id], task_name=name, app=app, parent=parent)
-    return GroupResult(group, [_result(app, each, ids, group) for each in last or []])
+    results = [_result(app, each, ids, group) for each in last or []]
+    parents = [each.parent for each in results if each.parent is not None]
+    return GroupResult(group, results, parents[0] if len(parents) == len(results) > 0 else None)
 
 
 def _draft(app: Celery, node: Node, extras: dict[str, Any], unique_key: str | None) -> Draft:
@@ -101,17 +109,18 @@ def _draft(app: Celery, node: Node, extras: dict[str, Any], unique_key: str | No
     wanted = node.signature
     options = {name: value for name, value in wanted.options.items() if value is not None}
     name = wanted.task
-    task = app.tasks.get(name)
+    routed = str(wanted.kwargs["task"]["task"]) if name in mapping.NAMES else name
+    task = app.tasks.get(routed)
     now = datetime.now(UTC)
     queue = options.pop("queue", None) or (None if task is None else task.queue)
     if queue is None:
         route = routes.route_of(
-            app.conf.task_routes, name, wanted.args, wanted.kwargs, options, task
+            app.conf.task_routes, routed, wanted.args, wanted.kwargs, options, task
         )
         queue = route.pop("queue", None)
         kept = {each for each in ("priority", "expires") if getattr(task, each, None) is not None}
         options = {k: v for k, v in route.items() if k not in kept and v is not None} | options
-    if node.before is None and extras["errback_of"] is None and task is not None:
+    if node.before is None and extras["errback_of"] is None and task is not None and routed == name:
         task.check_arguments(wanted.args, wanted.kwargs)
     custom = options.pop("task_id", None)
     unique = options.pop("unique_key", unique_key)
@@ -127,7 +136,7 @@ def _draft(app: Celery, node: Node, extras: dict[str, Any], unique_key: str | No
     if expires is not None:
         is_instant = isinstance(expires, datetime)
         extras["expires"] = _instant(expires) if is_instant else _later(now, expires)
-    errbacks = canvas.listed(options.pop("link_error", None))
+    errbacks = listed(options.pop("link_error", None))
     what = f"task {name!r}"
     extras["link_error"] = to_json(what, [dict(canvas.signature(each)) for each in errbacks])
     extras["headers"] = to_json(what, options.pop("headers", None) or {})
