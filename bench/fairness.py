@@ -7,9 +7,11 @@ python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only postgres
 
 Tasks do nothing, and the number of tasks of the n-th key is proportional to 1 / n. The benchmark
 submits all tasks before it starts the workers. "per_s" is the rate between the first and the last
-progress report of the workers; "per_s_with_start" begins at the start of the workers. With
---backlog, one worker drains the queue, and the results are the rate over each tenth of the tasks
-and the peak memory.
+progress report of the workers; "per_s_with_start" begins at the start of the workers. "of_each" has
+what the workers used for each task since their start, which other work on the machine changes less
+than the rates: microseconds of processor time in their own code and in the kernel, calls that read
+and write, KiB written. With --backlog, one worker drains the queue, and the results are the rate
+over each tenth of the tasks and the peak memory.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,12 +114,31 @@ def drain(
             "per_s": rate(steps),
             "per_s_with_start": round(steps[-1][1] / (steps[-1][0] - began)),
             "tenths_per_s": tenths,
+            "of_each": used([worker.pid for worker in running], tasks),
             "peak_rss_mb": max(
                 filter(None, (peak_rss_mb(worker.pid) for worker in running)), default=None
             ),
         }
     finally:
         stop(running)
+
+
+def used(pids: list[int], tasks: int) -> dict[str, float]:
+    """Return what processes have used for each task; empty where the system does not report it."""
+    sums = defaultdict[str, float](float)
+    tick_us = 1_000_000 / os.sysconf("SC_CLK_TCK")
+    with contextlib.suppress(OSError):
+        for pid in pids:
+            folder = pathlib.Path(f"/proc/{pid}")
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            sums["own_us"] += int(fields[11]) * tick_us
+            sums["kernel_us"] += int(fields[12]) * tick_us
+            lines = (line.split(": ") for line in (folder / "io").read_text().splitlines())
+            counts_of = {name: int(count) for name, count in lines}
+            sums["reads"] += counts_of["syscr"]
+            sums["writes"] += counts_of["syscw"]
+            sums["kib_written"] += counts_of["wchar"] / 1024
+    return {name: round(total / tasks, 2) for name, total in sums.items()}
 
 
 def rate(steps: list[tuple[float, int]]) -> int:

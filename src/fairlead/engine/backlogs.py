@@ -277,12 +277,13 @@ class Backlogs(SimplePart):
     ) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """Group triggers by lane, with the partition if this node has taken it over."""
         lanes: dict[tuple[str, int, int], list[Trigger]] = {}
+        last: tuple[str, int, int] | None = None
+        batch: list[Trigger] = []
         for trigger in triggers:
             lane = (trigger.queue, trigger.partition, trigger.priority)
-            if lane in lanes:
-                lanes[lane].append(trigger)
-            else:
-                lanes[lane] = [trigger]
+            if lane != last:
+                batch, last = lanes.setdefault(lane, []), lane
+            batch.append(trigger)
         found = []
         for (queue, number, priority), batch in lanes.items():
             partition = self._partitions.get(PartitionKey(queue, number))

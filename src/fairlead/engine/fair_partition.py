@@ -622,11 +622,12 @@ class FairPartition:
             self._table.remove(changes.dropped)
             self._events.on_dropped(changes.dropped)
         kept_out = []
+        push = self._table.push
         for trigger in changes.added:
             if trigger.ordering_key is not None and not self._context.ordering.admits(trigger):
                 kept_out.append(trigger)
             else:
-                self._table.push(trigger)
+                push(trigger)
         if kept_out:
             self._drop_untaken(lane, kept_out)
         if changes.added:

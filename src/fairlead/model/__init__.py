@@ -19,6 +19,7 @@ from fairlead.model.incident import (
 )
 from fairlead.model.keys import (
     BEFORE_ALL,
+    PATH_SEPARATOR,
     FifoLane,
     LaneKey,
     PartitionKey,
@@ -50,6 +51,7 @@ __all__ = [
     "FifoLane",
     "TaskKey",
     "BEFORE_ALL",
+    "PATH_SEPARATOR",
     "tenant_of",
     "DEFAULT_PRIORITY",
     "PRIORITIES",

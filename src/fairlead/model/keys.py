@@ -41,8 +41,12 @@ BEFORE_ALL = TaskKey(-(1 << 62), "", "")
 """Key below the key of every task."""
 
 
+PATH_SEPARATOR = "/"
+"""Text in a fairness key that is a path. A key without it is a tenant of its own."""
+
+
 def tenant_of(fairness_key: str) -> str:
     """Return the tenant of a fairness key: the text before the first "/" that is not its first
     character, or the whole key if there is none."""
-    end = fairness_key.find("/", 1)
+    end = fairness_key.find(PATH_SEPARATOR, 1)
     return fairness_key if end < 0 else fairness_key[:end]

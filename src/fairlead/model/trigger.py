@@ -53,3 +53,22 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     order_at: Micros = 0
     """Time that orders the task, together with its id, among the tasks of its ordering key
     (microseconds since the epoch), as far as known."""
+
+    def at(self, pass_: int, id: int) -> Trigger:
+        """Return the trigger at this level."""
+        # A third of the time of msgspec.structs.replace and Level(pass_, id).
+        return Trigger(
+            self.id,
+            self.version,
+            self.queue,
+            self.partition,
+            self.name,
+            self.priority,
+            self.fairness_key,
+            self.weight,
+            self.ordering_key,
+            self.path,
+            self.seq,
+            tuple.__new__(Level, (pass_, id)),
+            self.order_at,
+        )

@@ -14,8 +14,9 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.key_choice import KeyChoice, Memory
@@ -217,15 +218,16 @@ class Backlog:
         are not in the store yet. Not allowed while a write is under way, or before the next passes
         of all keys are known."""
         assert self._writing is None and self.unknown_above is None
+        self._names.update([trigger.name for trigger in triggers])
         levelled = [self._level(trigger) for trigger in triggers]
         # In a lane that is read by key, memory asked for these triggers.
         most = self._memory(0).most if self.is_read_by_key else self.capacity
         fits = len(self._loaded) + len(levelled) <= most
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
-            for trigger in levelled:
-                self._load(trigger)
-                self._unstored[trigger.level] = trigger  # type: ignore[index]
-            return Changes(added=sorted(levelled, key=_level))
+            self._load(levelled)
+            self._unstored.update(zip(map(_level, levelled), levelled, strict=True))
+            levelled.sort(key=_level)
+            return Changes(added=levelled)
         return self._write(levelled, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
@@ -289,9 +291,8 @@ class Backlog:
         for level in map(_level, old):
             self._unload(level)
             self._unstored.pop(level, None)
-        for trigger in new:
-            self._load(trigger)
-            self._unstored[_level(trigger)] = trigger
+        self._load(new)
+        self._unstored.update(zip(map(_level, new), new, strict=True))
         return old, Changes(added=new)
 
     def _bring_forward(self, keys: Iterable[str]) -> None:
@@ -378,8 +379,7 @@ class Backlog:
         ]
         if not self.is_at_end:
             new = [trigger for trigger in new if _level(trigger) <= self.read_level]
-        for trigger in new:
-            self._load(trigger)
+        self._load(new)
         for level in write.moved:
             self._unload(level)
             self._unstored.pop(level, None)
@@ -450,8 +450,8 @@ class Backlog:
                 entries, self.is_at_end = met, False
                 self.read_level = max(self.read_level, self._reweighing.at)
         new = [trigger for trigger in entries if self._is_new_level(_level(trigger))]
+        self._load(new)
         for trigger in new:
-            self._load(trigger)
             self._levels.observe(trigger)
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
@@ -500,15 +500,18 @@ class Backlog:
     def ack(self, triggers: Iterable[Trigger]) -> None:
         """Record that triggers are done: this node claimed them, or their claim was refused. Those
         not in memory are ignored."""
-        unstored, acked, is_writing = self._unstored, self._acked, self._writing is not None
-        count = 0
-        for trigger in triggers:
-            level = _level(trigger)
-            if not self._unload(level):
+        loaded, taken, unstored, acked = self._loaded, self._taken, self._unstored, self._acked
+        is_writing = self._writing is not None
+        left = []
+        for level in map(_level, triggers):
+            trigger = taken.pop(level, None) or loaded.pop(level, None)
+            if trigger is None:
                 continue
-            count += 1
+            left.append(trigger)
             if unstored.pop(level, None) is None or is_writing:
                 acked[level] = None
+        self._levels.left(left)
+        count = len(left)
         self._acks += count
         self._acks_since_advance += count
         # Together, because each search for the first entry of a dict passes over deleted ones.
@@ -582,8 +585,13 @@ class Backlog:
 
     def record(self, are_all_stored: bool = False) -> LaneRecord:
         """Return the record for the next owner."""
-        unstored = () if are_all_stored else self._unstored.values()
-        first = min((trigger.seq for trigger in unstored), default=None)
+        unstored = {} if are_all_stored else self._unstored
+        first = min([trigger.seq for trigger in unstored.values()], default=None)
+        passes: dict[str, int] = {}
+        for level, trigger in unstored.items():
+            key, pass_ = trigger.fairness_key, level[0]
+            if passes.setdefault(key, pass_) > pass_:
+                passes[key] = pass_
         return LaneRecord(
             ack_level=self.ack_level,
             read_level=self.read_level,
@@ -592,10 +600,7 @@ class Backlog:
             read_seq=self.read_seq if first is None else min(self.read_seq, first - 1),
             highest_seq=self.highest_seq,
             buffered=len(self._loaded) + len(self._taken),
-            next_passes=self._passes.heaviest(
-                HEAVIEST_KEPT,
-                ((trigger.fairness_key, _level(trigger).pass_) for trigger in unstored),
-            ),
+            next_passes=self._passes.heaviest(HEAVIEST_KEPT, passes.items()),
             run_times=self._passes.run_times(),
             reweighing=None if self._reweighing is None else self._reweighing.record(),
             weights=sorted(self._weights.items()),
@@ -604,7 +609,6 @@ class Backlog:
     # levels ---------------------------------------------------------------------------------------
 
     def _level(self, trigger: Trigger) -> Trigger:
-        self._names.add(trigger.name)
         seq, credit = trigger.seq, 0
         if seq > self.highest_seq:
             self.highest_seq = seq
@@ -618,17 +622,17 @@ class Backlog:
                 credit = max(credit, FIRST_CREDIT)
         return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
-    def _load(self, trigger: Trigger) -> None:
-        level = _level(trigger)
-        self._loaded[level] = trigger
-        self._levels.came(trigger)
-        if self.is_at_end and level > self.read_level:
-            self.read_level = level
+    def _load(self, triggers: Sequence[Trigger]) -> None:
+        levels = [*map(_level, triggers)]
+        self._loaded.update(zip(levels, triggers, strict=True))
+        self._levels.came(triggers)
+        if self.is_at_end and levels:
+            self.read_level = max(self.read_level, *levels)
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
         if trigger is not None:
-            self._levels.left(trigger)
+            self._levels.left([trigger])
         return trigger
 
 
@@ -642,9 +646,7 @@ def _changes(added: Sequence[Trigger], dropped: Sequence[Trigger]) -> Changes:
     )
 
 
-def _level(trigger: Trigger) -> Level:
-    assert trigger.level is not None
-    return trigger.level
+_level: Callable[[Trigger], Level] = attrgetter("level")
 
 
 def _before(level: Level) -> Level:

@@ -11,12 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 
-import msgspec
-
 from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import RENEWED, Reweighing
-from fairlead.model import Level, Trigger, tenant_of
+from fairlead.model import PATH_SEPARATOR, Level, Trigger, tenant_of
 
 FIRST_PASS = 1
 """Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
@@ -81,26 +79,32 @@ class Levels:
         """Number of idle tenants that may still go ahead of those whose turn is at the same
         pass."""
 
-    def came(self, trigger: Trigger) -> None:
-        """Note that a trigger came into memory."""
-        name, key, pass_ = trigger.name, trigger.fairness_key, _level(trigger).pass_
-        if not self._waiting[name]:
-            self._served[name] = min(self.virtual_time, pass_)
-        self._waiting[name] += 1
-        if (tenant := tenant_of(key)) != key or tenant in self._tenants:
-            self._tenants.setdefault(tenant, TenantPasses()).came(pass_)
+    def came(self, triggers: Iterable[Trigger]) -> None:
+        """Note that triggers came into memory."""
+        waiting, tenants = self._waiting, self._tenants
+        for trigger in triggers:
+            name, key = trigger.name, trigger.fairness_key
+            if not waiting[name]:
+                self._served[name] = min(self.virtual_time, _level(trigger).pass_)
+            waiting[name] += 1
+            if PATH_SEPARATOR in key or key in tenants:
+                tenant = tenant_of(key)
+                if tenant != key or tenant in tenants:
+                    tenants.setdefault(tenant, TenantPasses()).came(_level(trigger).pass_)
 
-    def left(self, trigger: Trigger) -> None:
-        """Note that a trigger left memory."""
-        name = trigger.name
-        left = self._waiting[name] = self._waiting[name] - 1
-        if not left:
-            del self._waiting[name]
-        if not self._tenants:
-            return
-        tenant = tenant_of(trigger.fairness_key)
-        if (passes := self._tenants.get(tenant)) is not None and passes.left():
-            del self._tenants[tenant]
+    def left(self, triggers: Iterable[Trigger]) -> None:
+        """Note that triggers left memory."""
+        waiting, tenants = self._waiting, self._tenants
+        for trigger in triggers:
+            name = trigger.name
+            left = waiting[name] = waiting[name] - 1
+            if not left:
+                del waiting[name]
+            if not tenants:
+                continue
+            tenant = tenant_of(trigger.fairness_key)
+            if (passes := tenants.get(tenant)) is not None and passes.left():
+                del tenants[tenant]
 
     def took(self, triggers: Iterable[Trigger]) -> None:
         """Advance the virtual time by triggers that were taken for dispatch."""
@@ -145,29 +149,28 @@ class Levels:
             # holds back keeps its own.
             self._served[name] = self.virtual_time
         self.last_id += 2
-        start = max(self._served[name], above.pass_)
-        if reweighing is not None and tenant_of(trigger.fairness_key) in reweighing.tenants:
-            level = self._amid(trigger, start, reweighing)
-        else:
-            key, weight = trigger.fairness_key, trigger.weight
-            is_ahead = self._early + credit > 0
-            if credit > 0 and not is_ahead:
-                self._passes.resume(key, self._passes.spread(key, weight, start, name))
-            pass_ = self._passes.assign(key, weight, start, name)
-            level = Level(pass_, self.last_id)
-            if is_ahead and pass_ == start:
-                level = self._before_ties(level, above)
-        return msgspec.structs.replace(trigger, level=level)
+        start, served = above[0], self._served[name]
+        if served > start:
+            start = served
+        key, weight = trigger.fairness_key, trigger.weight
+        if reweighing is not None and tenant_of(key) in reweighing.tenants:
+            return trigger.at(*self._amid(trigger, start, reweighing))
+        is_ahead = self._early + credit > 0
+        if credit > 0 and not is_ahead:
+            self._passes.resume(key, self._passes.spread(key, weight, start, name))
+        pass_ = self._passes.assign(key, weight, start, name)
+        if is_ahead and pass_ == start:
+            pass_ = self._before_ties(pass_, above)
+        return trigger.at(pass_, self.last_id)
 
-    def _before_ties(self, level: Level, above: Level) -> Level:
-        """Return the level of the first task of an idle tenant: before the tenants whose turns are
+    def _before_ties(self, pass_: int, above: Level) -> int:
+        """Return the pass of the first task of an idle tenant: before the tenants whose turns are
         at the same pass. With many, the task would otherwise wait for one of each. At most every
         second trigger that runs comes from such a tenant."""
-        before = Level(level.pass_ - 1, level.id)
-        if before <= above:
-            return level
+        if (pass_ - 1, self.last_id) <= above:
+            return pass_
         self._early -= 1
-        return before
+        return pass_ - 1
 
     def _amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
         """Return a level for a new trigger of a tenant whose entries are getting new levels."""
@@ -196,7 +199,7 @@ class Levels:
             next_pass = pass_ + self._passes.step(key, trigger.weight, trigger.name)
             next_passes[tenant] = min(next_pass, LAST_PASS)
             self.last_id += 2
-            yield msgspec.structs.replace(trigger, level=Level(pass_, self.last_id))
+            yield trigger.at(pass_, self.last_id)
 
     def renew(
         self, triggers: Sequence[Trigger], reweighing: Reweighing
@@ -209,8 +212,7 @@ class Levels:
             if pass_ != _level(trigger).pass_:
                 self.last_id += 2
                 old.append(trigger)
-                level = Level(pass_, self.last_id | RENEWED)
-                new.append(msgspec.structs.replace(trigger, level=level))
+                new.append(trigger.at(pass_, self.last_id | RENEWED))
         return old, new
 
     def end(self, reweighing: Reweighing) -> None:

@@ -56,7 +56,8 @@ class Passes:
             pass_ = virtual_time
         step = stride(tenant_weight(self.weights, tenant, key, weight))
         self._counters.put(tenant, pass_ + step, virtual_time)
-        self._count_turn(tenant, key, weight, STRIDE_SCALE)
+        if weight != 1 or key != tenant or self._own_weights or self._turns.has(tenant):
+            self._count_turn(tenant, key, weight, STRIDE_SCALE)
         return pass_
 
     def weight(self, key: str) -> float:

@@ -48,9 +48,10 @@ class Cell(Entries):
 
     def order(self) -> Order:
         """Return the order of the first trigger."""
-        first, second, *_ = self.first
-        flow = self.flow
-        return (first, -1, second, self) if flow is None else (flow.rank, first, second, self)
+        first, flow = self.first, self.flow
+        if flow is None:
+            return (first[0], -1, first[1], self)
+        return (flow.rank, first[0], first[1], self)
 
     def place(self) -> CellLevel:
         """Return the position in the heads of the flow."""

@@ -259,7 +259,9 @@ class Flow:
             rank = time.now
         weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
         self.rank = rank + stride(weight)
-        lane.started(trigger)
+        level, pass_ = trigger.level, lane.pass_
+        if level is not None and (pass_ is None or level[0] > pass_):
+            lane.pass_ = level[0]
 
 
 class TenantFlow(Flow):

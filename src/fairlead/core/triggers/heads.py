@@ -62,8 +62,12 @@ class Heads:
 
     def replace(self, order: Order) -> None:
         """Remove the first order and add another."""
-        if self._new or self._sorted:
-            heappush(self._new, order)
+        rows, new = self._sorted, self._new
+        if rows:
+            heappush(new, order)
+            self.first = heappop(new) if new[0] < rows[-1] else rows.pop()
+        elif new:
+            heappush(new, order)
             self.pop()
         else:
             self.first = order
