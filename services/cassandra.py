@@ -91,6 +91,9 @@ _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
 """Native protocol, version 4: OPTIONS on stream 0. Every server responds with SUPPORTED."""
 _SUPPORTED = 0x06
 
+_PATIENCE = 60.0
+"""Seconds to wait for a connection to a server that runs but may be slow."""
+
 
 @dataclass(frozen=True)
 class NodeAddress:
@@ -136,23 +139,35 @@ class CassandraServer(JavaServer):
         """Return the URL of a keyspace."""
         return f"cassandra://{self.host}/{keyspace}"
 
-    def create_keyspace(self) -> str:
-        """Create an empty keyspace with a new name and return its URL."""
+    def create_keyspace(self, is_durable: bool = True) -> str:
+        """Create an empty keyspace with a new name and return its URL.
+
+        If the keyspace is not durable, a write does not wait for the disk, and a crash loses it.
+        """
         if self._session is None:
             self._session = self.connect()
         name = self.fresh_name()
         self._session.execute(
             f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy',"
-            " 'replication_factor': 1}",
-            timeout=60.0,  # changes of the schema wait for each other
+            f" 'replication_factor': 1}} AND durable_writes = {str(is_durable).lower()}",
+            timeout=600.0,  # changes of the schema wait for each other
         )
         return self.url_of(name)
 
     def connect(self) -> Any:
-        """Return a session of the driver; the caller shuts its cluster down."""
+        """Return a session of the driver; the caller shuts its cluster down. The driver keeps no
+        copy of the schema, which it would read again after each change."""
         from cassandra.cluster import Cluster
 
-        return Cluster([self._node.address], self._port, protocol_version=5).connect()
+        return Cluster(
+            [self._node.address],
+            self._port,
+            protocol_version=5,
+            connect_timeout=_PATIENCE,
+            control_connection_timeout=_PATIENCE,
+            schema_metadata_enabled=False,
+            token_metadata_enabled=False,
+        ).connect()
 
     def _prepare(self) -> None:
         folder, node = self.folder, self._node

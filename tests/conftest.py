@@ -24,6 +24,7 @@ from services.server import Server
 from services.zookeeper import ZooKeeperServer
 from tests import servers, tiers
 from tests.databases import Databases
+from tests.keyspaces import Keyspaces
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -184,10 +185,49 @@ def own_cassandra_server() -> Iterator[CassandraServer]:
 
 
 @pytest.fixture
+def patient_driver() -> Iterator[None]:
+    """Let this process wait for the shared Cassandra as long as the server itself may take."""
+    from cassandra.cluster import Cluster
+
+    from fairlead.backends.cassandra import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "REQUEST_TIMEOUT", servers.PATIENCE)
+        patch.setattr(session, "_SCHEMA_SECONDS", servers.PATIENCE)
+        patch.setattr(Cluster, "connect_timeout", servers.PATIENCE)
+        yield
+
+
+@pytest.fixture
 def cassandra_url(request: pytest.FixtureRequest) -> str:
     """Create an empty keyspace, on the test's own server if the test has one."""
-    server: CassandraServer = request.getfixturevalue(_own_or_shared(request, "cassandra_server"))
+    name = _own_or_shared(request, "cassandra_server")
+    server: CassandraServer = request.getfixturevalue(name)
+    if name == "cassandra_server":
+        request.getfixturevalue("patient_driver")
     return server.create_keyspace()
+
+
+@pytest.fixture(scope="session")
+def migrated_keyspaces(cassandra_server: CassandraServer) -> Iterator[Keyspaces]:
+    """Pool of migrated keyspaces."""
+    keyspaces = Keyspaces(cassandra_server)
+    yield keyspaces
+    keyspaces.close()
+
+
+@pytest.fixture
+def migrated_cassandra_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Take a keyspace with all tables and without rows from the pool. On the test's own server, create
+    an empty one, because the server may crash. In both cases, the test must call `migrate`."""
+    if "own_cassandra_server" in request.fixturenames:
+        yield str(request.getfixturevalue("cassandra_url"))
+        return
+    keyspaces: Keyspaces = request.getfixturevalue("migrated_keyspaces")
+    request.getfixturevalue("patient_driver")
+    url = keyspaces.take()
+    yield url
+    keyspaces.release(url)
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,21 @@ from services.kafka import KafkaServer
 from services.server import Running
 from services.zookeeper import ZooKeeperServer
 
+PATIENCE = 120.0
+"""Seconds that the shared Cassandra and its clients wait: a slow machine must fail no test."""
+
+
+class PatientCassandra(CassandraServer):
+    """A Cassandra that refuses no request because the machine is slow."""
+
+    def _more_settings(self) -> dict[str, Any]:
+        kinds = ("read", "range", "write", "counter_write", "truncate")
+        names = [*(f"{kind}_request_timeout" for kind in kinds), "cas_contention_timeout"]
+        return dict.fromkeys([*names, "request_timeout"], f"{PATIENCE:.0f}s")
+
+
 SHARED: dict[str, Callable[[], JavaServer]] = {
-    server.name: server for server in (CassandraServer, KafkaServer, ZooKeeperServer)
+    server.name: server for server in (PatientCassandra, KafkaServer, ZooKeeperServer)
 }
 
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1",)

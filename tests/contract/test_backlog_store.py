@@ -79,7 +79,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest) -> str:
     """Return the URL of a new database, for each kind of store."""
-    return "" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
+    if kind == "memory":
+        return ""
+    fixture = "migrated_cassandra_url" if kind == "cassandra" else f"{kind}_url"
+    return str(request.getfixturevalue(fixture))
 
 
 @pytest.fixture
@@ -735,10 +738,10 @@ async def test_a_kill_of_cassandra_loses_nothing_and_the_same_store_works_after_
 
 
 async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_that_loses_nothing(
-    cassandra_driver: Any, cassandra_url: str, monkeypatch: pytest.MonkeyPatch
+    cassandra_driver: Any, migrated_cassandra_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cassandra_driver, "MOST_BYTES", 2000)
-    store = await opened("cassandra", cassandra_url)
+    store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(100, first=301)
     record = record_of(entries, ack_level=Level(5, 5), read_seq=400)
@@ -767,9 +770,9 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
 
 
 async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
-    cassandra_driver: Any, cassandra_url: str
+    cassandra_driver: Any, migrated_cassandra_url: str
 ) -> None:
-    store = await opened("cassandra", cassandra_url)
+    store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(100)
     await store.write(LANE, range_id, entries, record_of(entries))
@@ -787,9 +790,9 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
 
 
 async def test_on_cassandra_a_lookup_reads_only_the_entries_of_its_tasks(
-    cassandra_driver: Any, cassandra_url: str, monkeypatch: pytest.MonkeyPatch
+    cassandra_driver: Any, migrated_cassandra_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = await opened("cassandra", cassandra_url)
+    store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(3000)
     await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
@@ -811,9 +814,9 @@ async def test_on_cassandra_a_lookup_reads_only_the_entries_of_its_tasks(
 
 
 async def test_on_cassandra_a_task_whose_write_did_not_land_has_no_level(
-    cassandra_driver: Any, cassandra_url: str
+    cassandra_driver: Any, migrated_cassandra_url: str
 ) -> None:
-    store = await opened("cassandra", cassandra_url)
+    store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     with pytest.raises(Fenced):
         await store.write(LANE, range_id - 1, (entries := make(3)), record_of(entries))
@@ -823,10 +826,10 @@ async def test_on_cassandra_a_task_whose_write_did_not_land_has_no_level(
 
 
 async def test_on_cassandra_groups_leave_with_their_entries_however_far_some_are(
-    cassandra_driver: Any, cassandra_url: str
+    cassandra_driver: Any, migrated_cassandra_url: str
 ) -> None:
     """Each write has an entry that waits for long."""
-    store = await opened("cassandra", cassandra_url)
+    store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     groups = LANE._replace(priority=LANE.priority + 10)
     left = []

@@ -118,9 +118,9 @@ def test_a_request_that_is_wrong_in_itself_is_a_bug_and_stays_one() -> None:
 
 
 async def test_a_node_without_enough_replicas_is_unavailable_and_says_how_many_are_missing(
-    cassandra_url: str,
+    migrated_cassandra_url: str,
 ) -> None:
-    one = session(cassandra_url)
+    one = session(migrated_cassandra_url)
     await one.migrate()
     with pytest.raises(StoreUnavailable, match="needs 2 replicas and 1 is up: start the nodes"):
         await one.execute("owners", consistency=ConsistencyLevel.TWO)

@@ -114,7 +114,8 @@ async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlT
 async def store(
     kind: str, tasks: SqlTaskStore, request: pytest.FixtureRequest
 ) -> AsyncIterator[ScheduleStore]:
-    url = str(request.getfixturevalue("cassandra_url")) if kind.startswith("cassandra") else ""
+    is_cassandra = kind.startswith("cassandra")
+    url = str(request.getfixturevalue("migrated_cassandra_url")) if is_cassandra else ""
     store = await opened(kind, tasks, url)
     await store.migrate()
     yield store

@@ -17,6 +17,7 @@ import termios
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -71,6 +72,13 @@ def start_worker(
         stderr=stderr,
         text=True,
     )
+
+
+def pause(process: subprocess.Popen[Any]) -> None:
+    """Leave the processor to others for a moment, in a loop that looks for what `process` does. Fail
+    if the process has ended."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
 
 
 def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:

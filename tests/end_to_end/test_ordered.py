@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.sharding.partitions import partition_of
-from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here
+from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause
 
 SHOP = """
 import asyncio, os, sys, time
@@ -89,7 +89,7 @@ def test_after_a_kill_another_worker_runs_the_tasks_of_each_key_in_order_and_one
         stderr=subprocess.DEVNULL,
     )
     while len(log_of(shop)) < 100:
-        assert first.poll() is None
+        pause(first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     fairlead(shop, "worker", "shop:app", "--until-empty")
@@ -128,7 +128,7 @@ def test_the_ordered_commands_show_tasks_attempts_and_status_and_drop_a_task(sho
     url = ("--url", "sqlite:///shop.db")
     try:
         while ["hanging"] not in log_of(shop):
-            assert worker.poll() is None
+            pause(worker)
         waiting = json.loads(
             fairlead(shop, "ordered", "tasks", "reminders", "--key", "a", "--json", *url)
         )
@@ -140,7 +140,7 @@ def test_the_ordered_commands_show_tasks_attempts_and_status_and_drop_a_task(sho
         dropped = json.loads(fairlead(shop, "ordered", "drop", "reminders", "a", "--json", *url))
         assert dropped["dropped"]["unique_key"] == "u"
         while ["end", "a", "1", str(worker.pid)] not in log_of(shop):
-            assert worker.poll() is None
+            pause(worker)
     finally:
         worker.terminate()
         assert worker.wait() == 0

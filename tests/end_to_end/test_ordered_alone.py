@@ -19,7 +19,7 @@ pytest.importorskip("kazoo", reason="needs the extra zookeeper")
 pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here  # noqa: E402
+from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 TASKS, KEYS = 400, 10
@@ -106,7 +106,7 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
         stderr=subprocess.DEVNULL,
     )
     while len(runs_of(shop)) < TASKS // 2:
-        assert first.poll() is None
+        pause(first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert len(runs_of(shop)) < 2 * TASKS
@@ -171,7 +171,7 @@ def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(
     try:
         wanted = Counter(dict.fromkeys(((id, 1) for id in submitted), 1))
         while lake_of(shop) != wanted:
-            assert worker.poll() is None
+            pause(worker)
     finally:
         worker.kill()
         worker.wait()

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app as command
 from tests.consoles import serving
+from tests.end_to_end.test_command_line import pause
 
 pytestmark = [pytest.mark.system_time, pytest.mark.slow]
 
@@ -147,7 +148,8 @@ def test_the_demo_shows_its_workload_on_the_console(tmp_path: Path) -> None:
         with httpx.Client(base_url=base, follow_redirects=True) as browser:
             browser.get(f"/login?token={token}")
             while "partners" not in (page := browser.get("/queues")).text:
-                assert page.status_code == 200 and process.poll() is None
+                assert page.status_code == 200
+                pause(process)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
 

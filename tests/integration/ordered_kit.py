@@ -42,7 +42,8 @@ def open_pair(pair: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         pytest.importorskip(
             {"kafka": "confluent_kafka"}.get(server, server), reason=f"needs the extra {server}"
         )
-        monkeypatch.setenv(f"FAIRLEAD_{part}", str(request.getfixturevalue(f"{server}_url")))
+        fixture = "migrated_cassandra_url" if server == "cassandra" else f"{server}_url"
+        monkeypatch.setenv(f"FAIRLEAD_{part}", str(request.getfixturevalue(fixture)))
     return str(request.getfixturevalue(f"{store}_url"))
 
 

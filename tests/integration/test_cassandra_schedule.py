@@ -41,7 +41,7 @@ DAY = 24 * HOUR
 
 @pytest.fixture
 async def opened(
-    sqlite_url: str, cassandra_url: str
+    sqlite_url: str, migrated_cassandra_url: str
 ) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
     """Yield a function that opens another store on the same tables, as another node does."""
     tasks = task_store(sqlite_url)
@@ -49,7 +49,7 @@ async def opened(
     stores: list[CassandraScheduleStore] = []
 
     def open_one() -> CassandraScheduleStore:
-        stores.append(CassandraScheduleStore(cassandra_url, tasks))
+        stores.append(CassandraScheduleStore(migrated_cassandra_url, tasks))
         return stores[-1]
 
     await open_one().migrate()

@@ -40,8 +40,8 @@ Open = Callable[..., Kit]
 
 
 @pytest.fixture
-def urls(kafka_url: str, cassandra_url: str, zookeeper_url: str) -> dict[str, str]:
-    return {"log": kafka_url, "schedule": cassandra_url, "coordinator": zookeeper_url}
+def urls(kafka_url: str, migrated_cassandra_url: str, zookeeper_url: str) -> dict[str, str]:
+    return {"log": kafka_url, "schedule": migrated_cassandra_url, "coordinator": zookeeper_url}
 
 
 @pytest.fixture
@@ -313,8 +313,10 @@ def test_a_cassandra_url_of_tasks_needs_a_log_and_a_coordinator(urls: dict[str, 
         _ = App(urls["schedule"], log=urls["log"]).store
 
 
-def test_a_keyspace_without_tables_asks_for_migrate(urls: dict[str, str]) -> None:
-    app = App(**urls)  # type: ignore[arg-type]
+def test_a_keyspace_without_tables_asks_for_migrate(
+    urls: dict[str, str], cassandra_url: str
+) -> None:
+    app = App(**urls | {"schedule": cassandra_url})  # type: ignore[arg-type]
     with pytest.raises(SchemaMismatch, match="fairlead migrate"):
         _ = app.store
     app.close()

@@ -77,9 +77,9 @@ async def test_an_unknown_queue_has_no_overview(app: App) -> None:
 
 
 async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(
-    sqlite_url: str, cassandra_url: str
+    sqlite_url: str, migrated_cassandra_url: str
 ) -> None:
-    app = App(sqlite_url, backlog=cassandra_url)
+    app = App(sqlite_url, backlog=migrated_cassandra_url)
     app.migrate()
     app.queue("q", partitions=1)
     ran: list[str] = []

@@ -139,11 +139,11 @@ async def test_an_unreadable_owner_record_is_skipped(open_app: Open, kafka_url: 
 
 
 async def test_two_applications_on_one_keyspace_of_a_schedule_are_an_error_that_names_both(
-    open_app: Open, cassandra_url: str
+    open_app: Open, migrated_cassandra_url: str
 ) -> None:
     pytest.importorskip("cassandra", reason="needs the extra cassandra")
     (first, remind), (second, other) = (
-        open_app(name, schedule=cassandra_url) for name in ("shop", "blog")
+        open_app(name, schedule=migrated_cassandra_url) for name in ("shop", "blog")
     )
     async with running(first):
         for number in range(8):
@@ -161,11 +161,11 @@ async def test_two_applications_on_one_keyspace_of_a_schedule_are_an_error_that_
 
 
 async def test_two_applications_on_one_keyspace_of_backlogs_are_an_error_that_names_both(
-    open_app: Open, cassandra_url: str
+    open_app: Open, migrated_cassandra_url: str
 ) -> None:
     pytest.importorskip("cassandra", reason="needs the extra cassandra")
     (first, remind), (second, other) = (
-        open_app(name, kind=None, backlog=cassandra_url) for name in ("shop", "blog")
+        open_app(name, kind=None, backlog=migrated_cassandra_url) for name in ("shop", "blog")
     )
     async with running(first):
         remind.submit(number=1)

@@ -98,8 +98,8 @@ class Kit:
 
 
 @pytest.fixture
-async def kit(cassandra_url: str, tmp_path: Path) -> AsyncIterator[Kit]:
-    kit = Kit(cassandra_url, tmp_path / "lake")
+async def kit(migrated_cassandra_url: str, tmp_path: Path) -> AsyncIterator[Kit]:
+    kit = Kit(migrated_cassandra_url, tmp_path / "lake")
     await asyncio.to_thread(kit.store.migrate)
     await kit.take_over(FIRST, SECOND)
     yield kit

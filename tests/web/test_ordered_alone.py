@@ -25,9 +25,11 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 
 
 @pytest.fixture
-def app(kafka_url: str, cassandra_url: str, zookeeper_url: str) -> Iterator[App]:
+def app(kafka_url: str, migrated_cassandra_url: str, zookeeper_url: str) -> Iterator[App]:
     """An application without a SQL database, with a task in the log of the queue `mail`."""
-    app = App(log=kafka_url, schedule=cassandra_url, coordinator=zookeeper_url, name="shop")
+    app = App(
+        log=kafka_url, schedule=migrated_cassandra_url, coordinator=zookeeper_url, name="shop"
+    )
     app.queue("mail", kind="ordered", partitions=2)
     app.migrate()
 
