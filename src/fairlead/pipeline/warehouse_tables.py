@@ -23,6 +23,10 @@ from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.table import branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
+_SIDE_BY_SIDE = 64
+"""Most partitions whose files are open at the same time; each open file holds a page of each of its
+columns in memory."""
+
 
 class WarehouseTables(Snapshots):
     """Tables of a lake for one job."""
@@ -69,8 +73,11 @@ class WarehouseTables(Snapshots):
             self._stage(table)
         writer = placed(table, rows, parts).writeTo(f"{self.name_of(table)}.branch_{self._branch}")
         if table.together:
-            # The rows of a partition are in few tasks already, so Iceberg need not shuffle them.
-            writer = writer.option("distribution-mode", "none").option("fanout-enabled", "true")
+            # The rows of a partition are in few tasks already, so Iceberg need not shuffle them. A
+            # task writes a few partitions side by side, without a sort.
+            few = parts is not None and len(parts) <= _SIDE_BY_SIDE
+            writer = writer.option("distribution-mode", "none")
+            writer = writer.option("fanout-enabled", str(few).lower())
         try:
             writer.overwrite(during(table, parts))
         except PySparkException as error:
