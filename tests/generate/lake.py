@@ -44,9 +44,8 @@ def write_lake(
         .sortWithinPartitions("hour", "queue", "tenant", "finished")
     )
     writer = recorded(placed, truth).writeTo(f"{CATALOG}.{NAMESPACE}.{flat_name(ATTEMPTS)}")
-    # The rows of an hour lie in one task of Spark, which has too many hours to write them all side
-    # by side.
-    writer.option("distribution-mode", "none").option("fanout-enabled", "false").append()
+    # The rows are in order already: a task writes one hour after another.
+    writer.option("use-table-distribution-and-ordering", "false").append()
     new = [file for file in table.files() if file.path not in before]
     last = max((file.span["exported_at"][1] for file in new), default=0)
     known = last if until is None else to_micros(until)
