@@ -121,7 +121,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         step("build", built)
         step("report", lambda: report(lake, job.clock, pathlib.Path(folder) / "report.html"))
-        step("check", lambda: check(job))
+        step("check", lambda: check(lake, job.clock))
         for more in arguments.more:
             append(Warehouse(Location.of(more)), lake)
             step("build of one more hour", built)

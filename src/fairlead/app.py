@@ -20,7 +20,7 @@ from typing import (
 )
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
-from fairlead.config import CHECKPOINT_LIMIT, PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
+from fairlead.config import CHECKPOINT_LIMIT, PAYLOAD_LIMIT, RESULT_LIMIT, catalog_of, lake_of
 from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core import values
@@ -75,9 +75,10 @@ class App:
     database of the tasks by default. `log`, `schedule`: URLs for ordered queues, such as
     kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder or
     URL to which workers move the history of attempts, as Iceberg tables; by default $FAIRLEAD_LAKE
-    or the same files; $FAIRLEAD_CATALOG names its catalog. `lake=""` means no lake, whatever is
-    configured. `payload_limit`: maximum bytes of JSON for the arguments of one task;
-    `result_limit`, `checkpoint_limit`: the same for a result that is kept and for a checkpoint.
+    or the same files. `lake=""` means no lake, whatever is configured. `catalog`: URL of the lake's
+    catalog; by default $FAIRLEAD_CATALOG or the same files. `payload_limit`: maximum bytes of JSON
+    for the arguments of one task; `result_limit`, `checkpoint_limit`: the same for a result that is
+    kept and for a checkpoint.
     `keep_log`: default of the option of `task`.
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
     def`. A call that raises or takes more than `incident_timeout` seconds is repeated later.
@@ -99,6 +100,7 @@ class App:
         log: str | None = None,
         schedule: str | None = None,
         lake: str | None = None,
+        catalog: str | None = None,
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
         result_limit: int = RESULT_LIMIT,
@@ -131,7 +133,9 @@ class App:
         self.periodics = self._declared.periodics
         if lake is not None:
             values.text("lake", lake, MOST_URL_BYTES, may_be_empty=True)
-        self._lake = lake_of(lake)
+        if catalog is not None:
+            values.text("catalog", catalog, MOST_URL_BYTES)
+        self._lake, self._catalog = lake_of(lake), catalog_of(catalog)
         if self._lake is not None:
             from fairlead.engine.poller_registry import check_lake
 
@@ -358,6 +362,11 @@ class App:
         return self._lake
 
     @property
+    def catalog(self) -> str | None:
+        """URL of the lake's catalog; None for the one in the folder of the lake."""
+        return self._catalog
+
+    @property
     def connections(self) -> Connections:
         """The adapters, made at first use, the schema not yet checked."""
         return self.connector.connections
@@ -495,7 +504,7 @@ class App:
             intervals=node_settings.intervals,
             announce=connections.channel.announce,
         )
-        pollers = registered(context, self._lake)
+        pollers = registered(context, self._lake, self._catalog)
         periodic = [
             PeriodicTasks(
                 node_settings.name,

@@ -63,7 +63,7 @@ def main(lake: str, catalog: str, master: str, kill: str = "") -> None:
     found = {
         "first": first.state,
         "again": again.state,
-        "checks": all(each.holds for each in check(job).checks),
+        "checks": all(each.holds for each in check(warehouse, SYSTEM_CLOCK).checks),
         "killed": len(killed),
         "keys": sorted(row["fairness_key"] for row in tasks.collect()),
     }

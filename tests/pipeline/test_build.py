@@ -164,7 +164,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
         run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
     found = made_in(job.warehouse)
-    assert all(each.holds for each in check(job).checks)
+    assert all(each.holds for each in check(job.warehouse, job.clock).checks)
     attempts_table = job.warehouse.table(ATTEMPTS)
     assert compact(attempts_table, SYSTEM_CLOCK.now()).rows > 240
     assert build(job, SETTINGS).state == "nothing to do"

@@ -82,7 +82,7 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     built = build(job, PipelineSettings())
     assert adds_up(built)
     assert (built.rows_in, built.tables["silver.tasks"], built.quarantined) == (40, 40, 0)
-    assert adds_up(check(job))
+    assert adds_up(check(job.warehouse, job.clock))
 
     by_tenant = History(root_of(job.warehouse)).runs(by="tenant", points=1).rows
     assert {(row.part, row.started, row.failed) for row in by_tenant} == {

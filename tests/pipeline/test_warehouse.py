@@ -8,19 +8,22 @@ import random
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import snapshots
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.warehouse import sweeping
+from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.location import CATALOG, Location
-from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
+from fairlead.pipeline.warehouse.table import TableState, WarehouseTable, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests import tiers
 from tests.tiers import FULL
@@ -421,20 +424,86 @@ def test_an_exporter_forgets_old_snapshots_now_and_then(lake: Warehouse) -> None
     before = table.state().snapshot
     table.tend(now())
     assert table.state().snapshot == before
-    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
-    assert len(snapshots) == 63
-    table.tend(now() + 23 * HOUR)
-    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
-    assert len(snapshots) == 63, "a reader has a day for its snapshot"
+    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(kept) == 63
+    table.tend(now() + HOUR - 10 * MINUTE)
+    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(kept) == 63, "a reader has an hour for its snapshot"
     table.tend(now() + 25 * HOUR)
     # The sweep makes snapshots, so that writers that began before it are refused.
-    snapshots = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
-    assert len(snapshots) <= 3
+    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(kept) <= 3
     assert ids(table) == [0]
     table.tend(now() + 50 * HOUR)  # too few to forget
-    assert len(lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots) == len(
-        snapshots
-    )
+    again = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    assert len(again) == len(kept)
+
+
+class Minutes:
+    """A clock of snapshots, by which each commit of a table takes a minute."""
+
+    def __init__(self, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = table
+        self.at = now()
+        clock = SimpleNamespace(time=lambda: self.at / 1_000_000)
+        monkeypatch.setattr(snapshots, "time", clock)
+
+    def pass_(self, minutes: int) -> int:
+        """Commit once a minute, tend hourly, and return the bytes of the metadata."""
+        for minute in range(minutes):
+            self.at += MINUTE
+            assert self.table.append([], {"store": str(minute)}, self.table.state())
+            if minute % 60 == 59:
+                self.table.tend(self.at)
+        stored = self.table.state().stored
+        assert stored is not None
+        return Path(stored.metadata_location.removeprefix("file://")).stat().st_size
+
+
+def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table(TRIES)
+    minutes = Minutes(table, monkeypatch)
+    assert add(table, 0, 1)
+    held = table.state().snapshot
+    assert held is not None
+    Builds(lake).hold(TRIES, held, branch_name(minutes.at))
+    reader = [Path(file.path.removeprefix("file://")) for file in table.files()]
+    first, seen = minutes.pass_(120), table.state()
+    [replaced] = [file.part for file in table.files() if reader[0].as_posix() in file.path]
+    assert table.replace([replaced], table.write(rows(0), "t", seen), seen, work="compaction")
+    assert minutes.pass_(180) < 1.2 * first
+    stored = table.state().stored
+    assert stored is not None and len(stored.metadata.snapshots) <= 125
+    assert ids(table, snapshot=held) == [0, 1]
+    assert all(path.exists() for path in reader), "a long query still reads"
+    table.drop_branches(minutes.at)
+    minutes.at += 25 * HOUR
+    table.tend(minutes.at)
+    with pytest.raises(BrokenLake, match="no snapshot"):
+        table.load(snapshot=held)
+
+
+def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table(TRIES)
+    minutes = Minutes(table, monkeypatch)
+    assert add(table, 0)
+    read, parts = table.state().snapshot, {file.part for file in table.files()}
+    assert read is not None
+    Builds(lake).finish(Build(sources={TRIES.name: read}))
+    minutes.pass_(60)
+    seen = table.state()
+    assert table.replace(parts, table.write(rows(0), "t", seen), seen, work="compaction")
+    minutes.pass_(120)
+    assert table.changed(read) == set(), "a compaction changes nothing"
+    minutes.at += 25 * HOUR
+    table.tend(minutes.at)
+    stored = table.state().stored
+    assert stored is not None and len(stored.metadata.snapshots) <= 4
+    assert table.changed(read) == parts  # a build after a day makes its hours again
 
 
 class Killed(BaseException):

@@ -26,9 +26,11 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.exporter_poller import PolledExporter
 from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Reader
 from fairlead.testing import drain, running, settled
+from fairlead.web.lake import Lake
 from tests.pipeline.warehouses import lake_in, root_of
 
 SOON = 30.0
@@ -206,16 +208,19 @@ def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
 
 
 @pytest.mark.parametrize("where", ["environment", "fairlead.toml", "code"])
-async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
+async def test_the_lake_and_its_catalog_are_set_in_code_in_the_environment_or_in_a_file(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     root = str(tmp_path / "lakes" / where)
+    catalog = f"sqlite:///{tmp_path}/catalogs/{where}.db"
     monkeypatch.chdir(tmp_path)
     if where == "environment":
         monkeypatch.setenv("FAIRLEAD_LAKE", root)
+        monkeypatch.setenv("FAIRLEAD_CATALOG", catalog)
     elif where == "fairlead.toml":
-        Path("fairlead.toml").write_text(f'lake = "{root}"')
-    app = App(sqlite_url, lake=root) if where == "code" else App(sqlite_url)
+        Path("fairlead.toml").write_text(f'lake = "{root}"\ncatalog = "{catalog}"')
+    app = App(sqlite_url, lake=root, catalog=catalog) if where == "code" else App(sqlite_url)
+    assert (app.lake, app.catalog) == (root, catalog)
 
     @app.task
     async def work() -> None: ...
@@ -223,8 +228,17 @@ async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     work.submit()
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)
-        await until(lambda: len(exported(lake_in(root))) == 1)
+        lake = Warehouse(Location.of(root, catalog))
+        await until(lambda: len(exported(lake)) == 1)
+    assert not (Path(root) / "catalog.db").exists()
+    assert Lake(root, app.catalog).history().extent() is None  # as the console opens it: no build
     app.close()
+
+
+def test_a_catalog_that_is_no_text_is_refused(sqlite_url: str) -> None:
+    for catalog in ("", 5):
+        with pytest.raises(ConfigurationError, match="catalog"):
+            App(sqlite_url, catalog=catalog)  # type: ignore[arg-type]
 
 
 def test_an_unusable_lake_is_refused_when_the_worker_starts(

@@ -42,9 +42,10 @@ class LakeExporter(Protocol):
         """Raise ConfigurationError when a library is missing. Called when an application declares a
         lake."""
 
-    def poller(self, lake: str, context: PollerContext) -> Poller:
-        """Return the poller for the lake in this folder or at this URL. Raises ConfigurationError
-        for a lake that cannot be used, NotSupported for a store that has no history."""
+    def poller(self, lake: str, catalog: str | None, context: PollerContext) -> Poller:
+        """Return the poller for the lake in this folder or at this URL, with the catalog at its own
+        URL or in the folder. Raises ConfigurationError for a lake that cannot be used, NotSupported
+        for a store that has no history."""
 
 
 def check_lake() -> None:
@@ -53,11 +54,11 @@ def check_lake() -> None:
         exporter.check()
 
 
-def registered(context: PollerContext, lake: str | None) -> list[Poller]:
+def registered(context: PollerContext, lake: str | None, catalog: str | None) -> list[Poller]:
     """Return the registered pollers, with the lake's if there is a lake."""
     pollers = [_lazy(entry, context) for entry in _entries("fairlead.pollers")]
     if lake is not None:
-        pollers += [exporter.poller(lake, context) for exporter in _lake_exporters()]
+        pollers += [exporter.poller(lake, catalog, context) for exporter in _lake_exporters()]
     return pollers
 
 

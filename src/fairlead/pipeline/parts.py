@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from fairlead.clock import MICROS
@@ -10,6 +10,13 @@ from fairlead.pipeline.schema import Table
 
 HOUR_US = 3600 * MICROS
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+PartsOf = Callable[[Table], Collection[str] | None]
+"""Returns the partitions of a table to read; None for all."""
+
+
+def all_parts(table: Table) -> None:
+    """Return None: read all partitions."""
 
 
 def hour_name(hour: datetime) -> str:

@@ -48,11 +48,10 @@ class LakeExport:
 
         need("pyarrow", "pyiceberg", "sqlalchemy")  # without importing them
 
-    def poller(self, lake: str, context: PollerContext) -> Poller:
-        from fairlead.config import catalog_of
+    def poller(self, lake: str, catalog: str | None, context: PollerContext) -> Poller:
         from fairlead.pipeline.exporter_poller import polled_exporter
 
-        exporter = polled_exporter(context.store, lake, catalog_of(), context.clock)
+        exporter = polled_exporter(context.store, lake, catalog, context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

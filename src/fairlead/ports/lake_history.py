@@ -21,7 +21,8 @@ from fairlead.model.lake_history import (
 )
 
 GROUP = "fairlead.history"
-"""Group of the entry points; each is a callable that opens the lake in a folder."""
+"""Group of the entry points; each is a callable that opens a lake: its folder or URL,
+and the URL of its catalog or None."""
 
 By = Literal["queue", "tenant", "name"]
 Measure = Literal["pickup", "run", "e2e", "retry_delay"]

@@ -202,7 +202,7 @@ def console(
         signer=Signer(key_of(*[each for each in (secret, token) if each] or [settings.token])),
         templates=environment(),
         navigation=_sorted(entries),
-        lake=Lake(app.lake or DEFAULT_LAKE),
+        lake=Lake(app.lake or DEFAULT_LAKE, app.catalog),
         live=LiveHub(app),
         read_loop=ReadLoop(app),
         sharded=_by_name(sharded),

@@ -16,8 +16,9 @@ DEFAULT_LAKE = "lake"
 class Lake:
     """A lake that may not be there yet. Thread-safe."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, catalog: str | None = None) -> None:
         self.folder = folder
+        self._catalog = catalog
         self._lock = threading.Lock()
         self._opened: LakeHistory | None = None
 
@@ -30,7 +31,7 @@ class Lake:
                 if not points:
                     raise NotSupported("nothing reads lakes here: install fairlead[web]")
                 try:
-                    self._opened = points[0].load()(self.folder)
+                    self._opened = points[0].load()(self.folder, self._catalog)
                 except ImportError as error:
                     raise NotSupported(
                         f"the history needs {error.name}: install fairlead[web]"

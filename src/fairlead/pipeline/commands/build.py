@@ -9,9 +9,10 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import existing_lake, job_on
-from fairlead.pipeline.commands.options import DryRun, SettingsFile, TableOptions
+from fairlead.pipeline.commands.options import DryRun, LakeOptions, SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import (
     failures,
     instant_of,
@@ -116,23 +117,23 @@ def _build_again(options: BuildOptions, settings: PipelineSettings) -> None:
         say(note)
 
 
-class CheckOptions(CommandOptions, frozen=True, kw_only=True):
+class CheckOptions(LakeOptions, frozen=True, kw_only=True):
     """Options of `pipeline check`."""
 
-    tables: TableOptions
     json: Json = False
 
 
 @with_options
 def check(options: CheckOptions) -> None:
-    """Check all tables: schema, keys, and the counts and worker time that must agree between
-    layers. `maintain` does so nightly; run this command alone when a figure looks wrong.
+    """Check all tables, without Spark: files, keys, and the counts and worker time that must agree
+    between layers. `maintain` does so nightly; run this command alone when a figure looks wrong.
 
     Exit code 1: a check failed. Example: fairlead pipeline check --lake lake
     """
     with failures():
-        with job_on(options.tables) as job, watching("checking") as on_rows:
+        lake = existing_lake(options.lake, options.catalog)
+        with watching("checking") as on_rows:
             from fairlead.pipeline.jobs.check import check as run_check
 
-            run = run_check(job, on_rows)
+            run = run_check(lake, SYSTEM_CLOCK, on_rows)
         print_run(run, options.json)

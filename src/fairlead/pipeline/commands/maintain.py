@@ -9,19 +9,18 @@ import typer
 
 from fairlead.cli.options import Json
 from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, say, say_error
-from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.parameters import with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.commands.access import existing_lake, history_of, job_on
-from fairlead.pipeline.commands.options import DryRun, TableOptions, Url
+from fairlead.pipeline.commands.access import existing_lake, history_of
+from fairlead.pipeline.commands.options import DryRun, LakeOptions, Url
 from fairlead.pipeline.commands.output import failures, watching
 
 
-class MaintainOptions(CommandOptions, frozen=True, kw_only=True):
+class MaintainOptions(LakeOptions, frozen=True, kw_only=True):
     """Options of `pipeline maintain`."""
 
     url: Url = None
-    tables: TableOptions
     keep_runs: Annotated[
         str | None,
         typer.Option(help="Remove records of jobs, incidents and plans older than this: 400d."),
@@ -50,8 +49,8 @@ def maintain(options: MaintainOptions) -> None:
     """Compact past hours of bronze, expire files that nobody needs, reconcile the lake with the
     store, and check all tables: the nightly work on a lake.
 
-    A step that fails is named, and the others still run. Exit code 1: a step failed. Only `check`
-    needs Spark.
+    A step that fails is named, and the others still run. Exit code 1: a step failed. No step needs
+    Spark.
     Examples: fairlead pipeline maintain; fairlead pipeline maintain --dry-run
     """
     with failures():
@@ -62,14 +61,9 @@ def maintain(options: MaintainOptions) -> None:
         unknown = [step for step in options.skip or [] if step not in STEPS]
         if unknown:
             raise ConfigurationError(f"--skip {unknown[0]!r}: use {', '.join(STEPS)}")
-        lake = existing_lake(options.tables.lake, options.tables.catalog)
+        lake = existing_lake(options.lake, options.catalog)
         keep = duration(options.keep_runs)
-        sources = Sources(
-            lake,
-            SYSTEM_CLOCK,
-            partial(history_of, options.url),
-            partial(job_on, options.tables),
-        )
+        sources = Sources(lake, SYSTEM_CLOCK, partial(history_of, options.url))
         with watching("maintaining") as on_rows:
             done = run_maintain(
                 sources,

@@ -138,12 +138,12 @@ def _compute(
     run.quarantined = steps.rows[QUARANTINE.name]
     changed = None if todo.full else todo.changed_attempts
     hours = None if todo.full else steps.touched.service
+    dates = None if changed is None else dates_of(changed)
+    on_spark = checks.TablesOnSpark(spark, tables)
     run.checks = [
-        *checks.bronze_checks(tables, changed, run.rows_in),
+        *checks.bronze_checks(on_spark, lambda _: changed, run.rows_in),
         *checks.service_checks(tables, steps.runs(hours), hours),
-        *checks.latency_checks(
-            tables, None if changed is None else dates_of(changed), settings.zone
-        ),
+        *checks.latency_checks(tables, dates, settings.zone),
     ]
     checks.require(run.checks)
     return steps

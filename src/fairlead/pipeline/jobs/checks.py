@@ -1,30 +1,97 @@
-"""Checks that the totals of the layers agree. A failed check fails the run before it publishes any
-table."""
+"""Checks that the totals of the layers agree: statements of SQL that Spark runs before a build
+publishes its tables, and DuckDB in `check`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from string import Template
+from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.gold import window_start
-from fairlead.pipeline.parts import days_from, hours_of, runs_of
-from fairlead.pipeline.quality import is_sound, sound
+from fairlead.pipeline.parts import PartsOf, all_parts, days_from, hours_of, runs_of
+from fairlead.pipeline.quality import IS_SOUND
+from fairlead.pipeline.reading.frames import with_tables
 from fairlead.pipeline.runs import Check
-from fairlead.pipeline.spark_rows import within
-from fairlead.pipeline.warehouse_tables import WarehouseTables
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.location import flat_name
 
-_UTC = ZoneInfo("UTC")
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from fairlead.pipeline.warehouse_tables import WarehouseTables
+
+_HISTOGRAM = "gold.latency_hist: runs in the histogram"
+
+ALWAYS = -(1 << 62)
+"""An instant before all others, in microseconds since the epoch."""
+
+# Count hashes of the keys, which is cheaper than counting keys. If there are as many distinct
+# hashes as expected, that is the number of keys; otherwise count the keys themselves.
+_ATTEMPTS = """
+SELECT count(*) AS n, count_if($sound) AS sound,
+    count(DISTINCT xxhash64(store_id, task_id, version)) AS keys
+FROM {bronze.attempts} WHERE $pass
+"""
+_BRONZE = """
+SELECT count(DISTINCT xxhash64(store_id, task_id)) AS tasks,
+    sum(CASE WHEN unix_micros(submitted_at) >= $since
+        THEN unix_micros(finished_at) - unix_micros(started_at) END) AS task_us,
+    sum(CASE WHEN started_at IS NOT NULL
+        THEN unix_micros(finished_at) - greatest(unix_micros(started_at), $since) END) AS us
+FROM (SELECT * FROM {bronze.attempts} WHERE $sound) WHERE $pass
+"""
+_TASKS = """
+SELECT count(*) AS n, count(DISTINCT xxhash64(store_id, task_id)) AS keys,
+    count_if(unix_micros(last_finished_at) >= $since) AS tasks,
+    count_if(last_finished_at IS NULL) AS open,
+    sum(CASE WHEN unix_micros(submitted_at) >= $since THEN run_us END) AS us
+FROM {silver.tasks} WHERE $pass
+"""
+_SERVICE = """
+SELECT sum(busy_us) AS us,
+    sum(CASE WHEN unix_micros(window_start) >= $since THEN busy_us END) AS kept_us
+FROM {silver.service}
+"""
+
+
+class Tables(Protocol):
+    """Tables of a lake in one of the engines."""
+
+    keys_at_once: int
+    """Number of hashes that fit into memory."""
+
+    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
+        """Return the rows of an aggregation. `{gold.cost}` in the text stands for the rows of that
+        table in the partitions that `parts` returns."""
+
+
+class TablesOnSpark:
+    """Tables of a job of Spark."""
+
+    keys_at_once = sys.maxsize
+
+    def __init__(self, spark: SparkSession, tables: WarehouseTables) -> None:
+        self._spark = spark
+        self._tables = tables
+
+    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
+        """Return the rows of an aggregation, as `Tables.totals` says."""
+        read: dict[str, Any] = {}
+
+        def rows_of(table: Table) -> str:
+            read[flat_name(table)] = self._tables.read(table, parts(table))
+            return f"{{{flat_name(table)}}}"
+
+        text = with_tables(text, rows_of)
+        return [row.asDict() for row in self._spark.sql(text, **read).collect()]
 
 
 def require(checks: Sequence[Check]) -> None:
@@ -36,25 +103,22 @@ def require(checks: Sequence[Check]) -> None:
         raise CheckFailed("; ".join(failed))
 
 
-def bronze_checks(
-    tables: WarehouseTables, parts: Collection[str] | None, listed: int
-) -> list[Check]:
-    """Check the hours `parts` of bronze, or all hours. The files have as many rows as their list
-    says (`listed`), each key is unique, and each row is valid or in quarantine."""
-    attempts = tables.read(ATTEMPTS, parts)
-    # Count hashes of the keys, which is cheaper than counting keys. If there are as many distinct
-    # hashes as rows, all keys differ; otherwise count the keys themselves.
-    counted = _one(
-        attempts.select(is_sound().alias("sound"), F.xxhash64(*ATTEMPTS.key).alias("key")).agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.count_if("sound").alias("sound"),
-            F.count_distinct("key").alias("keys"),
-        )
-    )
-    rows, keys = counted["rows"], counted["keys"]
+def file_check(tables: Tables, table: Table, listed: int) -> Check:
+    """Check that each file of a table can be opened, and that they have as many rows as their list
+    says."""
+    found = _one(tables, "SELECT count(*) AS n FROM $table", table=f"{{{table.name}}}")["n"]
+    return Check(f"{table.name}: files are whole", listed, found)
+
+
+def bronze_checks(tables: Tables, parts: PartsOf, listed: int) -> list[Check]:
+    """Check bronze. The files have as many rows as their list says (`listed`), each key is unique,
+    and each row is valid or in quarantine."""
+    counted = _passes(tables, _ATTEMPTS, listed, parts)
+    rows = counted["n"]
+    keys = counted["keys"]
     if keys != rows:
-        keys = attempts.select(*ATTEMPTS.key).distinct().count()
-    quarantined = tables.read(QUARANTINE, parts).count()
+        keys = _distinct(tables, ", ".join(ATTEMPTS.key), "{bronze.attempts}", listed, parts)
+    quarantined = _one(tables, "SELECT count(*) AS n FROM {bronze.quarantine}", parts)["n"]
     return [
         Check("bronze.attempts: rows in the files", listed, rows),
         Check("bronze.attempts: keys are unique", rows, keys),
@@ -63,27 +127,45 @@ def bronze_checks(
 
 
 def latency_checks(
-    tables: WarehouseTables, dates: Collection[str] | None, zone: ZoneInfo = _UTC
+    tables: WarehouseTables, dates: Collection[str] | None, zone: ZoneInfo
 ) -> list[Check]:
     """Check that the histogram counts each run of these dates once. The hours of the histogram are
     those of business days of `zone`."""
+    from pyspark.sql import functions as F
+
+    from fairlead.pipeline.gold import window_start
+    from fairlead.pipeline.spark_rows import within
+
     # The last hour of a date ends on the next one where the zone is half an hour off.
     hours = None
     if dates is not None:
         hours = [*hours_of(dates), *(f"{date}/00" for date in days_from(dates, 1))]
-    runs = _one(
+    runs = (
         tables.read(ATTEMPTS, hours)
-        .transform(sound)
+        .where(IS_SOUND)
         .select("started_at", window_start(F.col("finished_at"), HOUR, zone.key).alias("hour"))
         .where(within("hour", dates))
-        .agg(F.count("started_at").alias("n"))
+        .agg(F.count("started_at"))
+        .first()
     )
-    counted = _one(
+    counted = (
         tables.read(LATENCY_HIST, dates)
-        .where((F.col("measure") == "run") & (F.col("fairness_key") == "*"))
-        .agg(F.sum("n").alias("n"))
+        .where("measure = 'run' AND fairness_key = '*'")
+        .agg(F.sum("n"))
+        .first()
     )
-    return [Check("gold.latency_hist: runs in the histogram", runs["n"], counted["n"])]
+    assert runs is not None and counted is not None
+    return [Check(_HISTOGRAM, runs[0], counted[0] or 0)]
+
+
+def histogram_checks(tables: Tables) -> list[Check]:
+    """Check that the histogram counts each run once, over all rows."""
+    runs = _one(tables, "SELECT count(started_at) AS n FROM {bronze.attempts} WHERE $sound")
+    counted = _one(
+        tables,
+        "SELECT sum(n) AS n FROM {gold.latency_hist} WHERE measure = 'run' AND fairness_key = '*'",
+    )
+    return [Check(_HISTOGRAM, runs["n"], counted["n"])]
 
 
 def service_checks(
@@ -91,6 +173,8 @@ def service_checks(
 ) -> list[Check]:
     """Check that the worker time in silver.service equals the time that the runs spend inside these
     hours, to 1 us."""
+    from pyspark.sql import functions as F
+
     begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
     if hours is None:
         inside = end - begin
@@ -98,56 +182,85 @@ def service_checks(
         inside = _inside(begin, end, hours)
     # Omit attempts that never started: `greatest` ignores nulls, so such an attempt would seem to
     # run in all hours.
-    spent = _one(attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside).alias("us")))
-    served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
-    return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
-
-
-def layer_checks(tables: WarehouseTables) -> list[Check]:
-    """Check the totals of the layers against each other, over all rows."""
-    attempts = tables.read(ATTEMPTS).transform(sound)
-    runs = F.unix_micros("finished_at") - F.unix_micros("started_at")
-    bronze = _one(
-        attempts.agg(
-            F.sum(runs).alias("us"), F.count_distinct("store_id", "task_id").alias("tasks")
-        )
-    )
-    silver = _one(
-        tables.read(TASKS).agg(
-            F.sum("run_us").alias("us"),
-            F.count_if(F.col("last_finished_at").isNotNull()).alias("tasks"),
-            F.count_if(F.col("last_finished_at").isNull()).alias("open"),
-            F.count(F.lit(1)).alias("rows"),
-            F.count_distinct("store_id", "task_id").alias("keys"),
-        )
-    )
-    served = _one(
-        tables.read(SERVICE).agg(F.sum("busy_us").alias("us"), F.sum("attempts_started").alias("n"))
-    )
-    open_tasks = tables.read(OPEN_TASKS).count()
-    checks = [
-        Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
-        Check("silver.tasks: keys are unique", silver["rows"], silver["keys"]),
-        Check("silver.tasks: worker time in microseconds", bronze["us"], silver["us"]),
-        Check("silver.open_tasks: tasks without an attempt", silver["open"], open_tasks),
-        Check("silver.service: worker time in microseconds", bronze["us"], served["us"]),
+    spent = attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside)).first()
+    served = tables.read(SERVICE, hours).agg(F.sum("busy_us")).first()
+    assert spent is not None and served is not None
+    return [
+        Check("silver.service: worker time in microseconds", spent[0] or 0, served[0] or 0),
     ]
-    for window in (
-        tables.read(TENANT_SHARE).groupBy("window_s").agg(F.sum("busy_us").alias("us")).collect()
-    ):
-        checks.append(
+
+
+def layer_checks(
+    tables: Tables, parts: PartsOf, rows: Mapping[Table, int], since: int = ALWAYS
+) -> list[Check]:
+    """Check the totals of the layers against each other.
+
+    parts: partitions of bronze that have all their rows, all by default; since: their first
+    instant, in microseconds since the epoch. rows: number of rows by table.
+    """
+    attempts, tasks = rows.get(ATTEMPTS, 0), rows.get(TASKS, 0)
+    bronze = _passes(tables, _BRONZE, attempts, parts, since=since)
+    silver = _passes(tables, _TASKS, tasks, since=since)
+    if bronze["tasks"] != silver["tasks"]:
+        sound = "(SELECT * FROM {bronze.attempts} WHERE $sound)"
+        bronze["tasks"] = _distinct(tables, "store_id, task_id", sound, attempts, parts)
+    if silver["keys"] != silver["n"]:
+        silver["keys"] = _distinct(tables, "store_id, task_id", "{silver.tasks}", tasks)
+    served = _one(tables, _SERVICE, since=since)
+    shares = tables.totals(
+        "SELECT window_s, sum(busy_us) AS us FROM {gold.tenant_share} GROUP BY 1 ORDER BY 1"
+    )
+    costs = _one(tables, "SELECT sum(busy_us) AS us FROM {gold.cost}")
+    open_tasks = _one(tables, "SELECT count(*) AS n FROM {silver.open_tasks}")
+    return [
+        Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
+        Check("silver.tasks: keys are unique", silver["n"], silver["keys"]),
+        Check("silver.tasks: worker time in microseconds", bronze["task_us"], silver["us"]),
+        Check("silver.open_tasks: tasks without an attempt", silver["open"], open_tasks["n"]),
+        Check("silver.service: worker time in microseconds", bronze["us"], served["kept_us"]),
+        *(
             Check(
-                f"gold.tenant_share: worker time by {window['window_s']} s",
-                served["us"] or 0,
-                window["us"] or 0,
+                f"gold.tenant_share: worker time by {share['window_s']} s",
+                served["us"],
+                int(share["us"] or 0),
             )
-        )
-    costs = _one(tables.read(COST).agg(F.sum("busy_us").alias("us")))
-    checks.append(Check("gold.cost: worker time in microseconds", served["us"], costs["us"]))
-    return checks
+            for share in shares
+        ),
+        Check("gold.cost: worker time in microseconds", served["us"], costs["us"]),
+    ]
+
+
+def _distinct(tables: Tables, key: str, source: str, rows: int, parts: PartsOf = all_parts) -> int:
+    """Return the number of distinct keys."""
+    text = "SELECT count(*) AS n FROM (SELECT DISTINCT $key FROM $source WHERE $pass)"
+    # A key takes ten times the memory of a hash.
+    text = text.replace("$source", source)
+    return _passes(tables, text, 10 * rows, parts, key=key)["n"]
+
+
+def _passes(
+    tables: Tables, text: str, rows: int, parts: PartsOf = all_parts, **given: object
+) -> Counter[str]:
+    """Return the sums of an aggregation over all tasks, of which each pass reads a part that fits
+    into memory."""
+    passes = rows // tables.keys_at_once + 1
+    found: Counter[str] = Counter()
+    for number in range(passes):
+        part = f"abs(xxhash64(store_id, task_id) % {passes}) = {number}" if passes > 1 else "true"
+        found.update(_one(tables, text, parts, **given, **{"pass": part}))
+    return found
+
+
+def _one(tables: Tables, text: str, parts: PartsOf = all_parts, **given: object) -> dict[str, int]:
+    """Return the only row of an aggregation with the given parts of its text; a sum over no rows is
+    0."""
+    [row] = tables.totals(Template(text).substitute(given, sound=IS_SOUND), parts)
+    return {name: int(value or 0) for name, value in row.items()}
 
 
 def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
+    from pyspark.sql import functions as F
+
     total = F.lit(0).cast("bigint")
     for since, until in runs_of(hours):
         low, high = round(since.timestamp() * 1_000_000), round(until.timestamp() * 1_000_000)
@@ -155,10 +268,3 @@ def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
             F.lit(0), F.least(end, F.lit(high)) - F.greatest(begin, F.lit(low))
         )
     return total
-
-
-def _one(frame: DataFrame) -> dict[str, int]:
-    """Return the only row of an aggregation; a sum over no rows is 0."""
-    row = frame.first()
-    assert row is not None
-    return {name: int(value or 0) for name, value in row.asDict().items()}

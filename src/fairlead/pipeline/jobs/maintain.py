@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -19,9 +18,9 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.reconcile import reconcile
 from fairlead.pipeline.ledger import LEDGER
-from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
@@ -30,9 +29,6 @@ from fairlead.pipeline.warehouse.compaction import compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import HistoryStore
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.jobs.build import JobContext
 
 StepName = Literal["compact", "expire", "reconcile", "retain", "check"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
@@ -73,15 +69,13 @@ class Maintained(msgspec.Struct, frozen=True):
 
 
 class Sources(NamedTuple):
-    """Parts of a maintenance that a step opens when its turn comes. An opener may raise
-    FairleadError, which fails the step."""
+    """Parts of a maintenance. The step that needs the history opens it, and fails if it cannot be
+    opened."""
 
     lake: Warehouse
     clock: Clock
     history: Callable[[], HistoryStore]
     """Returns the history of the store."""
-    job: Callable[[], AbstractContextManager[JobContext]]
-    """Opens a Spark session."""
 
 
 def maintain(
@@ -149,7 +143,7 @@ def _expire(sources: Sources, keep: timedelta | None, on_rows: OnRows) -> Step:
         for table in (*TABLES, BUILDS, LEDGER):
             here = lake.table(table)
             here.drop_branches(now - DAY_US)
-            snapshots += here.expire(now - HOUR_US, now - DAY_US)
+            snapshots += here.expire_unneeded(now)
             removed = here.sweep(now - DAY_US)
             files += removed
             on_rows(table.name, removed)
@@ -199,10 +193,7 @@ def _retain(sources: Sources, keep_days: int | None, on_rows: OnRows, *, dry_run
 
 
 def _check(sources: Sources, on_rows: OnRows) -> Step:
-    from fairlead.pipeline.jobs.check import check
-
-    with sources.job() as job:
-        return _ran("check", check(job, on_rows))
+    return _ran("check", check(sources.lake, sources.clock, on_rows))
 
 
 def _planned(

@@ -42,12 +42,15 @@ _LOCAL = re.compile(r"^file:/*")
 
 _CURE = "try again, and if that does not help, run `fairlead pipeline check`"
 
-_TENANT_OF = """
+_FUNCTIONS = """
 CREATE MACRO tenant_of(key) AS
     CASE WHEN strpos(substr(key, 2), '/') = 0 THEN key
-         ELSE substr(key, 1, strpos(substr(key, 2), '/')) END
+         ELSE substr(key, 1, strpos(substr(key, 2), '/')) END;
+CREATE MACRO unix_micros(instant) AS epoch_us(instant);
+CREATE MACRO xxhash64(a, b) AS hash(a, b), (a, b, c) AS hash(a, b, c);
 """
-"""`fairlead.model.tenant_of` in SQL."""
+"""`fairlead.model.tenant_of` in SQL, and functions of Spark for statements that both engines run;
+the hashes are others than in Spark."""
 
 
 def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -71,7 +74,7 @@ def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyCo
         raise ConfigurationError(f"memory {memory!r}: {first_line(error)}") from None
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET parquet_metadata_cache = true")
-    connection.execute(_TENANT_OF)
+    connection.execute(_FUNCTIONS)
     return connection
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.parts import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
@@ -29,20 +30,21 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-PartsOf = Callable[[Table], Collection[str] | None]
-"""Returns the partitions of a table to read; None for all."""
-
 _TABLE = re.compile(r"\{(\w+\.\w+)\}")
 _PARAMETER = re.compile(r"\$(\w+)")
 _BY_NAME = {table.name: table for table in TABLES}
 
 
-def _all_parts(table: Table) -> None:
-    return None
+def with_tables(text: str, rows_of: Callable[[Table], str]) -> str:
+    """Return a statement with `rows_of` of a table for each `{gold.cost}` in the text."""
+    return _TABLE.sub(lambda found: rows_of(_BY_NAME[found[1]]), text)
 
 
 class Frames:
     """Reads frames from tables at the snapshots that were seen. Close it after use."""
+
+    keys_at_once = 4_000_000
+    """Number of hashes that are counted in memory at once."""
 
     def __init__(
         self,
@@ -76,10 +78,11 @@ class Frames:
     def rows(self, table: Table, parts: Collection[str] | None = None) -> str:
         """Return the rows of these partitions, all by default, as a table of SQL."""
         at = self.seen.tables.get(table)
+        wanted = None if parts is None else set(parts)
         files = [
             file_name(file.path)
             for file in (() if at is None else at.files)
-            if parts is None or file.part in parts
+            if wanted is None or file.part in wanted
         ]
         if not files:
             return f"({empty(table)})"
@@ -89,7 +92,7 @@ class Frames:
         self,
         text: str,
         given: Mapping[str, Any] | None = None,
-        parts: PartsOf = _all_parts,
+        parts: PartsOf = all_parts,
     ) -> pa.Table:
         """Return the rows of a statement of ours. `{gold.cost}` in it stands for the rows of that
         table in the partitions that `parts` returns.
@@ -97,22 +100,27 @@ class Frames:
         Sums of whole numbers are 64 bits. Raise ConfigurationError when the query needs more
         memory, BrokenLake for a file that cannot be read or was replaced meanwhile.
         """
-
-        def rows_of(found: re.Match[str]) -> str:
-            table = _BY_NAME[found[1]]
-            return self.rows(table, parts(table))
-
         used = {
             name: value for name, value in (given or {}).items() if name in _PARAMETER.findall(text)
         }
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
-            return _narrow(cursor.sql(_TABLE.sub(rows_of, text), params=used).to_arrow_table())
+            return _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
+
+    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
+        """Return the few rows of an aggregation, by column. Raise as `arrow` does."""
+        with as_our_errors(self._memory), self._connection.cursor() as cursor:
+            cursor.execute(self._query(text, parts))
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _query(self, text: str, parts: PartsOf) -> str:
+        return with_tables(text, lambda table: self.rows(table, parts(table)))
 
     def frame(
         self,
         text: str,
         given: Mapping[str, Any] | None = None,
-        parts: PartsOf = _all_parts,
+        parts: PartsOf = all_parts,
         *,
         at_most: int,
     ) -> pd.DataFrame:

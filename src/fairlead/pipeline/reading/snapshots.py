@@ -65,15 +65,18 @@ class Snapshots:
         self._builds = Builds(warehouse)
         self._known: dict[str, TableAt] = {}
 
-    def look(self, tables: Iterable[Table] = TABLES) -> Seen:
+    def look(self, tables: Iterable[Table] = TABLES, as_built: bool = False) -> Seen:
         """Return the present state of these tables, by one read of the metadata of each; lists of
         files are read again only for another snapshot. Raise BrokenLake for metadata that is
-        missing or damaged, StoreUnavailable."""
+        missing or damaged, StoreUnavailable.
+
+        as_built: return attempts and events as the newest build has read them, not as they are now.
+        """
         wanted = list(tables)
         while True:
             build, _ = self._builds.newest()
             try:
-                found = {table: self._at(table, build) for table in wanted}
+                found = {table: self._at(table, build, as_built) for table in wanted}
             except BrokenLake:
                 # Another build was published, and the snapshot of this one was forgotten.
                 if self._builds.newest()[0].id == build.id:
@@ -81,12 +84,12 @@ class Snapshots:
                 continue
             return Seen(build, {table: at for table, at in found.items() if at is not None})
 
-    def _at(self, table: Table, build: Build) -> TableAt | None:
+    def _at(self, table: Table, build: Build, as_built: bool) -> TableAt | None:
         """Return the table as readers of this build see it; None if it has not been made."""
         here = self._warehouse.table(table)
         state = here.state()
-        built = None if table in MAKERS else build.snapshots.get(table.name)
-        snapshot = state.snapshot if built is None else built
+        made = build.snapshots if table not in MAKERS else build.sources if as_built else {}
+        snapshot = made.get(table.name, state.snapshot)
         if state.stored is None or snapshot is None:
             return None
         known = self._known.get(table.name)
@@ -99,10 +102,10 @@ class Snapshots:
                 f"{table.name}: its list of files cannot be read: {error}; restore the files of"
                 " the lake, or run `fairlead pipeline build --full`"
             ) from error
-        made = state.stored.metadata.snapshot_by_id(snapshot)
-        assert made is not None  # its files were listed
+        written = state.stored.metadata.snapshot_by_id(snapshot)
+        assert written is not None  # its files were listed
         exported_at = last_export(state.stored)
-        found = TableAt(snapshot, made.timestamp_ms * 1000, exported_at, files, state.stored.io)
+        found = TableAt(snapshot, written.timestamp_ms * 1000, exported_at, files, state.stored.io)
         self._known[table.name] = found
         return found
 

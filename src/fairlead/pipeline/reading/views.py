@@ -17,6 +17,7 @@ from fairlead.pipeline.reading.engine import (
     file_names,
     patterns,
     quoted,
+    quoted_name,
     reach,
     reader_of,
     start,
@@ -26,7 +27,24 @@ from fairlead.pipeline.schema import Table
 if TYPE_CHECKING:
     import duckdb
 
+    from fairlead.pipeline.reading.snapshots import TableAt
     from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+_BETWEEN = """
+CREATE MACRO {table}(since, until) AS TABLE
+SELECT * FROM {rows}
+WHERE {instant} >= CAST(since AS TIMESTAMPTZ) AND {instant} < CAST(until AS TIMESTAMPTZ)
+"""
+
+# A list of files is no part of a plan, so constants choose them. One file is read if none fits,
+# because DuckDB reads at least one.
+_FITTING = """
+coalesce(nullif(list_transform(list_filter(list_zip({files}, {firsts}, {lasts}),
+    lambda file: file[3] >= epoch_us(CAST(since AS TIMESTAMPTZ))
+        AND file[2] < epoch_us(CAST(until AS TIMESTAMPTZ))), lambda file: file[1]), []), [{one}])
+"""
+
+_ALL_TIME = -(1 << 62), 1 << 62
 
 
 def connect(
@@ -38,6 +56,9 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB connection with a view for each table of the lake, by its name
     (`gold.cost`), without Spark.
+
+    `gold.cost(since, until)` has the rows of the view with since <= day < until, and opens only
+    files that may have such rows; the instant of a table is that of its partitions.
 
     The views show the newest build as it is now; connect again to see later ones. Their files stay
     for 24 hours after they are replaced, unless `erase` removes a key. The connection reaches
@@ -83,9 +104,26 @@ def open_views(
     for table, at in seen.tables.items():
         if store is not None:
             store.replace(table.name, at)
-        literals = f"[{', '.join(map(quoted, patterns(file_names(at))))}]"
-        rows = f"FROM {reader_of(table, literals)}" if at.files else empty(table)
+        names = list(map(quoted, patterns(file_names(at))))
+        files = f"[{', '.join(names)}]"
+        rows = reader_of(table, files) if names else f"({empty(table)})"
+        fitting = reader_of(table, _fitting(table, at, names)) if names else rows
         with as_our_errors(memory):
-            connection.execute(f"CREATE VIEW {table.name} AS {rows}")
+            connection.execute(f"CREATE VIEW {table.name} AS FROM {rows}")
+            connection.execute(
+                _BETWEEN.format(table=table.name, rows=fitting, instant=quoted_name(table.instant))
+            )
     close_outside(connection, [name for at in seen.tables.values() for name in file_names(at)])
     return connection
+
+
+def _fitting(table: Table, at: TableAt, names: list[str]) -> str:
+    """Return the list of the files (literals of SQL) that may have rows between the parameters
+    `since` and `until`, by the instants that the list of the snapshot notes."""
+    spans = [file.span.get(table.instant, _ALL_TIME) for file in at.files]
+    return _FITTING.format(
+        files=f"[{', '.join(names)}]",
+        firsts=[first for first, _ in spans],
+        lasts=[last for _, last in spans],
+        one=names[0],
+    )

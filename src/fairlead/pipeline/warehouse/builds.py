@@ -21,7 +21,7 @@ from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
-from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, housekeeping_of
+from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, PUBLISHED, housekeeping_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -43,9 +43,6 @@ BUILDS = Table(
         WRITTEN_UNDER,
     ),
 )
-
-PUBLISHED = "published"
-"""Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
 
 _NEWEST = "newest"
 _ATTEMPTS = 20

@@ -33,6 +33,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
@@ -56,6 +57,9 @@ _MANY = 60
 
 BRANCH = "build_"
 """Beginning of the name of a branch to which one build writes, or of a tag of what it reads."""
+
+PUBLISHED = "published"
+"""Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
 
 KNOWN_UNTIL = "fairlead.known"
 """Property of a snapshot of bronze: instant up to which it has the history, in microseconds.
@@ -347,6 +351,23 @@ class WarehouseTable:
                     continue  # another writer was first, or has expired the same snapshots
             return len(ids)
 
+    def expire_unneeded(self, now: int, at_least: int = 1) -> int:
+        """Forget the snapshots that nobody needs, if they are `at_least` so many; return their
+        number.
+
+        A reader needs the list of files of its snapshot for a moment, and an hour is ample; a build
+        tags what it reads. Replaced files stay listed for a day. The next plan needs the snapshots
+        since the last build, to leave out compactions; they stay for a day too.
+        """
+        stored = self._load()
+        if stored is None:
+            return 0
+        built = stored.metadata.snapshot_by_name(PUBLISHED)
+        read = now if built is None else built.timestamp_ms * 1000
+        before, replaced_before = min(now - HOUR_US, max(read, now - DAY_US)), now - DAY_US
+        old = sweeping.expired(stored.metadata, before // 1000, replaced_before // 1000)
+        return 0 if len(old) < at_least else self.expire(before, replaced_before)
+
     def drop_branches(self, before: int) -> None:
         """Remove the branches and tags of builds that began before this instant (microseconds) and
         never ended."""
@@ -389,18 +410,12 @@ class WarehouseTable:
             return sum(sweeping.remove(stored.io, url) for url in gone)
 
     def tend(self, now: int) -> None:
-        """Forget snapshots older than a day whenever 60 of them can be forgotten: hourly, with a
-        commit a minute. Once a day, remove files that no snapshot has listed for a day.
-
-        A reader, such as a long build, thus has a day for its snapshot.
-        """
-        stored, old = self._load(), now - DAY_US
-        if stored is None:
+        """Forget snapshots whenever 60 of them can be forgotten: hourly, with a commit a minute.
+        Once a day, remove files that no snapshot has listed for a day."""
+        if not self.expire_unneeded(now, _MANY):
             return
-        if len(sweeping.expired(stored.metadata, old // 1000, old // 1000)) < _MANY:
-            return
-        self.expire(old)
-        if int(stored.properties.get(_SWEPT, 0)) <= old:
+        seen, old = self.state(), now - DAY_US
+        if int(seen.properties.get(_SWEPT, 0)) <= old:
             self.sweep(old)
             while not self._commit(self.state(), _sweeping, {_SWEPT: str(now)}):
                 pass

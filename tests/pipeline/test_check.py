@@ -1,0 +1,397 @@
+"""`check` finds each damage of a built lake without Spark, and counts what Spark counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app as fairlead_command
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.jobs import checks
+from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.erase import erase
+from fairlead.pipeline.reading.engine import file_name
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
+from fairlead.pipeline.retention import drop_before
+from fairlead.pipeline.runs import Check, last_runs
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.compaction import compact
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
+from tests.pipeline.frames import at, attempt
+from tests.pipeline.tables_by_hand import micros, put, row
+from tests.pipeline.warehouses import export, lake_in
+
+Rows = dict[Table, list[dict[str, Any]]]
+Damage = Callable[[Rows, Random], None]
+
+DAY = 86_400
+
+
+@pytest.fixture
+def random(request: pytest.FixtureRequest) -> Random:
+    """Chance of a test, another one with another `--hypothesis-seed`."""
+    return Random(f"{request.node.name} {request.config.option.hypothesis_seed or 0}")
+
+
+def made(random: Random) -> Rows:
+    """Return tables that agree: attempts of two days, one of them over midnight."""
+    attempts = []
+    for number in range(40):
+        begin = random.uniform(-2 * DAY, 0)
+        for tries in range(random.randint(1, 3)):
+            start = begin + tries * 4000
+            attempts.append(
+                attempt(
+                    task_id=f"task-{number:03}",
+                    attempt=tries + 1,
+                    submitted_at=begin,
+                    started_at=start,
+                    finished_at=start + random.uniform(0.001, 3000),
+                )
+            )
+    over_midnight = {"submitted_at": -11 * 3600, "started_at": -10.5 * 3600}
+    attempts.append(attempt(**over_midnight, finished_at=-9 * 3600))
+    attempts.append(attempt(submitted_at=-5000, started_at=None, outcome="cancelled"))
+    broken = attempt(submitted_at=-100, started_at=50, finished_at=40)
+    busy: Counter[Any] = Counter()
+    tasks: dict[str, dict[str, Any]] = {}
+    hours: Counter[Any] = Counter()
+    for each in attempts:
+        begin, end = each["started_at"] or each["finished_at"], each["finished_at"]
+        task = tasks.setdefault(
+            each["task_id"],
+            row(TASKS, **{name: each[name] for name in ("store_id", "task_id", "submitted_at")})
+            | {"run_us": 0},
+        )
+        task["run_us"] += micros(end) - micros(begin)
+        task["last_finished_at"] = max(end, task["last_finished_at"] or end)
+        hour = begin.replace(minute=0, second=0, microsecond=0)
+        while hour < end:
+            inside = min(end, hour + timedelta(hours=1)), max(begin, hour)
+            busy[hour] += micros(inside[0]) - micros(inside[1])
+            hour += timedelta(hours=1)
+        if each["started_at"] is not None:
+            hours[end.replace(minute=0, second=0, microsecond=0)] += 1
+    days: Counter[Any] = Counter()
+    for hour, spent in busy.items():
+        days[hour.replace(hour=0)] += spent
+    opened = row(OPEN_TASKS, task_id="open", submitted_at=at(-60))
+    shares = [(hour, 3600, us) for hour, us in busy.items()]
+    shares += [(day, DAY, us) for day, us in days.items()]
+    return {
+        ATTEMPTS: [*attempts, broken],
+        QUARANTINE: [row(QUARANTINE, seen_at=broken["finished_at"])],
+        TASKS: [
+            *tasks.values(),
+            row(TASKS, task_id="open", submitted_at=at(-60)) | {"run_us": 0},
+        ],
+        OPEN_TASKS: [opened],
+        SERVICE: [row(SERVICE, window_start=hour, busy_us=us) for hour, us in busy.items()],
+        TENANT_SHARE: [
+            row(TENANT_SHARE, window_start=start, window_s=length, busy_us=us)
+            for start, length, us in shares
+        ],
+        COST: [row(COST, day=day, busy_us=us, amount=Decimal(1)) for day, us in days.items()],
+        LATENCY_HIST: [
+            row(LATENCY_HIST, hour=hour, measure="run", fairness_key="*", n=n)
+            for hour, n in hours.items()
+        ],
+        LATENCY: [row(LATENCY)],
+    }
+
+
+def publish(lake: Warehouse) -> None:
+    """Publish the present state of all tables as a build of the present bronze."""
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    states = {table.name: lake.table(table).state().snapshot for table in made(Random(0))}
+    found = {name: snapshot for name, snapshot in states.items() if snapshot is not None}
+    attempts = found.pop(ATTEMPTS.name)
+    build = Build(sources={ATTEMPTS.name: attempts}).after(found)
+    assert builds.publish(build, seen, 1)
+    builds.finish(build)
+
+
+def built(lake: Warehouse, rows: Rows) -> Warehouse:
+    for table, each in rows.items():
+        put(lake, table, each)
+    publish(lake)
+    return lake
+
+
+def missing(table: Table) -> Damage:
+    return lambda rows, random: rows[table].remove(random.choice(rows[table]))
+
+
+def doubled(table: Table) -> Damage:
+    return lambda rows, random: rows[table].append(random.choice(rows[table]))
+
+
+def longer(table: Table, column: str) -> Damage:
+    """Return the damage of one microsecond, or of one run."""
+
+    def damage(rows: Rows, random: Random) -> None:
+        each = random.choice([each for each in rows[table] if each[column]])
+        more = 1 if isinstance(each[column], int) else timedelta(microseconds=1)
+        rows[table][rows[table].index(each)] = each | {column: each[column] + more}
+
+    return damage
+
+
+COUNTED = (ATTEMPTS, QUARANTINE, TASKS, OPEN_TASKS, SERVICE, TENANT_SHARE, COST, LATENCY_HIST)
+DAMAGES: dict[str, Damage] = {
+    **{f"a row of {table.name} is missing": missing(table) for table in COUNTED},
+    **{f"a row of {table.name} is doubled": doubled(table) for table in COUNTED},
+    "an attempt is longer": longer(ATTEMPTS, "finished_at"),
+    "a task is longer": longer(TASKS, "run_us"),
+    "an hour is longer": longer(SERVICE, "busy_us"),
+    "a share is greater": longer(TENANT_SHARE, "busy_us"),
+    "a cost is greater": longer(COST, "busy_us"),
+    "a bucket has a run more": longer(LATENCY_HIST, "n"),
+}
+
+
+def damaged(sound: Rows, name: str, random: Random) -> Rows:
+    rows = {table: list(each) for table, each in sound.items()}
+    DAMAGES[name](rows, random)
+    return rows
+
+
+def become(lake: Warehouse, rows: Rows, before: Rows) -> None:
+    """Replace the tables whose rows differ from those before, and publish."""
+    for table in rows:
+        if rows[table] != before.get(table):
+            here, seen = lake.table(table), lake.table(table).state()
+            parts = {file.part for file in here.files()}
+            assert not parts or here.replace(parts, [], seen)
+            put(lake, table, rows[table])
+    publish(lake)
+
+
+def test_a_sound_lake_passes_all_checks(tmp_path: Path, random: Random) -> None:
+    lake = built(lake_in(tmp_path / "lake"), made(random))
+    run = check(lake, SYSTEM_CLOCK)
+    assert all(each.holds for each in run.checks) and not run.notes and not run.spark_version
+    names = [each.name for each in run.checks]
+    assert len(names) == len(set(names))
+    assert "gold.tenant_share: worker time by 86400 s" in names
+    assert last_runs(lake)["check"]["state"] == "done"
+
+
+def test_each_damage_of_a_row_fails_a_check(tmp_path: Path, random: Random) -> None:
+    sound = made(random)
+    lake, before = built(lake_in(tmp_path / "lake"), sound), sound
+    for name in DAMAGES:
+        rows = damaged(sound, name, random)
+        become(lake, rows, before)
+        before = rows
+        try:
+            check(lake, SYSTEM_CLOCK)
+        except CheckFailed as failed:
+            assert "expected" in str(failed), name
+        else:
+            pytest.fail(name)
+    assert last_runs(lake)["check"]["state"] == "failed"
+    become(lake, sound, before)
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def test_a_file_that_is_missing_or_truncated_is_named(tmp_path: Path, random: Random) -> None:
+    """Also a file of a table whose rows no check adds up."""
+    lake = built(lake_in(tmp_path / "lake"), made(random))
+    for table in (*COUNTED, LATENCY):
+        file = Path(file_name(random.choice(lake.table(table).files()).path))
+        content = file.read_bytes()
+        file.write_bytes(content[: random.randrange(len(content))])
+        with pytest.raises(BrokenLake, match=file.name):
+            check(lake, SYSTEM_CLOCK)
+        file.unlink()
+        with pytest.raises(BrokenLake, match=file.name):
+            check(lake, SYSTEM_CLOCK)
+        file.write_bytes(content)
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def test_a_list_that_promises_more_rows_than_its_files_have_fails_a_check(tmp_path: Path) -> None:
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    short = Path(file_name(lake.table(LATENCY).files()[0].path))
+    put(lake, LATENCY, [row(LATENCY), row(LATENCY)], "two")
+    two = next(file for file in lake.table(LATENCY).files() if "/two" in file.path)
+    Path(file_name(two.path)).write_bytes(short.read_bytes())
+    with pytest.raises(CheckFailed, match="gold.latency: files are whole: expected 3, found 2"):
+        check(lake, SYSTEM_CLOCK)
+
+
+def test_rows_that_no_build_has_read_yet_are_no_difference(tmp_path: Path) -> None:
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    export(lake, ATTEMPTS, [attempt(submitted_at=0), attempt(submitted_at=10 * DAY)])
+    assert compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now()).parts > 1
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def test_days_that_bronze_has_forgotten_are_no_difference(tmp_path: Path) -> None:
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    assert drop_before(lake, date(2026, 3, 2)).days
+    assert check(lake, SYSTEM_CLOCK).state == "done"  # the build has read rows that are gone now
+    publish(lake)
+    assert check(lake, SYSTEM_CLOCK).state == "done"  # and the next one has not
+    put(lake, SERVICE, [row(SERVICE, window_start=at(0))], "more")
+    with pytest.raises(CheckFailed, match="silver.service"):
+        check(lake, SYSTEM_CLOCK)
+
+
+def test_a_lake_without_a_build_or_with_an_erased_key_is_compared_after_the_next_build(
+    tmp_path: Path,
+) -> None:
+    lake = lake_in(tmp_path / "lake")
+    export(lake, ATTEMPTS, [attempt(fairness_key=key) for key in "ab"])
+    assert check(lake, SYSTEM_CLOCK).notes == ["the layers are compared after the next build"]
+    built(lake, made(Random(1)))
+    erase(lake, "b", SYSTEM_CLOCK)
+    run = check(lake, SYSTEM_CLOCK)
+    assert run.notes == ["the layers are compared after the next build"]
+    assert all(each.holds for each in run.checks)
+
+
+def test_many_keys_are_counted_in_passes_that_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Frames, "keys_at_once", 10)
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+    put(lake, ATTEMPTS, [attempt(task_id="task-000", submitted_at=-DAY)], "again")
+    publish(lake)
+    with pytest.raises(CheckFailed, match=r"keys are unique: expected (\d+), found "):
+        check(lake, SYSTEM_CLOCK)
+
+
+def test_hashes_that_collide_are_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    ask = Frames.totals
+
+    def collide(tables: Frames, text: str, *given: Any) -> Any:
+        return ask(tables, text.replace("DISTINCT xxhash64(", "DISTINCT 1 % xxhash64("), *given)
+
+    monkeypatch.setattr(Frames, "totals", collide)
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def of(tables: checks.Tables, rows: Rows) -> list[Check]:
+    def kept(table: Table) -> Collection[str] | None:
+        return None
+
+    return [
+        *checks.bronze_checks(tables, kept, len(rows[ATTEMPTS])),
+        *checks.layer_checks(tables, kept, {table: len(each) for table, each in rows.items()}),
+        *checks.histogram_checks(tables),
+    ]
+
+
+def test_spark_and_duckdb_count_the_same(
+    on_warehouse: SparkSession, warehouse: Warehouse, random: Random
+) -> None:
+    sound, before = made(random), Rows()
+    for name in [None, *random.sample(list(DAMAGES), 5)]:
+        rows = sound if name is None else damaged(sound, name, random)
+        become(warehouse, rows, before)
+        before = rows
+        on_spark = checks.TablesOnSpark(
+            on_warehouse, WarehouseTables(on_warehouse, warehouse, SYSTEM_CLOCK)
+        )
+        with Frames(warehouse, Snapshots(warehouse).look()) as on_duckdb:
+            found = of(on_duckdb, rows)
+        assert found == of(on_spark, rows), name
+        assert all(each.holds for each in found) is (name is None), name
+
+
+def test_a_lake_on_an_object_store_is_checked(s3_lake: str, tmp_path: Path) -> None:
+    lake = Warehouse(Location(s3_lake, f"sqlite:///{tmp_path}/catalog.db", os.environ))
+    built(lake, made(Random(1)))
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+    put(lake, SERVICE, [row(SERVICE, window_start=at(0))], "more")
+    publish(lake)
+    with pytest.raises(CheckFailed, match="silver.service"):
+        check(lake, SYSTEM_CLOCK)
+
+
+def test_a_lake_with_a_catalog_on_postgres_is_checked(tmp_path: Path, postgres_url: str) -> None:
+    lake = built(Warehouse(Location.of(tmp_path / "lake", postgres_url)), made(Random(1)))
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def test_the_commands_check_without_java(tmp_path: Path) -> None:
+    """Exit code 1 for a difference and for a damaged file, in both commands."""
+    lake = built(lake_in(tmp_path / "lake"), made(Random(1)))
+    arguments = ["pipeline", "check", "--lake", str(lake.location.folder)]
+    program = (
+        "import sys; from fairlead.cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "print([m for m in ('pyspark', 'py4j', 'matplotlib') if m in sys.modules])"
+    )
+    for command in (arguments, [*arguments, "--json"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "JAVA_HOME": "/nowhere", "PATH": ""},
+        )
+        assert ran.returncode == 0 and ran.stdout.endswith("[]\n"), ran.stderr
+        assert "silver.tasks: keys are unique" in ran.stdout
+    run = json.loads(ran.stdout.removesuffix("[]\n"))
+    assert run["state"] == "done" and run["checks"][0] == {
+        "name": "bronze.attempts: files are whole",
+        "expected": run["checks"][0]["found"],
+        "found": run["checks"][0]["found"],
+    }
+    put(lake, SERVICE, [row(SERVICE, window_start=at(0))], "more")
+    maintain = ["pipeline", "maintain", *arguments[2:], "--skip", "reconcile"]
+    for command in (arguments, maintain):
+        failed = CliRunner().invoke(fairlead_command, command)
+        assert failed.exit_code == 1 and "silver.service: worker time" in failed.stderr
+    Path(file_name(lake.table(COST).files()[0].path)).unlink()
+    for command in (arguments, maintain):
+        failed = CliRunner().invoke(fairlead_command, command)
+        assert failed.exit_code == 1 and "cannot be read" in failed.stderr
+
+
+@pytest.mark.parametrize("library", ["duckdb", "pyiceberg", "pyarrow", "sqlalchemy"])
+def test_a_missing_library_is_named_with_the_extra(tmp_path: Path, library: str) -> None:
+    lake = lake_in(tmp_path / "lake")
+    put(lake, COST, [])
+    program = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from fairlead.cli.main import app; app(sys.argv[1:])"
+    )
+    arguments = ["pipeline", "check", "--lake", str(lake.location.folder)]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+    )
+    assert ran.returncode == 2 and "Traceback" not in ran.stderr, ran.stderr
+    assert f"{library} missing: pip install 'fairlead[pipeline]'" in ran.stderr, ran.stderr
