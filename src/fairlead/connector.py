@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from fairlead.clock import Clock
@@ -14,6 +15,7 @@ from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
 from fairlead.errors import NotSupported
+from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
@@ -44,11 +46,26 @@ class Connector:
         self._connections: Connections | None = None
         self._is_prepared = False
         self._lock = threading.RLock()
+        self._given: Settings | None = None
+        self.on_announced: Callable[[], None] | None = None
+        """Called after each notification of a submit, when its tasks are committed; for tests."""
 
     @property
     def settings(self) -> Settings:
         """Settings from the URLs and the environment. Raise ConfigurationError without a URL."""
-        return Settings.load(None, **self._urls)
+        return self._given or Settings.load(None, **self._urls)
+
+    @contextmanager
+    def leading_to(self, settings: Settings) -> Iterator[None]:
+        """Use the servers of these settings during the block, whatever the URLs and the environment
+        say; for tests. Close the connections before and after it."""
+        self.close()
+        before, self._given = self._given, settings
+        try:
+            yield
+        finally:
+            self.close()
+            self._given = before
 
     @property
     def connections(self) -> Connections:
@@ -61,6 +78,14 @@ class Connector:
                 self._settings = settings
             assert self._connections is not None
             return self._connections
+
+    def another(self) -> Connector:
+        """Return a connector to the same servers, with adapters of its own."""
+        other = Connector(
+            self._urls, clock=self._clock, declared=self._declared, counted=self._counted
+        )
+        other._given = self._given
+        return other
 
     def use(self, connections: Connections) -> None:
         """Use these adapters from now on, for example adapters of a test that fail on purpose."""
@@ -116,6 +141,12 @@ class Connector:
     def channel(self) -> TriggerChannel:
         """The trigger channel."""
         return self.connections.channel
+
+    def announce(self, notification: Notification) -> None:
+        """Send the notification of committed tasks."""
+        self.channel.announce(notification)
+        if self.on_announced is not None:
+            self.on_announced()
 
     @property
     def notifier(self) -> Notifier:

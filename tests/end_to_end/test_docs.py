@@ -189,6 +189,8 @@ class Reader:
             "OLD_PATH": path,
             "PYTHON": sys.executable,
             "ROOT": str(ROOT),
+            # As installed, whatever the entry points of this environment are.
+            "PYTEST_PLUGINS": "fairlead.pytest_plugin",
         }
 
     def do(self, step: Step) -> None:

@@ -4,12 +4,13 @@ mypy and pyright."""
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from fairlead import App, Draft, Exponential, Limit, State, Task, TaskHandle
 from fairlead.contrib.celery import Celery, chain
 from fairlead.contrib.celery.result import AsyncResult
+from fairlead.testing import Kit, SubmittedTask, open_kit
 
 app = App("sqlite:///types.db")
 
@@ -77,3 +78,25 @@ def add(self: Any, x: int, y: int) -> int:
 
 assert_type(AsyncResult("x").get(timeout=1), Any)
 chain(add.s(1, 2), add.s(3)).delay()
+
+
+def test(fairlead_kit: Kit) -> None:
+    """Use the testing kit, as the page about tests shows."""
+    at = fairlead_kit.now + timedelta(days=1)
+    fairlead_kit.drain(timeout=5.0, raises=False, concurrency=4)
+    with fairlead_kit.inline():
+        pay.submit("acme")
+    found = fairlead_kit.assert_submitted(pay.options(run_at=at, priority=3), 1, partner="acme")
+    assert_type(found, list[SubmittedTask])
+    fairlead_kit.assert_not_submitted(book, order=7)
+    fairlead_kit.assert_submitted(add, args=[1, 2])
+    assert_type(fairlead_kit.submitted(clean), list[SubmittedTask])
+    fairlead_kit.travel(timedelta(hours=1))
+    fairlead_kit.travel(at)
+
+
+async def test_async() -> None:
+    """Open the kit without pytest."""
+    with open_kit(app, "sqlite:///test.db") as kit, open_kit(celery) as other:
+        assert_type(kit, Kit)
+        await other.drain_async(30.0)

@@ -27,7 +27,6 @@ from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_records import TaskStatus
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import TriggerChannel
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -58,9 +57,8 @@ class TaskAccess(Protocol):
     def store(self) -> TaskStore:
         """The task store."""
 
-    @property
-    def channel(self) -> TriggerChannel:
-        """The trigger channel."""
+    def announce(self, notification: Notification) -> None:
+        """Send the notification of committed tasks."""
 
     @property
     def notifier(self) -> Notifier:
@@ -103,7 +101,7 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         """Notify the nodes at once instead of within seconds; call it after your own commit on a
         plain SQLite connection."""
         if self._notification is not None:
-            self._access.channel.announce(self._notification)
+            self._access.announce(self._notification)
 
     def record(self) -> TaskRecord:
         """Return the record of the task now. Raises UnknownTask if the task never committed or its

@@ -39,10 +39,10 @@ class SubmitContext:
         """Notify the nodes now, or after the commit of this connection's transaction if one is
         open."""
         if connection is None:
-            self.connector.channel.announce(notification)
+            self.connector.announce(notification)
             return
         task = current_task()
         if task is not None and task.connection is connection:
             task.notifications.append(notification)
         elif not self.transactions.keep(connection, notification):
-            announce_after_commit(connection, lambda: self.connector.channel.announce(notification))
+            announce_after_commit(connection, lambda: self.connector.announce(notification))

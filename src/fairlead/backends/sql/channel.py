@@ -177,6 +177,7 @@ class DatabaseChannel:
     async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
         self._on_notification = on_notification
         self._has_searched = False
+        self._changed = asyncio.Event()  # a former node may have run on another event loop
         await self._notifier.listen(self._on_any_notification, node)
 
     def join(

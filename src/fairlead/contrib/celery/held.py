@@ -115,6 +115,11 @@ class Waker:
         self._pending: set[str] = set()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether tasks are still to be woken or watched."""
+        return self._thread is not None
+
     def ended(self, ended: Ended) -> None:
         """Watch a task whose run ends now, until the store has its end."""
         self._add(_PAUSES[0], 0, ended)

@@ -420,6 +420,11 @@ class Celery(missing.Names, names=missing.APPLICATION):
                 self._waker = held.Waker(self.fairlead)
             return self._waker
 
+    @property
+    def is_waking(self) -> bool:
+        """Whether this process is about to wake tasks that wait for others."""
+        return self._waker is not None and self._waker.is_busy
+
     def on_first_run(self) -> None:
         """Send the signals of a starting worker, before the first task of this process."""
         with self._lock:

@@ -1,0 +1,1 @@
+DELETE FROM fairlead_claims;
