@@ -179,12 +179,12 @@ def test_the_admin_finds_no_task_by_an_id_that_none_can_have(wrong: str) -> None
 
 @override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True, TIME_ZONE="Europe/Berlin")
 def test_the_admin_shows_instants_as_dates_of_the_project() -> None:
-    at = datetime(2030, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    at = datetime(2030, 8, 1, 12, 0, 0, 123456, tzinfo=UTC)
     result = tasks.echo.using(run_after=at).enqueue()
     client = person("ann", "view_task")
     for path in ("", f"{result.id}/change/"):
         page = client.get(f"/admin/fairlead/task/{path}").content.decode()
-        assert "1. Juli 2030 14:00" in page
+        assert "1. August 2030 14:00" in page
 
 
 def test_actions_are_no_get_requests() -> None:

@@ -86,14 +86,17 @@ class FairleadBackend(BaseTaskBackend):
     def validate_task(self, task: Any) -> None:
         """Register the function of a task with Fairlead. Raise InvalidTask for what Django or
         Fairlead cannot run."""
-        super().validate_task(task)
-        if not isinstance(task, FairleadTask):
-            raise InvalidTask(f"{task.module_path}: its class is not that of this backend")
+        self._check(task)
         try:
             task.options()
             self.handler_of(task)
         except (Refused, ConfigurationError) as error:
             raise InvalidTask(str(error)) from error
+
+    def _check(self, task: Any) -> None:
+        super().validate_task(task)
+        if not isinstance(task, FairleadTask):
+            raise InvalidTask(f"{task.module_path}: its class is not that of this backend")
 
     def handler_of(self, task: Any) -> Handler:
         """Return the handler of a Django task, registered at the first call. Raise
@@ -148,7 +151,7 @@ class FairleadBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Submit a task in the transaction of Django's connection, and return its result. For a
         unique key that is taken, return the result of the earlier task. Raise InvalidTask."""
-        self.validate_task(task)
+        self._check(task)
         try:
             handle = self.app.submit_many([self.draft_of(task, args, kwargs)])[0]
         except (Refused, ConfigurationError) as error:
