@@ -52,6 +52,7 @@ class FairleadBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Raise ImproperlyConfigured for wrong queues or options."""
         super().__init__(alias, params)
         try:
             self._check_options()
@@ -121,12 +122,13 @@ class FairleadBackend(BaseTaskBackend):
             keep_result=True,
         )
         handler: Handler = declared.handler
-        # What is kept has the arguments too, and Django's priority.
+        # The kept result has the arguments too, and the priority.
         handler.result_limit += self.app.payload_limit + 100
         return handler
 
     def draft_of(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
-        """Return the submit of a task, in the transaction of Django's connection."""
+        """Return the submit of a task, in the transaction of Django's connection. Raise Refused for
+        arguments that are nested too deeply."""
         handler = self.handler_of(task)
         if handler.queue != task.queue_name:
             if task.queue_name not in self.app.queues:
