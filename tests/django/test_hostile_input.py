@@ -24,7 +24,7 @@ MARKUP = "<script>alert(1)</script>\u202e&amp;\"'"
 
 @tasks.task(retry=NoRetry())
 def raise_text(text: str) -> None:
-    raise ValueError("\ud800" if text == "surrogate" else text)
+    raise ValueError(text)
 
 
 @tasks.task(retry=NoRetry())
@@ -127,9 +127,7 @@ def test_arguments_do_not_count_as_a_result() -> None:
     assert len(other.return_value["args"][0]) == 700_000
 
 
-@pytest.mark.parametrize(
-    "text", ["\0", "surrogate", MARKUP, "x" * 1_000_000], ids=["NUL", "surrogate", "markup", "1 MB"]
-)
+@pytest.mark.parametrize("text", ["\0", MARKUP, "x" * 1_000_000], ids=["NUL", "markup", "1 MB"])
 def test_an_error_with_any_text_is_kept(text: str) -> None:
     result = raise_text.enqueue(text)
     drain()
