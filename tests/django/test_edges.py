@@ -11,13 +11,13 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import Group, Permission
-from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import DatabaseError, connection, connections, migrations, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.test import override_settings
 
 from fairlead.contrib.django import get_app
+from fairlead.contrib.django.checks import check_project
 from fairlead.contrib.django.compat import InvalidTask, TaskResultStatus, task_backends
 from fairlead.contrib.django.models import Task
 from fairlead.contrib.django.testing import drain
@@ -238,7 +238,7 @@ def test_a_wrong_value_of_the_setting_is_named(
 
     monkeypatch.setattr(project, "_app", None)
     with override_settings(FAIRLEAD=wrong):
-        found = [each for each in run_checks() if each.id.startswith("fairlead.E")]
+        found = [each for each in check_project() if each.id.startswith("fairlead.E")]
     assert found, wrong
     assert str(next(iter(wrong))) in found[0].msg or "FAIRLEAD" in found[0].msg, found[0].msg
 
