@@ -65,9 +65,14 @@ def settings_of(url: str) -> dict[str, Any]:
 
 def use_database(settings: dict[str, Any]) -> None:
     """Let Django and Fairlead use this database from now on."""
+    use_databases({"default": settings})
+
+
+def use_databases(settings: dict[str, dict[str, Any]]) -> None:
+    """Let Django use these databases, by alias, from now on."""
     get_app().close()
     connections.close_all()
-    connections.settings = connections.configure_settings({"default": settings})
+    connections.settings = connections.configure_settings(settings)
     connections._connections = Local(connections.thread_critical)
 
 

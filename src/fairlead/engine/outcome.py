@@ -8,7 +8,10 @@ from asyncio import CancelledError
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import cast
 
+import msgspec
+
 from fairlead.clock import MICROS, to_micros
+from fairlead.core import values
 from fairlead.declare.handler import encode_result
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.outages import outage_pause
@@ -123,6 +126,9 @@ def encoded(result: object, is_kept: bool, limit: int) -> bytes | None:
         kept = encode_result(result)
     except Exception as error:
         raise InvalidTask(f"its result cannot be kept as JSON: {message_of(error)}") from error
+    # NaN and infinities are written as null.
+    if b"null" in kept and not values.is_finite(msgspec.to_builtins(result)):
+        raise InvalidTask("its result has NaN or an infinity, which JSON lacks: return a text")
     if len(kept) > limit:
         raise InvalidTask(
             f"its result has {len(kept):,} bytes, more than {limit:,}; store large data elsewhere"

@@ -15,7 +15,7 @@ from fairlead.ports.periodic_store import Advance
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
-from fairlead.submit.transaction import Transaction
+from fairlead.submit.transaction import Transaction, is_of_django
 
 BULK = 1000
 """Number of tasks per piece. A submit of more tasks, in a transaction of our own, is encoded and
@@ -37,6 +37,10 @@ class Submitter:
     async def submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit the drafts from asynchronous code. Raise InvalidTask before anything is
         written."""
+        if drafts and is_of_django(joined_connection(drafts)):
+            from fairlead.submit import django_commit
+
+            return await django_commit.call_in_thread(self.submit, drafts)
         return await carry_out_async(self._submission(drafts))
 
     async def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> bool:

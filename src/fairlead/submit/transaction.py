@@ -122,13 +122,22 @@ class Transaction:
             self._announce(notification)
 
 
+def is_of_django(connection: Any) -> bool:
+    """Return whether the connection is one of Django."""
+    return "django" in _roots(connection)
+
+
+def _roots(connection: Any) -> set[str]:
+    return {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+
+
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
     """Call `announce` after the commit if the connection is one of SQLAlchemy or Django.
 
     Do nothing for other connections, because they report no commits. PostgreSQL itself delivers
     notifications at the commit; on SQLite, `app.transaction()` or `handle.trigger()` sends them.
     """
-    roots = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+    roots = _roots(connection)
     if "sqlalchemy" in roots:
         from fairlead.submit.sqlalchemy_commit import after_commit
 

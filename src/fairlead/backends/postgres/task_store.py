@@ -46,7 +46,7 @@ from fairlead.model import (
 )
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.history import START, Position, Reader
-from fairlead.ports.notification import Lane, Notification, joined, pieces
+from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
@@ -151,6 +151,13 @@ class PostgresTaskStore(SqlTaskStore):
     # the user's side ------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
+        if len(tasks) == 1 and _is_plain(task := tasks[0]) and task.unique_key is None:
+
+            def placed(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
+                notification, positions = _placed(task, rows)
+                return [Submitted(task.id, True, positions[task.id])], notification
+
+            return Single(self.statement("insert_due_task", *_values(task)), placed)
         if 0 < len(tasks) < COPY_MIN_ROWS and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
 
@@ -164,6 +171,8 @@ class PostgresTaskStore(SqlTaskStore):
         return super().submission(tasks)
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
+        if len(tasks) == 1 and _is_plain(task := tasks[0]):
+            return _placed(task, (yield self.statement("insert_due_task", *_values(task))))
         if len(tasks) < COPY_MIN_ROWS:
             params, due = _columns(tasks)
             return _inserted((yield self.statement("insert_tasks", *params)), due)
@@ -595,6 +604,23 @@ def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[
     lanes = [row for row in rows if row[3] is not None]
     positions = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
     return Notification(ready=[Lane(*row[:4]) for row in lanes], due=due), positions
+
+
+def _is_plain(task: NewTask) -> bool:
+    """Return whether `insert_due_task` can insert the task."""
+    return task.is_due and task.ordering_key is None
+
+
+def _values(task: NewTask) -> tuple[Any, ...]:
+    """Return the parameters of `insert_due_task`."""
+    message = encode(Notification(ready=[Lane(*_lane_fields(task), 0)])).decode()
+    return (*_insert_fields(task), message.removesuffix("0]]}"))
+
+
+def _placed(task: NewTask, rows: Sequence[Row]) -> tuple[Notification, dict[str, int]]:
+    """Return the notification and the position of a task that `insert_due_task` has inserted."""
+    position: int = rows[0][0]
+    return Notification(ready=[Lane(*_lane_fields(task), position)]), {task.id: position}
 
 
 # bulk submit --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connections, transaction
 
 from fairlead.backends.sql.drivers import drive, executor
 from fairlead.ports.statements import Steps
@@ -16,8 +16,12 @@ T = TypeVar("T")
 def join(connection: Any, steps: Steps[T]) -> T:
     """Run the steps in the open transaction of Django's connection, else in one of their own.
     Raise Django's errors, by which Django knows a connection that is broken."""
+    connection.validate_thread_sharing()
+    connection.validate_no_broken_transaction()
     block = transaction.atomic(using=connection.alias, savepoint=False)
     with block, connection.wrap_database_errors:
+        if "cursor" in vars(connections[connection.alias]):
+            connection.cursor().close()  # a TestCase replaces the method, to refuse this database
         return drive(steps, executor(connection.connection))
 
 

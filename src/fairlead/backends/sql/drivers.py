@@ -218,7 +218,7 @@ def _psycopg(connection: Any) -> Execute:
         with new_cursor(connection) as cursor:
             if isinstance(step, Statement):
                 cursor.execute(step.sql.encode(), step.params)
-                return cursor.fetchall() if cursor.description else ()
+                return () if cursor.rownumber is None else cursor.fetchall()
             if isinstance(step, Many):
                 cursor.executemany(step.sql.encode(), step.rows)
                 return ()
@@ -240,7 +240,7 @@ def _psycopg_async(connection: Any) -> ExecuteAsync:
         async with new_cursor(connection) as cursor:
             if isinstance(step, Statement):
                 await cursor.execute(step.sql.encode(), step.params)
-                return await cursor.fetchall() if cursor.description else ()
+                return () if cursor.rownumber is None else await cursor.fetchall()
             if isinstance(step, Many):
                 await cursor.executemany(step.sql.encode(), step.rows)
                 return ()

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.db import transaction
+from django.utils.formats import localize
 from django.utils.html import format_html, format_html_join
+from django.utils.timezone import template_localtime
 
 from fairlead.contrib.django.actions import management
+from fairlead.contrib.django.fields import InstantField
 from fairlead.contrib.django.models import Attempt, Task
+from fairlead.contrib.django.project import get_app
 from fairlead.core.payload import unpack
 from fairlead.errors import FairleadError
 
 MOST_SHOWN = 4000
 """Greatest number of characters of the arguments on the page of a task."""
+
+BATCH = 100
+"""Number of tasks that an action changes in one transaction."""
+
+MOST_MESSAGES = 10
+"""Greatest number of tasks that an action refused and that its page names."""
+
+
+@functools.cache
+def _instant(name: str) -> Callable[[Any], str]:
+    """Return a column that shows an InstantField as Django shows its own datetimes."""
+
+    @admin.display(description=name.replace("_", " "), ordering=name, empty_value="-")
+    def instant(row: Any) -> str | None:
+        value = getattr(row, name)
+        return None if value is None else str(localize(template_localtime(value)))
+
+    instant.__name__ = name
+    return instant
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -35,9 +61,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return False, so that every page shows its row without a form."""
         return False
 
-    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[Any]:
         """Return all fields of the page."""
-        return [field.name for field in self.model._meta.fields if field.name != "payload"]
+        return [
+            _instant(field.name) if isinstance(field, InstantField) else field.name
+            for field in self.model._meta.fields
+            if field.name not in ("payload", "payload_format")
+        ]
 
 
 @admin.register(Task)
@@ -50,8 +80,8 @@ class TaskAdmin(ReadOnlyAdmin):
         "queue",
         "priority",
         "fairness_key",
-        "submitted_at",
-        "run_at",
+        _instant("submitted_at"),
+        _instant("run_at"),
         "attempt",
         "error_type",
         "id",
@@ -61,16 +91,11 @@ class TaskAdmin(ReadOnlyAdmin):
     actions = ("retry", "resume", "cancel")
     exclude: ClassVar[list[str]] = ["payload", "payload_format"]
 
-    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list[Any]:
         """Return all fields of the page, with arguments and attempts."""
-        fields = [
-            field.name
-            for field in self.model._meta.fields
-            if field.name not in ("payload", "payload_format")
-        ]
-        return [*fields, "arguments", "attempts"]
+        return [*super().get_readonly_fields(request, obj), "arguments", "attempts"]
 
-    def get_fields(self, request: Any, obj: Any = None) -> list[str]:
+    def get_fields(self, request: Any, obj: Any = None) -> list[Any]:
         """Return the same fields."""
         return self.get_readonly_fields(request, obj)
 
@@ -97,7 +122,9 @@ class TaskAdmin(ReadOnlyAdmin):
     def attempts(self, task: Task) -> str:
         """Return a line for each attempt."""
         found = Attempt.objects.filter(task_id=task.id).order_by("attempt")[:100]
-        lines = ((a.attempt, a.finished_at, a.outcome, a.error_type or "") for a in found)
+        lines = (
+            (a.attempt, _instant("finished_at")(a), a.outcome, a.error_type or "") for a in found
+        )
         return str(format_html_join("", "{}. {}: {} {}<br>", lines) or "-")
 
     @admin.action(description="Retry selected tasks now", permissions=["act"])
@@ -116,15 +143,22 @@ class TaskAdmin(ReadOnlyAdmin):
         self._change(request, queryset, "cancel", "cancelled")
 
     def _change(self, request: Any, queryset: Any, verb: str, done: str) -> None:
-        commands, changed = management(), 0
-        for task in queryset.only("id", "version"):
-            try:
-                getattr(commands, verb)(
-                    task.id, version=task.version, actor=request.user.get_username()
-                )
-                changed += 1
-            except FairleadError as error:
-                self.message_user(request, f"{task.id}: {error}", messages.WARNING)
+        commands, actor = management(), request.user.get_username()
+        changed, refused = 0, list[str]()
+        tasks = list(queryset.values_list("id", "version"))
+        for start in range(0, len(tasks), BATCH):
+            with transaction.atomic(using=get_app().alias):
+                for task_id, version in tasks[start : start + BATCH]:
+                    try:
+                        with transaction.atomic(using=get_app().alias):
+                            getattr(commands, verb)(task_id, version=version, actor=actor)
+                        changed += 1
+                    except FairleadError as error:
+                        refused.append(f"{task_id}: {error}")
+        for text in refused[:MOST_MESSAGES]:
+            self.message_user(request, text, messages.WARNING)
+        if more := refused[MOST_MESSAGES:]:
+            self.message_user(request, f"{len(more)} more were refused.", messages.WARNING)
         if changed:
             self.message_user(request, f"{changed} {done}.", messages.SUCCESS)
 
@@ -140,8 +174,8 @@ class AttemptAdmin(ReadOnlyAdmin):
         "queue",
         "fairness_key",
         "attempt",
-        "started_at",
-        "finished_at",
+        _instant("started_at"),
+        _instant("finished_at"),
         "node",
         "error_type",
         "task_id",

@@ -14,6 +14,7 @@ from django.db.backends.signals import connection_created
 from fairlead.contrib.django.checks import check_migrations, check_project
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.database_url import is_in_memory
+from fairlead.errors import FairleadError
 
 
 class FairleadConfig(AppConfig):
@@ -40,7 +41,11 @@ def _on_setting_changed(*, setting: str, **given: object) -> None:
 def _on_connection_created(*, connection: Any, **given: object) -> None:
     """Switch a SQLite file to its write-ahead log, so that Fairlead never waits for a transaction
     of Django in order to do it."""
-    if connection.vendor != "sqlite" or connection.alias != Configuration.load().database:
+    try:
+        alias = Configuration.load().database
+    except FairleadError:
+        return  # the checks name the wrong setting; other databases work
+    if connection.vendor != "sqlite" or connection.alias != alias:
         return
     if not is_in_memory(connection.vendor, connection.settings_dict):
         with suppress(DatabaseError), connection.cursor() as cursor:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.core import checks
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from fairlead.contrib.django.compat import (
@@ -23,7 +26,10 @@ from fairlead.contrib.django.priorities import fairlead_priority
 from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.contrib.django.results import imported, is_id, read, result_of
 from fairlead.contrib.django.runs import handler_function
+from fairlead.contrib.django.schema import is_missing_table
 from fairlead.contrib.django.task import FairleadTask
+from fairlead.core import values
+from fairlead.core.policies.processing import Processing
 from fairlead.declare.declarations import DEFAULT_RETRY
 from fairlead.declare.handler import Handler
 from fairlead.declare.task import Draft
@@ -46,10 +52,30 @@ class FairleadBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Raise ImproperlyConfigured for wrong queues or options."""
         super().__init__(alias, params)
-        for queue in sorted(self.queues):
-            if queue not in self.app.queues:
-                self.app.queue(queue)
+        try:
+            self._check_options()
+            for queue in self.queues:
+                values.name("queue name", queue)
+        except ConfigurationError as error:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from error
+        with suppress(ConfigurationError):  # a wrong setting FAIRLEAD, which the checks report
+            for queue in sorted(self.queues):
+                if queue not in self.app.queues:
+                    self.app.queue(queue)
+
+    def _check_options(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise ConfigurationError(f"OPTIONS {values.brief(self.options)}: use a map")
+        retry, timeout = (self.options.get(name) for name in OPTIONS)
+        Handler(
+            lambda: None,
+            name="OPTIONS",
+            queue="default",
+            retry=retry or DEFAULT_RETRY,
+            processing=Processing(timeout=timeout),
+        )
 
     @property
     def app(self) -> DjangoApp:
@@ -61,14 +87,17 @@ class FairleadBackend(BaseTaskBackend):
     def validate_task(self, task: Any) -> None:
         """Register the function of a task with Fairlead. Raise InvalidTask for what Django or
         Fairlead cannot run."""
-        super().validate_task(task)
-        if not isinstance(task, FairleadTask):
-            raise InvalidTask(f"{task.module_path}: its class is not that of this backend")
+        self._check(task)
         try:
             task.options()
             self.handler_of(task)
         except (Refused, ConfigurationError) as error:
             raise InvalidTask(str(error)) from error
+
+    def _check(self, task: Any) -> None:
+        super().validate_task(task)
+        if not isinstance(task, FairleadTask):
+            raise InvalidTask(f"{task.module_path}: its class is not that of this backend")
 
     def handler_of(self, task: Any) -> Handler:
         """Return the handler of a Django task, registered at the first call. Raise
@@ -77,6 +106,7 @@ class FairleadBackend(BaseTaskBackend):
         declared_task = getattr(known and known.function, "django_task", None)
         if known is not None and declared_task is not None and declared_task.func is task.func:
             return known
+        _check_function(task)
         if known is not None:  # the module was imported again, as by an interpreter
             del self.app.handlers[task.module_path]
         function: Any = handler_function(self, task)
@@ -92,10 +122,13 @@ class FairleadBackend(BaseTaskBackend):
             keep_result=True,
         )
         handler: Handler = declared.handler
+        # The kept result has the arguments too, and the priority.
+        handler.result_limit += self.app.payload_limit + 100
         return handler
 
     def draft_of(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
-        """Return the submit of a task, in the transaction of Django's connection."""
+        """Return the submit of a task, in the transaction of Django's connection. Raise Refused for
+        arguments that are nested too deeply."""
         handler = self.handler_of(task)
         if handler.queue != task.queue_name:
             if task.queue_name not in self.app.queues:
@@ -106,7 +139,10 @@ class FairleadBackend(BaseTaskBackend):
         run_at = task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)
-        data = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
+        try:
+            data = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
+        except RecursionError as error:
+            raise Refused(f"task {handler.name!r}: its arguments are nested too deeply") from error
         options = task.options(
             priority=fairlead_priority(task.priority),
             run_at=run_at,
@@ -117,11 +153,17 @@ class FairleadBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Submit a task in the transaction of Django's connection, and return its result. For a
         unique key that is taken, return the result of the earlier task. Raise InvalidTask."""
-        self.validate_task(task)
+        self._check(task)
         try:
             handle = self.app.submit_many([self.draft_of(task, args, kwargs)])[0]
         except (Refused, ConfigurationError) as error:
             raise InvalidTask(str(error)) from error
+        except DatabaseError as error:
+            if is_missing_table(error):
+                error.add_note(
+                    f"The tables of Fairlead are missing: run {self.app.migrate_command}"
+                )
+            raise
         if not handle.is_new:
             return self.get_result(handle.id)
         result = TaskResult(
@@ -170,6 +212,18 @@ class FairleadBackend(BaseTaskBackend):
 
         found: list[checks.CheckMessage] = check_backend(self)
         return found
+
+
+def _check_function(task: Any) -> None:
+    """Raise ConfigurationError for a function that no worker can import or run."""
+    function, path = task.func, task.module_path
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"task {path!r}: a function with `yield` never runs as a task; collect what it yields,"
+            " and return that"
+        )
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ConfigurationError(f"task {path!r}: no worker can import it: name the function")
 
 
 __all__ = ["FairleadBackend", "FairleadTask"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import apps
@@ -15,7 +16,7 @@ from django.db.utils import DatabaseError
 
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.database_url import SUPPORTED, is_in_memory, url_of
-from fairlead.contrib.django.project import get_app
+from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.errors import FairleadError
 
 BACKEND = "fairlead.contrib.django.backend.FairleadBackend"
@@ -50,15 +51,33 @@ def _check_database(alias: str, configuration: Configuration) -> Iterable[CheckM
         )
         return
     try:
-        get_app()
-        if configuration.url is None and not is_in_memory(
-            connection.vendor, connection.settings_dict
-        ):
+        app = get_app()
+        if configuration.url is not None:
+            yield from _check_url(app)
+        elif not is_in_memory(connection.vendor, connection.settings_dict):
             url_of(alias, connection.vendor, connection.settings_dict)
     except FairleadError as error:
         yield Error(str(error), id="fairlead.E001")
+    yield from _check_modules(configuration)
     if connection.vendor == "sqlite":
         yield from _check_sqlite(alias, connection)
+
+
+def _check_url(app: DjangoApp) -> Iterable[CheckMessage]:
+    try:
+        app.connections.store.as_sql()
+    except FairleadError as error:
+        yield Error(f"FAIRLEAD['URL']: {error}", id="fairlead.E001")
+
+
+def _check_modules(configuration: Configuration) -> Iterable[CheckMessage]:
+    for name in configuration.modules:
+        try:
+            is_found = "." not in name or find_spec(name) is not None
+        except ImportError:
+            is_found = False
+        if not is_found:
+            yield Error(f"FAIRLEAD['MODULES']: there is no module {name!r}.", id="fairlead.E001")
 
 
 def _check_sqlite(alias: str, connection: Any) -> Iterable[CheckMessage]:
@@ -135,7 +154,7 @@ def check_migrations(databases: Iterable[str] | None = None, **given: Any) -> li
     return [
         CheckWarning(
             f"Migrations of Fairlead are not applied in {alias!r}: {', '.join(missing)}.",
-            hint="Run manage.py migrate.",
+            hint=f"Run {get_app().migrate_command}.",
             id="fairlead.W002",
         )
     ]

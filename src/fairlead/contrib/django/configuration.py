@@ -11,6 +11,8 @@ from django.conf import settings
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
 
+MOST_URL_BYTES = 16_384
+
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
@@ -46,6 +48,8 @@ class Configuration:
             modules = values.many("FAIRLEAD['MODULES']", found["modules"])
             found["modules"] = tuple(values.text("FAIRLEAD['MODULES']", each) for each in modules)
         values.text("FAIRLEAD['DATABASE']", found.get("database", "default"))
+        if found.get("url") is not None:
+            values.text("FAIRLEAD['URL']", found["url"], MOST_URL_BYTES)
         if not isinstance(found.get("app", {}), dict):
             raise ConfigurationError("FAIRLEAD['APP']: use a map of options of fairlead.App")
         return cls(**found)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import models
 from django.utils import timezone
 
 from fairlead.clock import to_datetime, to_micros
 from fairlead.contrib.django.runs import local
+
+_NO_ID = str(UUID(int=0))
 
 
 class InstantField(models.BigIntegerField):
@@ -28,6 +31,14 @@ class InstantField(models.BigIntegerField):
 
 class IdField(models.CharField):
     """The id of a task: a uuid in PostgreSQL, a text in SQLite."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Return an id as a text; for a text that no task can have as its id, one that none has."""
+        text = super().get_prep_value(value)
+        try:
+            return text if text is None else str(UUID(text))
+        except ValueError:
+            return _NO_ID
 
     def from_db_value(self, value: Any, *given: Any) -> Any:
         """Return the id as a text."""

@@ -19,10 +19,14 @@ from fairlead.connector import Connector
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.connections import CleanConnections, begin_transaction
 from fairlead.contrib.django.database_url import is_in_memory, url_of
+from fairlead.core import values
 from fairlead.declare.task import Task
 from fairlead.engine.node import Node
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.task_store import TaskStore
+
+_OPTIONS = set(inspect.signature(App).parameters) - {"url"}
+"""Options that FAIRLEAD['APP'] may give."""
 
 UNREACHABLE = "sqlite:////dev/null/in-memory"
 """URL that stands for a database in memory, which only Django's own connection can use."""
@@ -65,10 +69,21 @@ class DjangoApp(App):
 
     def __init__(self, configuration: Configuration) -> None:
         options = {**configuration.app}
+        if unknown := set(options) - _OPTIONS:
+            raise ConfigurationError(
+                f"FAIRLEAD['APP']: unknown name {values.brief(min(map(str, unknown)))}; known:"
+                f" {', '.join(sorted(_OPTIONS))}"
+            )
         ours = [CleanConnections(lambda name: self.handlers.get(name))]
-        options["interceptors"] = [*ours, *options.get("interceptors", ())]
-        options.setdefault("name", "fairlead")
-        super().__init__(UNREACHABLE, **options)
+        try:
+            theirs = values.many("interceptors", options.get("interceptors", ()))
+            options["interceptors"] = [*ours, *theirs]
+            options.setdefault("name", "fairlead")
+            super().__init__(UNREACHABLE, **options)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"FAIRLEAD['APP']: {error}") from error
+        self.result_limit: int = self._result_limit
+        """Maximum number of bytes of a return value."""
         self.node_name = ""
         """Name of the last node of this process; empty before the first one."""
 
@@ -105,12 +120,19 @@ class DjangoApp(App):
         self.node_name = node.settings.name
         return node
 
+    @property
+    def migrate_command(self) -> str:
+        """The command that makes the tables."""
+        return "manage.py migrate" + (
+            "" if self.alias == "default" else f" --database {self.alias}"
+        )
+
     def check_tables(self) -> None:
         """Raise SchemaMismatch unless Django's migrations have made the tables."""
         try:
             check(self.sql_store.database)
         except SchemaMismatch as error:
-            cure = "run `manage.py migrate`"
+            cure = f"run `{self.migrate_command}`"
             raise SchemaMismatch(str(error).replace("run `fairlead migrate`", cure)) from error
 
     def import_tasks(self) -> None:

@@ -74,7 +74,7 @@ def result_of(found: Found, backend: str, task_at: Callable[[str], FairleadTask]
         started.append(record.claimed_at or record.submitted_at)
         workers.append(record.node)
     is_finished = STATUS[record.state] in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
-    task = task_at(record.name).using(queue_name=record.queue, priority=data.get("priority"))
+    task = task_at(record.name).stored(record.queue, data.get("priority"))
     result: Any = TaskResult(
         task=task,
         id=record.id,

@@ -24,6 +24,7 @@ from fairlead.contrib.django.compat import (
 from fairlead.contrib.django.task import FairleadTask
 from fairlead.declare.current import CurrentTask, current_task
 from fairlead.declare.handler import Handler
+from fairlead.engine.outcome import encoded
 from fairlead.errors import InvalidTask, Retry, Snooze
 
 Backend = Any
@@ -97,6 +98,7 @@ class _Run:
     ) -> None:
         current = current_task()
         assert current is not None
+        self._backend = backend
         self._current: CurrentTask = current
         self._handler: Handler = backend.app.handlers[current.name]
         self._data = {"args": args, "kwargs": kwargs, "priority": priority}
@@ -104,7 +106,7 @@ class _Run:
         found = backend.find_result(current.id) if current.attempt > 1 else None
         node = backend.app.node_name or f"{socket.gethostname()}-{os.getpid()}"
         self.result: Any = TaskResult(
-            task=task.using(queue_name=current.queue, priority=priority),
+            task=task.stored(current.queue, priority),
             id=current.id,
             status=TaskResultStatus.RUNNING,
             enqueued_at=local(to_datetime(_submitted_at(current.id))),
@@ -123,11 +125,12 @@ class _Run:
 
     def succeed(self, returned: Any) -> dict[str, Any]:
         """Record a success; return what Fairlead keeps. Raise InvalidTask for a value that is not
-        JSON, which no retry can mend."""
+        JSON or is too large, which no retry can mend."""
         try:
             value = normalize_json(returned)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidTask(f"its return value is not JSON: {error}") from error
+        encoded(value, True, self._backend.app.result_limit)
         self._end(TaskResultStatus.SUCCESSFUL)
         object.__setattr__(self.result, "_return_value", value)
         return {**self._data, "return_value": value}

@@ -84,6 +84,14 @@ class ApplySchema(Operation):
         return f"Apply Fairlead's migration {self.version:04}"
 
 
+def is_missing_table(error: Exception) -> bool:
+    """Return whether a statement failed because a table of Fairlead's does not exist."""
+    text = str(error)
+    return "no such table: fairlead_" in text or (
+        '"fairlead_' in text and getattr(error.__cause__, "sqlstate", "") == "42P01"
+    )
+
+
 def _migration(connection: Any, version: int) -> tuple[Migration, dict[str, str]]:
     package = PACKAGES.get(connection.vendor)
     if package is None:

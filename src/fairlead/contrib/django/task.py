@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fairlead.contrib.django.compat import InvalidTask, Task
@@ -45,6 +45,17 @@ class FairleadTask(Task):
         return replace(
             self, **{name: value for name, value in changes.items() if value is not None}
         )
+
+    def stored(self, queue_name: str, priority: int | None) -> FairleadTask:
+        """Return a copy with the queue and the priority of a stored task, which are not checked:
+        settings may have changed since its submit, and another backend may have its queue."""
+        found = object.__new__(type(self))
+        for each in fields(self):
+            object.__setattr__(found, each.name, getattr(self, each.name))
+        object.__setattr__(found, "queue_name", queue_name)
+        if priority is not None:
+            object.__setattr__(found, "priority", priority)
+        return found
 
     def options(self, **more: Any) -> Options:
         """Return the options of a submit. Raise fairlead's InvalidTask for one out of bounds."""

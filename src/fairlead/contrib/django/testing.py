@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -140,7 +141,7 @@ def _run(app: DjangoApp, task: Any) -> BaseException | None:
     execution.start(app.clock.now())
     set_run(execution)
     try:
-        with transaction.atomic(using=app.alias):
+        with _savepoints(app):
             args, kwargs = execution.arguments()
             if handler.transactional:
                 kwargs["connection"] = connections[app.alias].connection
@@ -156,6 +157,16 @@ def _run(app: DjangoApp, task: Any) -> BaseException | None:
     store = app.connections.store
     store.database.join(connections[app.alias], store.completion(NODE, [finish]))
     return error
+
+
+@contextmanager
+def _savepoints(app: DjangoApp) -> Iterator[None]:
+    """Keep the transactions of a test usable after an error of the task, in all its databases."""
+    opened = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
+    with ExitStack() as stack:
+        for alias in sorted({app.alias, *opened}):
+            stack.enter_context(transaction.atomic(using=alias))
+        yield
 
 
 def _call(app: DjangoApp, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from fairlead.cli.main import main as fairlead
 from fairlead.contrib.django.project import get_app
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, StoreUnavailable
 
 APPLICATION = "fairlead.contrib.django.application:app"
 
@@ -49,7 +50,8 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND ...")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the command, and end with its exit code. Raise CommandError for `migrate`."""
+        """Run the command, and end with its exit code. Raise CommandError for `migrate`, and
+        while the tables are missing."""
         arguments = [str(each) for each in options["arguments"]]
         if arguments[:1] == ["migrate"]:
             raise CommandError("Django's migrations make the tables: run `manage.py migrate`.")
@@ -59,6 +61,9 @@ class Command(BaseCommand):
             if get_app().is_in_memory:
                 raise CommandError("The database is in memory: no other process finds its tasks.")
             os.environ["FAIRLEAD_URL"] = get_app().url
+            if arguments and "--help" not in arguments:
+                with suppress(StoreUnavailable):  # the command says so itself
+                    get_app().check_tables()
         except FairleadError as error:
             raise CommandError(str(error)) from error
         # A supervisor and a reloader start `python -m fairlead` with these arguments.
