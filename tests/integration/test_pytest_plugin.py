@@ -35,8 +35,10 @@ CONFTEST = """
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with a module of tasks, whose tests use its application."""
+    # This test may itself run in a worker.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(shop=SHOP)
     pytester.makeconftest(CONFTEST)
     pytester.syspathinsert()
