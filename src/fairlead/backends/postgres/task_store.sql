@@ -84,12 +84,13 @@ SELECT lanes.*,
 
 -- name: insert_due_task
 -- One task that is due and has no ordering key, which costs the server a third of insert_tasks. $1 to $15: as there, but
--- values that may be NULL; $16: the beginning of the notification, which the position ends. The column's default draws the
--- position. RETURNING names no column, because that would need the right to SELECT.
+-- values that may be NULL; $16: the beginning of the notification, which the position ends. The default of ready_seq draws
+-- the position, and that of order_seq must draw no later one. RETURNING names no column, because that would need the right
+-- to SELECT.
 INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-       keep_result, submitted_at, run_at, ready_at, triggered_at, context, payload_format, payload)
+       keep_result, submitted_at, run_at, ready_at, triggered_at, order_seq, context, payload_format, payload)
 VALUES ($1::uuid, $2::text, $3::smallint, $4::text, 'SUBMITTED', $5::smallint, $6::text, $7::double precision, $8::text,
-        $9::text, $10::boolean, $11::bigint, $12::bigint, $11, $11, $13::text, $14::text, $15::bytea)
+        $9::text, $10::boolean, $11::bigint, $12::bigint, $11, $11, NULL, $13::text, $14::text, $15::bytea)
 RETURNING currval('fairlead_ready_seq'),
           CASE WHEN coalesce(current_setting('fairlead.notify', true), '') <> 'off'
                THEN pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid,
