@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fairlead.clock import Clock
@@ -14,7 +15,7 @@ from fairlead.config import SAME_AS_STORE, Settings
 from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
-from fairlead.errors import NotSupported
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
@@ -22,6 +23,9 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
+
+_run_of: ContextVar[tuple[Connector, Settings] | None] = ContextVar("fairlead_test", default=None)
+"""Connector and servers of the test to which a run belongs."""
 
 
 class Connector:
@@ -67,10 +71,25 @@ class Connector:
             self.close()
             self._given = before
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Bind the code of the block, and threads and asyncio tasks that it starts with its
+        context, to the servers of now; for tests. Code that outlives its `leading_to` is refused,
+        because it would write into the database of production or of another test."""
+        token = None if self._given is None else _run_of.set((self, self._given))
+        try:
+            yield
+        finally:
+            if token is not None:
+                _run_of.reset(token)
+
     @property
     def connections(self) -> Connections:
         """The adapters, made at first use, without a check of the schema. Raise
         ConfigurationError."""
+        bound = _run_of.get()
+        if bound is not None and bound[0] is self and bound[1] is not self._given:
+            raise ConfigurationError("the test that this task belongs to has ended")
         with self._lock:
             if self._connections is None:
                 settings = self.settings

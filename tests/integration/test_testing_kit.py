@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sqlite3
 import threading
 import traceback
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +20,14 @@ from sqlalchemy.orm import Session
 
 import fairlead
 from fairlead import App
-from fairlead.errors import ConfigurationError, InvalidTask, TaskFailed, UnknownTask
+from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.errors import (
+    ConfigurationError,
+    InvalidTask,
+    StoreUnavailable,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.model import State
 from fairlead.testing import Kit, TravelClock, drain, open_kit
 
@@ -111,7 +120,7 @@ def test_a_kit_deletes_no_tasks_of_others(shop: Shop, tmp_path: Path):
     def clean() -> None: ...
 
     clean.submit()
-    with pytest.raises(ConfigurationError, match=r"has tasks.*`test` in it"), open_kit(own):
+    with pytest.raises(ConfigurationError, match=r"has tasks.*the word `test`"), open_kit(own):
         pass
     assert len(own.management.find()) == 1
     own.close()
@@ -121,6 +130,121 @@ def test_a_kit_deletes_no_tasks_of_others(shop: Shop, tmp_path: Path):
         pass
     assert connection.execute("SELECT count(*) FROM fairlead_schema").fetchone() == (0,)
     connection.close()
+
+
+@pytest.mark.parametrize("name", ["latest.db", "contest.db", "shop.db"])
+def test_a_kit_deletes_no_records_of_others_while_no_task_is_left(tmp_path: Path, name: str):
+    own = App(f"sqlite:///{tmp_path}/{name}")
+    own.migrate()
+    with sqlite3.connect(tmp_path / name) as connection:
+        connection.execute("INSERT INTO fairlead_weights VALUES ('default', 'acme', 2.0, NULL)")
+    with pytest.raises(ConfigurationError, match="has tasks or a history"), open_kit(own):
+        pass
+    assert connection.execute("SELECT count(*) FROM fairlead_weights").fetchone() == (1,)
+    connection.close()
+
+
+@pytest.mark.parametrize("name", ["test.db", "shop_test_gw0.db", "pytest-1.db", "Tests.db"])
+def test_a_kit_empties_a_database_whose_name_is_of_tests(tmp_path: Path, name: str):
+    own = App(f"sqlite:///{tmp_path}/{name}")
+    own.migrate()
+
+    @own.task
+    def clean() -> None: ...
+
+    clean.submit()
+    with open_kit(own):
+        assert own.management.find() == []
+
+
+def test_a_kit_that_cannot_read_deletes_nothing_once_it_can(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = App(f"sqlite:///{tmp_path}/shop.db")
+    own.migrate()
+
+    @own.task
+    def clean() -> None: ...
+
+    clean.submit()
+    read_now, refused = SqliteDatabase.read_now, 0
+
+    def reading(database: SqliteDatabase, steps):
+        nonlocal refused
+        if refused < 15:
+            refused += 1
+            raise StoreUnavailable("an outage")
+        return read_now(database, steps)
+
+    monkeypatch.setattr(SqliteDatabase, "read_now", reading)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="has tasks"), open_kit(own):
+            pass
+    assert len(own.management.find()) == 1
+
+
+def test_a_kit_on_the_database_of_the_application_uses_no_other_server_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FAIRLEAD_CHANNEL", "redis://production:1/0")
+    app = App(f"sqlite:///{tmp_path}/test.db", coordinator="zookeeper://production:1/x")
+    with open_kit(app) as kit:
+        assert app.connector.settings.parts == {}
+        kit.drain()
+    assert app.connector.settings.parts != {}
+
+
+def test_code_that_outlives_its_test_reaches_no_database(shop: Shop, url: str):
+    go, ended, errors = threading.Event(), threading.Event(), []
+
+    @shop.app.task
+    def late() -> None:
+        go.wait()
+        try:
+            shop.confirm.submit(order=1)
+        except BaseException as error:
+            errors.append(error)
+        ended.set()
+
+    for opened in (False, True):
+        go.clear()
+        ended.clear()
+        with open_kit(shop.app, url) as kit, pytest.raises(TimeoutError):
+            late.submit()
+            kit.drain(timeout=0.5)
+        with open_kit(shop.app, url) if opened else nullcontext() as kit:
+            go.set()
+            ended.wait()
+            if kit is not None:
+                kit.assert_not_submitted(shop.confirm)
+    assert [str(error) for error in errors] == ["the test that this task belongs to has ended"] * 2
+
+
+def test_an_interrupted_drain_ends_before_its_test(shop: Shop, url: str):
+    """As Ctrl-C and the time limits of pytest-timeout do, in the thread that waits."""
+
+    @shop.app.task
+    async def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with open_kit(shop.app, url) as kit:
+        interrupt.submit()
+        with pytest.raises(KeyboardInterrupt):
+            kit.drain()
+        assert "fairlead-kit" not in [thread.name for thread in threading.enumerate()]
+        shop.app.handlers.pop("interrupt")
+
+
+def test_tasks_of_child_processes_run_in_the_process_of_the_test(shop: Shop, kit: Kit):
+    @shop.app.task(executor="process")
+    def parent(order: int) -> None:
+        shop.confirm.submit(order=order)
+
+    parent.submit(order=1)
+    kit.drain(application="shop:app")
+    kit.assert_submitted(shop.confirm, 1, order=1)
+    assert shop.ran == [1]
 
 
 def test_a_kit_refuses_the_application_of_a_store_without_tables():
@@ -436,6 +560,24 @@ def test_a_failed_assertion_lists_what_was_submitted(shop: Shop, kit: Kit):
         kit.assert_submitted(shop.confirm, 2, order=7)
     with pytest.raises(AssertionError, match=r"1 of confirm\(\) submitted"):
         kit.assert_not_submitted(shop.confirm)
+
+
+def test_tasks_that_a_travel_has_deleted_stay_submitted(shop: Shop, kit: Kit):
+    handle = shop.confirm.submit(order=1)
+    kit.drain()
+    kit.travel(800 * 24 * HOUR)
+    kit.drain()
+    with pytest.raises(UnknownTask):
+        handle.record()
+    kit.assert_submitted(shop.confirm, 1, order=1)
+
+
+@pytest.mark.parametrize("what", ["confirm", Shop, lambda: None])
+def test_what_is_no_task_is_refused(shop: Shop, kit: Kit, what: object):
+    with pytest.raises(TypeError, match="is no task: give what @app.task has returned"):
+        kit.assert_submitted(what)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a timedelta or an aware datetime"):
+        kit.travel(5)  # type: ignore[arg-type]
 
 
 def test_a_misspelt_argument_and_a_foreign_task_are_refused(shop: Shop, kit: Kit):

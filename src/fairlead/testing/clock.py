@@ -30,12 +30,14 @@ class TravelClock:
 
     def travel(self, to: timedelta | datetime) -> None:
         """Jump forward: by a timedelta, or to an aware datetime. Raises ValueError for a way back
-        and for a naive datetime."""
+        and for a naive datetime, TypeError for anything else."""
         now = self.now()
         if isinstance(to, datetime):
             step = to_micros(to) - now
-        else:
+        elif isinstance(to, timedelta):
             step = to // timedelta(microseconds=1)
+        else:
+            raise TypeError(f"travel to {to!r}: give a timedelta or an aware datetime")
         if step < 0:
             raise ValueError(
                 f"travel to {to}: the clock shows {to_datetime(now).isoformat()} and never goes"

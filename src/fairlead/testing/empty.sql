@@ -1,5 +1,20 @@
--- First the question whether anybody has used the database, then what empties it. Statements end with a semicolon.
-SELECT EXISTS (SELECT 1 FROM fairlead_tasks) OR EXISTS (SELECT 1 FROM fairlead_attempts);
+-- First the questions whether anybody has used the database, one for each table, then what empties it. Statements end
+-- with a semicolon.
+SELECT EXISTS (SELECT 1 FROM fairlead_tasks);
+SELECT EXISTS (SELECT 1 FROM fairlead_attempts);
+SELECT EXISTS (SELECT 1 FROM fairlead_nodes);
+SELECT EXISTS (SELECT 1 FROM fairlead_events);
+SELECT EXISTS (SELECT 1 FROM fairlead_results);
+SELECT EXISTS (SELECT 1 FROM fairlead_incidents);
+SELECT EXISTS (SELECT 1 FROM fairlead_periodics);
+SELECT EXISTS (SELECT 1 FROM fairlead_audit);
+SELECT EXISTS (SELECT 1 FROM fairlead_limits);
+SELECT EXISTS (SELECT 1 FROM fairlead_weights);
+SELECT EXISTS (SELECT 1 FROM fairlead_policies);
+SELECT EXISTS (SELECT 1 FROM fairlead_readers);
+SELECT EXISTS (SELECT 1 FROM fairlead_task_log);
+SELECT EXISTS (SELECT 1 FROM fairlead_schedule);
+SELECT EXISTS (SELECT 1 FROM fairlead_completions);
 DELETE FROM fairlead_tasks;
 DELETE FROM fairlead_attempts;
 DELETE FROM fairlead_events;

@@ -7,7 +7,7 @@ import copy
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
 
@@ -16,6 +16,7 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.config import Settings
 from fairlead.connector import Connector
 from fairlead.declare.current import current_run
+from fairlead.declare.handler import ExecutorKind, Handler
 from fairlead.engine.node import Node
 from fairlead.engine.periodic import PeriodicTasks
 from fairlead.errors import ConfigurationError
@@ -196,7 +197,10 @@ class Kit:
 
     def _is_in_store(self, task: NewTask) -> bool:
         store = self.app.sql_store
+        if task.id in self._recorder.committed:
+            return True
         if store.database.read_now(store.task(task.id)) is not None:
+            self._recorder.committed.add(task.id)
             return True
         if not self.app.handlers[task.name].is_ordered:
             return False
@@ -219,6 +223,7 @@ class Kit:
         # serve its submits meanwhile, perhaps in another event loop.
         worker = copy.copy(self.app)
         worker.connector = self.app.connector.another()
+        worker.handlers = {name: _in_process(each) for name, each in worker.handlers.items()}
         self._nodes.add(threading.get_ident())
         try:
             await self._submit_slots()
@@ -300,8 +305,12 @@ class Kit:
         asyncio would take away the current one. Return its result, or raise its error."""
         __tracebackhide__ = True
         done: Future[T] = Future()
+        running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
         async def closing() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            running.append((asyncio.get_running_loop(), task))
             try:
                 return await work()
             finally:
@@ -313,8 +322,16 @@ class Kit:
             except BaseException as error:
                 done.set_exception(error)
 
-        threading.Thread(target=run, name="fairlead-kit", daemon=True).start()
-        return done.result()
+        thread = threading.Thread(target=run, name="fairlead-kit", daemon=True)
+        thread.start()
+        try:
+            return done.result()
+        finally:
+            if not done.done():  # by Ctrl-C: the node must not outlive the test
+                for loop, task in running:
+                    with suppress(RuntimeError):  # it has ended meanwhile
+                        loop.call_soon_threadsafe(task.cancel)
+                thread.join()
 
 
 class _OwnTime:
@@ -334,12 +351,13 @@ class _OwnTime:
 @contextmanager
 def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
     """Return a context manager that gives the kit of one test. During the block, the application
-    uses the database at `url` for everything, without a lake, and a `TravelClock`; then what it had
-    before.
+    uses the database at `url` for everything, without a lake and its other servers, and a
+    `TravelClock`; then what it had before.
 
     `url`: a database of SQLite or PostgreSQL; by default that of the application. Its tables are
     made, and it is empty at the beginning. Raises ConfigurationError, before anything is deleted,
-    for a database with tasks of others and no `test` in its name, NotSupported for another store.
+    for a database with tasks or a history of others and no word `test` in its name, NotSupported
+    for another store.
     """
     celery = None if isinstance(app, App) else app
     app = app if isinstance(app, App) else app.fairlead
@@ -349,8 +367,9 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
             "open_kit: the database of this application is Django's: use"
             " fairlead.contrib.django.testing"
         )
-    settings = connector.settings if url is None else Settings(url)
-    recorder, clock = Recorder(app.observer, app.handlers), TravelClock()
+    # Neither the channel, nor any other server of the application.
+    settings = Settings(connector.settings.url if url is None else url)
+    recorder, clock = Recorder(app), TravelClock()
     before = app.clock, app.observer, app.interceptors, app._lake
     app.clock, app.observer = clock, cast(Observer, recorder)
     app.interceptors, app._lake = (recorder, *app.interceptors), None
@@ -362,6 +381,16 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
             yield kit
     finally:
         app.clock, app.observer, app.interceptors, app._lake = before
+
+
+def _in_process(handler: Handler) -> Handler:
+    """Return the handler for a thread instead of a child process, whose application would lead to
+    the database of production."""
+    if handler.executor is not ExecutorKind.PROCESS:
+        return handler
+    handler = copy.copy(handler)
+    handler.executor = ExecutorKind.THREAD
+    return handler
 
 
 def _raise(failures: Sequence[BaseException]) -> None:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
+from fairlead.app import App
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.errors import Retry, Snooze, TaskFailed
@@ -23,13 +24,16 @@ class Recorder(RunInterceptor):
     """Observes an application as its observer and as its outermost interceptor, and passes all
     events on to the observer that the application had. Thread-safe."""
 
-    def __init__(self, observer: Observer, handlers: Mapping[str, Handler]) -> None:
-        self._observer = observer
-        self._handlers = handlers
+    def __init__(self, app: App) -> None:
+        self._observer: Observer = app.observer
+        self._handlers: Mapping[str, Handler] = app.handlers
+        self._connector = app.connector
         self._raised: dict[str, BaseException] = {}
         """Exceptions of the last runs, by the id of the task."""
         self.written: list[NewTask] = []
         """Tasks in the order of their submits, also those that did not commit."""
+        self.committed: set[str] = set()
+        """Ids of tasks that were seen in the store, from which a travel may have deleted them."""
         self.failures: dict[str, BaseException] = {}
         """Failures of tasks whose last run failed, by their ids."""
         self.moves = 0
@@ -51,7 +55,8 @@ class Recorder(RunInterceptor):
     @contextmanager
     def _kept(self, task: CurrentTask) -> Iterator[None]:
         try:
-            yield
+            with self._connector.running():
+                yield
         except BaseException as error:
             self._raised[task.id] = error
             raise
@@ -60,6 +65,7 @@ class Recorder(RunInterceptor):
         """Keep the failures of tasks, and forget those of tasks that are done."""
         self.moves += 1
         for trigger, claimed, finish in runs:
+            self.committed.add(claimed.id)
             raised = self._raised.pop(claimed.id, None)
             if _is_failure(finish, raised):
                 self.failures[claimed.id] = self._failure(trigger, claimed, finish, raised)

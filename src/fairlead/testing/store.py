@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 
 from fairlead.connector import Connector
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.ports.statements import Statement, Steps
+from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.urls import shown_url, split_url
 
 
@@ -15,35 +16,53 @@ def _statements(file: str) -> list[str]:
     return [statement.strip() for statement in text.split(";") if statement.strip()]
 
 
-_USED, *_EMPTYING = _statements("empty.sql")
+_COMMON = _statements("empty.sql")
+_USED = [statement for statement in _COMMON if "SELECT EXISTS" in statement]
+_EMPTYING = [statement for statement in _COMMON if "SELECT EXISTS" not in statement]
+
+_FOR_TESTS = re.compile(r"(?<![a-z])(py)?test(s|ing)?(?![a-z])", re.IGNORECASE)
+"""The word `test` in the name of a database; `latest` and `contest` do not have it."""
 
 _own: set[str] = set()
 """URLs of databases that a kit of this process has found or made empty."""
 
 
 def prepare(connector: Connector) -> None:
-    """Make the tables, and empty them. Raise ConfigurationError, before anything is changed, for a
-    database that has tasks or history and whose name does not say that it is for tests;
-    NotSupported for a store without SQL."""
-    store, url = connector.connections.store.as_sql(), connector.settings.url
+    """Make the tables, and empty them. Raise ConfigurationError, before anything is deleted, for a
+    database that somebody has used and whose name does not say that it is for tests; NotSupported
+    for a store without SQL."""
+    database, url = connector.connections.store.as_sql().database, connector.settings.url
     name = split_url(url).path.rpartition("/")[2]
-    try:
-        is_used = store.database.read_now(_is_used())
-    except FairleadError:  # no tables yet; an outage shows at the next step
-        is_used = None
-    if is_used and url not in _own and "test" not in name.lower():
+    is_safe = url in _own or _FOR_TESTS.search(name) is not None
+    is_used = False if is_safe else _is_used(database)
+    if not is_used:
+        connector.migrate()
+        if is_used is None:  # no tables before, or an outage
+            is_used = _is_used(database)
+    if is_used is not False:
         raise ConfigurationError(
-            f"{shown_url(url)} has tasks, and a test would delete them: give the kit a database"
-            " of its own, whose name has `test` in it"
+            f"{shown_url(url)} has tasks or a history of others, and a test would delete them: give"
+            " the kit a database of its own, whose name has the word `test`, as shop_test"
         )
-    connector.migrate()
-    if is_used is not None:
-        store.database.run(_emptied(store.database.dialect))
+    database.run(_emptied(database.dialect))
     _own.add(url)
 
 
-def _is_used() -> Steps[bool]:
-    return bool((yield Statement(_USED))[0][0])
+def _is_used(database: SqlDatabase) -> bool | None:
+    """Return whether a table has rows; None if none is known to have any and some cannot be
+    read."""
+    found: bool | None = False
+    for statement in _USED:
+        try:
+            if database.read_now(_has_rows(statement)):
+                return True
+        except FairleadError:
+            found = None
+    return found
+
+
+def _has_rows(statement: str) -> Steps[bool]:
+    return bool((yield Statement(statement))[0][0])
 
 
 def _emptied(dialect: str) -> Steps[None]:

@@ -71,8 +71,10 @@ class Wanted:
     @classmethod
     def of(cls, task: Named, handlers: Mapping[str, Handler], given: Mapping[str, Any]) -> Wanted:
         """Return the tasks to look for. Raises UnknownTask for a task of another application,
-        TypeError for an argument that the task does not have."""
-        name = str(task.name)
+        TypeError for what is no task, and for an argument that the task does not have."""
+        name = getattr(task, "name", None)
+        if not isinstance(name, str):
+            raise TypeError(f"{task!r} is no task: give what @app.task has returned")
         if name not in handlers:
             raise UnknownTask(
                 f"no task {name!r} in this application, which has {', '.join(sorted(handlers))}"
