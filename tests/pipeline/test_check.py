@@ -100,7 +100,7 @@ def made(random: Random) -> Rows:
     for hour, spent in busy.items():
         days[hour.replace(hour=0)] += spent
     opened = row(OPEN_TASKS, task_id="open", submitted_at=at(-60))
-    shares = [(hour, 3600, us) for hour, us in busy.items()]
+    shares = [(hour, length, us) for hour, us in busy.items() for length in (60, 3600)]
     shares += [(day, DAY, us) for day, us in days.items()]
     return {
         ATTEMPTS: [*attempts, broken],
@@ -275,6 +275,46 @@ def test_a_lake_without_a_build_or_with_an_erased_key_is_compared_after_the_next
     run = check(lake, SYSTEM_CLOCK)
     assert run.notes == ["the layers are compared after the next build"]
     assert all(each.holds for each in run.checks)
+
+
+def test_a_table_of_shares_that_has_lost_all_windows_of_a_size_fails_a_check(
+    tmp_path: Path,
+) -> None:
+    sound = made(Random(1))
+    lake, before = built(lake_in(tmp_path / "lake"), sound), sound
+    for length in (60, 3600, DAY):
+        shares = [row for row in sound[TENANT_SHARE] if row["window_s"] != length]
+        rows = {**sound, TENANT_SHARE: shares}
+        become(lake, rows, before)
+        before = rows
+        with pytest.raises(CheckFailed, match=f"worker time by {length} s: expected"):
+            check(lake, SYSTEM_CLOCK)
+
+
+def test_attempts_that_the_first_build_has_not_seen_are_no_difference(tmp_path: Path) -> None:
+    """The build has read events only, because no attempt had been exported."""
+    lake = lake_in(tmp_path / "lake")
+    put(lake, TASKS, [row(TASKS, task_id="open", submitted_at=at(0)) | {"run_us": 0}])
+    put(lake, OPEN_TASKS, [row(OPEN_TASKS, task_id="open", submitted_at=at(0))])
+    builds = Builds(lake)
+    made_of = {table.name: lake.table(table).state().snapshot for table in (TASKS, OPEN_TASKS)}
+    assert builds.publish(Build().after(made_of), builds.newest()[1], 1)  # type: ignore[arg-type]
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+    export(lake, ATTEMPTS, [attempt(task_id="open")])
+    assert check(lake, SYSTEM_CLOCK).state == "done"
+
+
+def test_a_task_of_a_forgotten_day_that_ends_later_is_no_difference(tmp_path: Path) -> None:
+    """Builds leave the day of its submit as it was."""
+    rows = made(Random(1))
+    rows[TASKS].append(row(TASKS, task_id="long", submitted_at=at(-2 * DAY)) | {"run_us": 0})
+    rows[OPEN_TASKS].append(row(OPEN_TASKS, task_id="long", submitted_at=at(-2 * DAY)))
+    lake = built(lake_in(tmp_path / "lake"), rows)
+    assert drop_before(lake, date(2026, 3, 2)).days
+    cancelled = {"started_at": None, "finished_at": 0, "outcome": "cancelled"}
+    export(lake, ATTEMPTS, [attempt(task_id="long", submitted_at=-2 * DAY, **cancelled)])
+    publish(lake)
+    assert check(lake, SYSTEM_CLOCK).state == "done"
 
 
 def test_many_keys_are_counted_in_passes_that_fit_into_memory(

@@ -14,7 +14,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.definitions.windows import HOUR
+from fairlead.pipeline.definitions.windows import HOUR, WINDOWS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.parts import PartsOf, all_parts, days_from, hours_of, runs_of
 from fairlead.pipeline.quality import IS_SOUND
@@ -41,7 +41,8 @@ SELECT count(*) AS n, count_if($sound) AS sound,
 FROM {bronze.attempts} WHERE $pass
 """
 _BRONZE = """
-SELECT count(DISTINCT xxhash64(store_id, task_id)) AS tasks,
+SELECT count(DISTINCT CASE WHEN unix_micros(submitted_at) >= $since
+        THEN xxhash64(store_id, task_id) END) AS tasks,
     sum(CASE WHEN unix_micros(submitted_at) >= $since
         THEN unix_micros(finished_at) - unix_micros(started_at) END) AS task_us,
     sum(CASE WHEN started_at IS NOT NULL
@@ -50,7 +51,7 @@ FROM (SELECT * FROM {bronze.attempts} WHERE $sound) WHERE $pass
 """
 _TASKS = """
 SELECT count(*) AS n, count(DISTINCT xxhash64(store_id, task_id)) AS keys,
-    count_if(unix_micros(last_finished_at) >= $since) AS tasks,
+    count_if(unix_micros(submitted_at) >= $since AND last_finished_at IS NOT NULL) AS tasks,
     count_if(last_finished_at IS NULL) AS open,
     sum(CASE WHEN unix_micros(submitted_at) >= $since THEN run_us END) AS us
 FROM {silver.tasks} WHERE $pass
@@ -196,20 +197,22 @@ def layer_checks(
     """Check the totals of the layers against each other.
 
     parts: partitions of bronze that have all their rows, all by default; since: their first
-    instant, in microseconds since the epoch. rows: number of rows by table.
+    instant, in microseconds since the epoch, from which tasks are compared by their submit, because
+    builds leave older ones as they are. rows: number of rows by table.
     """
     attempts, tasks = rows.get(ATTEMPTS, 0), rows.get(TASKS, 0)
     bronze = _passes(tables, _BRONZE, attempts, parts, since=since)
     silver = _passes(tables, _TASKS, tasks, since=since)
     if bronze["tasks"] != silver["tasks"]:
-        sound = "(SELECT * FROM {bronze.attempts} WHERE $sound)"
-        bronze["tasks"] = _distinct(tables, "store_id, task_id", sound, attempts, parts)
+        kept = (
+            "(SELECT * FROM {bronze.attempts} WHERE $sound AND unix_micros(submitted_at) >= $since)"
+        )
+        bronze["tasks"] = _distinct(tables, "store_id, task_id", kept, attempts, parts, since=since)
     if silver["keys"] != silver["n"]:
         silver["keys"] = _distinct(tables, "store_id, task_id", "{silver.tasks}", tasks)
     served = _one(tables, _SERVICE, since=since)
-    shares = tables.totals(
-        "SELECT window_s, sum(busy_us) AS us FROM {gold.tenant_share} GROUP BY 1 ORDER BY 1"
-    )
+    found = tables.totals("SELECT window_s, sum(busy_us) AS us FROM {gold.tenant_share} GROUP BY 1")
+    shares = {share["window_s"]: int(share["us"] or 0) for share in found}
     costs = _one(tables, "SELECT sum(busy_us) AS us FROM {gold.cost}")
     open_tasks = _one(tables, "SELECT count(*) AS n FROM {silver.open_tasks}")
     return [
@@ -220,22 +223,29 @@ def layer_checks(
         Check("silver.service: worker time in microseconds", bronze["us"], served["kept_us"]),
         *(
             Check(
-                f"gold.tenant_share: worker time by {share['window_s']} s",
+                f"gold.tenant_share: worker time by {length} s",
                 served["us"],
-                int(share["us"] or 0),
+                shares.get(length, 0),
             )
-            for share in shares
+            for length in sorted({*WINDOWS, *shares})
         ),
         Check("gold.cost: worker time in microseconds", served["us"], costs["us"]),
     ]
 
 
-def _distinct(tables: Tables, key: str, source: str, rows: int, parts: PartsOf = all_parts) -> int:
+def _distinct(
+    tables: Tables,
+    key: str,
+    source: str,
+    rows: int,
+    parts: PartsOf = all_parts,
+    **given: object,
+) -> int:
     """Return the number of distinct keys."""
     text = "SELECT count(*) AS n FROM (SELECT DISTINCT $key FROM $source WHERE $pass)"
     # A key takes ten times the memory of a hash.
     text = text.replace("$source", source)
-    return _passes(tables, text, 10 * rows, parts, key=key)["n"]
+    return _passes(tables, text, 10 * rows, parts, key=key, **given)["n"]
 
 
 def _passes(

@@ -88,8 +88,11 @@ class Snapshots:
         """Return the table as readers of this build see it; None if it has not been made."""
         here = self._warehouse.table(table)
         state = here.state()
-        made = build.snapshots if table not in MAKERS else build.sources if as_built else {}
-        snapshot = made.get(table.name, state.snapshot)
+        snapshot = state.snapshot
+        if table not in MAKERS:
+            snapshot = build.snapshots.get(table.name, snapshot)
+        elif as_built and build.id and table in (ATTEMPTS, EVENTS):
+            snapshot = build.sources.get(table.name)
         if state.stored is None or snapshot is None:
             return None
         known = self._known.get(table.name)
