@@ -295,6 +295,27 @@ def test_days_that_bronze_has_forgotten_stay_as_they_were_built(job: JobContext)
     assert_same_rows(made_in(job.warehouse), before)
 
 
+def test_the_business_day_that_bronze_has_forgotten_in_part_is_built_from_silver(
+    job: JobContext,
+) -> None:
+    """3 March begins in Berlin at 23:00 on 2 March (UTC), which bronze has forgotten."""
+    runs = [attempt(submitted_at=12.5 * HOUR), attempt(submitted_at=14.5 * HOUR)]
+    late = attempt(submitted_at=15.5 * HOUR)
+    export(job.warehouse, ATTEMPTS, runs, hours=16)
+    build(job, SETTINGS)
+    assert drop_before(job.warehouse, date(2026, 3, 3)).days
+    export(job.warehouse, ATTEMPTS, [late], hours=17)
+    build(job, SETTINGS)
+    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+    [counted] = [
+        row["n"]
+        for row in rows_of(job.warehouse, LATENCY)
+        if (row["window_s"], row["measure"], row["fairness_key"]) == (86_400, "run", "*")
+        and f"{row['window_start']:%Y-%m-%d %H}" == "2026-03-02 23"
+    ]
+    assert counted == 2
+
+
 UNPUBLISHED = [
     "first table written",
     "tables without shares written",

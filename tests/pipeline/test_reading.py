@@ -271,6 +271,8 @@ def test_rows_between_two_instants_are_read_from_files_that_may_have_them(tmp_pa
         assert (
             list(select(connection, "FROM silver.service('2025-01-01', '2025-02-01')").rows) == []
         )
+        all_time = "SELECT count(*) FROM silver.service('-infinity', 'infinity')"
+        assert list(select(connection, all_time).rows) == [(5,)]
         for number in (0, 3, 4):
             Path(file_name(files[number].path)).unlink()
         two = found.format("2026-03-02 13:00:00")

@@ -485,6 +485,24 @@ def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
         table.load(snapshot=held)
 
 
+def test_a_snapshot_stays_for_an_hour_after_the_next_one(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers had this snapshot until then, whatever its age."""
+    table = lake.table(TRIES)
+    minutes = Minutes(table, monkeypatch)
+    assert add(table, 0)
+    read = table.state().snapshot
+    minutes.at += 25 * HOUR
+    minutes.pass_(59)
+    table.expire_unneeded(minutes.at)
+    assert ids(table, snapshot=read) == [0]
+    minutes.pass_(3)
+    assert table.expire_unneeded(minutes.at) >= 1
+    with pytest.raises(BrokenLake, match="no snapshot"):
+        table.load(snapshot=read)
+
+
 def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
     lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,8 +144,10 @@ class Build:
         self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, hours)), hours)
 
         days = self._days_again(self._plan.changed_attempts)
-        hist = latency_hist(self._of_days(ATTEMPTS, days).transform(sound), self._zone)
-        self._replace_days(LATENCY_HIST, hist, days)
+        # Tables made from silver and gold have whole days, also those that bronze has in part.
+        known = self._days_again(self._plan.changed_attempts, self._plan.first_day)
+        hist = latency_hist(self._of_days(ATTEMPTS, known).transform(sound), self._zone)
+        self._replace_days(LATENCY_HIST, hist, known)
         percentiles = latency(
             self._of_days(LATENCY_HIST, days),
             HOUR,
@@ -257,11 +259,9 @@ class Build:
     def _dates(self, hours: Collection[str]) -> list[str] | None:
         return None if self._plan.full else p.dates_of(hours)
 
-    def _days_again(self, hours: Collection[str]) -> Days | None:
-        """Return the business days of these hours; None for all."""
-        if self._plan.full:
-            return None
-        return days_again(hours, self._settings.zone, self._plan.first_day)
+    def _days_again(self, hours: Collection[str], first: str = "") -> Days | None:
+        """Return the business days of these hours, from the date `first` on; None for all."""
+        return None if self._plan.full else days_again(hours, self._settings.zone, first)
 
     @property
     def _zone(self) -> str:

@@ -40,8 +40,9 @@ WHERE {instant} >= CAST(since AS TIMESTAMPTZ) AND {instant} < CAST(until AS TIME
 # because DuckDB reads at least one.
 _FITTING = """
 coalesce(nullif(list_transform(list_filter(list_zip({files}, {firsts}, {lasts}),
-    lambda file: file[3] >= epoch_us(CAST(since AS TIMESTAMPTZ))
-        AND file[2] < epoch_us(CAST(until AS TIMESTAMPTZ))), lambda file: file[1]), []), [{one}])
+    lambda file: make_timestamptz(file[3]) >= CAST(since AS TIMESTAMPTZ)
+        AND make_timestamptz(file[2]) < CAST(until AS TIMESTAMPTZ)),
+    lambda file: file[1]), []), [{one}])
 """
 
 _ALL_TIME = -(1 << 62), 1 << 62

@@ -18,16 +18,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def expired(metadata: TableMetadata, before_ms: int, replaced_before_ms: int) -> list[int]:
-    """Return the snapshots to forget: those made before the one instant, whose files were not
-    replaced since the other, and that no branch and no tag has."""
+    """Return the snapshots to forget: those that were made and followed by another one before the
+    one instant, whose files were not replaced since the other, and that no branch and no tag
+    has."""
     kept = {ref.snapshot_id for ref in metadata.refs.values()}
     for snapshot in metadata.snapshots:
         removed = snapshot.summary is not None and int(snapshot.summary["deleted-data-files"] or 0)
-        if (
-            removed
-            and snapshot.timestamp_ms >= replaced_before_ms
-            and snapshot.parent_snapshot_id is not None
-        ):
+        followed_before_ms = min(before_ms, replaced_before_ms) if removed else before_ms
+        if snapshot.timestamp_ms >= followed_before_ms and snapshot.parent_snapshot_id is not None:
             kept.add(snapshot.parent_snapshot_id)
     return [
         snapshot.snapshot_id
