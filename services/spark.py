@@ -33,8 +33,14 @@ class _Daemon(Server):
         return [*java, f"org.apache.spark.deploy.{program}", "--host", "127.0.0.1", *arguments]
 
     def _as_user(self) -> dict[str, Any]:
-        home = {"SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1"}
-        return {"env": {**os.environ, **home}}
+        # The name of a jar tells the version of Scala, which an executor's command needs.
+        core = next((self._home / "jars").glob("spark-core_*.jar")).name
+        spark = {
+            "SPARK_HOME": str(self._home),
+            "SPARK_SCALA_VERSION": core.removeprefix("spark-core_").partition("-")[0],
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        return {"env": {**os.environ, **spark}}
 
 
 class SparkMaster(_Daemon):

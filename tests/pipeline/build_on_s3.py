@@ -46,6 +46,8 @@ def main(lake: str, catalog: str, master: str, kill: str = "") -> None:
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(map(str, jars)),
         "spark.executor.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
     }
     warehouse = Warehouse(Location.of(lake, catalog))
     spark = session(master, "fairlead tests", settings, warehouse)
