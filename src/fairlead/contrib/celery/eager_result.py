@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fairlead.contrib.celery import states
-from fairlead.contrib.celery.async_result import AsyncResult, check_get
+from fairlead.contrib.celery.async_result import AsyncResult
 from fairlead.contrib.celery.exceptions import TaskError
 from fairlead.model import TaskRecord
 
@@ -61,32 +60,11 @@ class EagerResult(AsyncResult):
         """Text of the exception with its traceback."""
         return self._traceback
 
-    # More than seven parameters: those of Celery's method.
-    def get(
-        self,
-        timeout: float | None = None,
-        propagate: bool = True,
-        interval: float = 0.5,
-        disable_sync_subtasks: bool = True,
-        callback: Callable[[str, Any], Any] | None = None,
-        on_message: Any = None,
-        **options: Any,
-    ) -> Any:
-        """Return the result, or raise the exception. Raise RuntimeError inside a task, as for a
-        submitted one."""
-        check_get(disable_sync_subtasks, on_message)
-        value = self._waited(timeout, propagate)
-        if callback is not None:
-            callback(self.id, value)
-        return value
-
     def _waited(self, timeout: float | None, propagate: bool) -> Any:
         if self._state not in states.PROPAGATE_STATES or not propagate:
             return self._result
         error = self._result
         raise error if isinstance(error, BaseException) else TaskError(str(error))
-
-    wait = get
 
     def revoke(
         self, terminate: bool = False, signal: Any = None, wait: bool = False, **options: Any
