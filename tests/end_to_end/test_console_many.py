@@ -46,7 +46,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
         own = {
             "seq": "seq + value",
             "ready_seq": "ready_seq + value",
-            "id": "substr(id, 1, 30) || printf('%06x', value)",
+            "id": "substr(id, 1, 24) || printf('%012x', value)",
             "fairness_key": "printf('tenant-%06d/eu', value)",
         }
         database.execute(
