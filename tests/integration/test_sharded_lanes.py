@@ -106,8 +106,10 @@ def test_a_better_priority_is_read_first_and_one_without_room_not_at_all(parties
     )
     assert numbers(found[0]) == [4], "lane 0 may have more messages, so lane 9 is not read"
     found = reader.do(reader.lanes.read_once(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
-    assert numbers(found[0]) == [1, 2] and not found[1].is_whole
-    assert numbers(reader.read_once()[0]) == [5, 3]
+    # The key has two streams, whose order is no promise.
+    first = {*numbers(found[0])}
+    assert len(first) == 2 and first < {1, 2, 3} and not found[1].is_whole
+    assert numbers(reader.read_once()[0]) == [5, *({1, 2, 3} - first)]
 
 
 def test_one_of_the_waiting_readers_gets_the_message_and_the_others_wait_on(parties, pool) -> None:

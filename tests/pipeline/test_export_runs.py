@@ -4,13 +4,16 @@ after crashes and with several exporters at once."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +344,7 @@ import sys, time
 from pathlib import Path
 from fairlead.backends.cassandra.task_store import CassandraTaskStore
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.export_runs import RunExporter
 from tests.pipeline.warehouses import lake_in
 
@@ -348,9 +352,30 @@ exporter = RunExporter(
     CassandraTaskStore(sys.argv[1]).run_history(), lake_in(Path(sys.argv[2])), SYSTEM_CLOCK, 7
 )
 while True:
-    exporter.round(on_rows=lambda rows: rows and print(rows, flush=True), batches=1)
+    try:
+        exporter.round(on_rows=lambda rows: rows and print(rows, flush=True), batches=1)
+    except StoreUnavailable:
+        pass  # a busy server; a worker tries again too
     time.sleep(0.01)
 """
+
+
+def pause(exporter: subprocess.Popen[str], catalog: Path | None) -> None:
+    """Stop the exporter wherever it is, except within its commit: then its lock on the catalog would
+    hold all others."""
+    assert catalog is not None
+    with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
+        while True:
+            exporter.send_signal(signal.SIGSTOP)
+            os.waitpid(exporter.pid, os.WUNTRACED)  # until it has stopped
+            for wait_ms in (0, 60_000):
+                with suppress(sqlite3.OperationalError):
+                    connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("ROLLBACK")
+                    if not wait_ms:
+                        return
+                exporter.send_signal(signal.SIGCONT)
 
 
 async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_exported_once(
@@ -374,7 +399,7 @@ async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_expo
     exporters = [paused := start()]
     try:
         await asyncio.to_thread(follow, paused, 1)
-        paused.send_signal(signal.SIGSTOP)  # wherever it is
+        pause(paused, kit.lake.location.catalog_file)
         for number in range(6):
             runs += await kit.run(FIRST, ends(20, first=20 * number))
             runs += await kit.run(SECOND, ends(20, SECOND, 20 * number))
@@ -383,6 +408,7 @@ async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_expo
             if number < 5:
                 other.kill()  # wherever it is
         while len(await asyncio.to_thread(kit.exported)) < len(runs):
+            assert other.poll() is None, "the exporter has ended; its error is in the output"
             await asyncio.to_thread(follow, other, 1)
         # The paused one goes on with a batch that others have exported since.
         other.kill()
