@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.submit import submission
 from tests.conftest import url_of
 from tests.tiers import matrix
 from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
@@ -76,6 +77,14 @@ def virtual_time(request: pytest.FixtureRequest) -> Iterator[VirtualTime | None]
         return
     with virtual_system_clock(clock):
         yield clock
+
+
+@pytest.fixture(autouse=True)
+def as_submitted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store the tasks of a submit in the order of its drafts in tests of orders, which would
+    otherwise see the order of the submit rather than that of the lane."""
+    if request.node.get_closest_marker("ordered"):
+        monkeypatch.setattr(submission, "spread", lambda tasks: range(len(tasks)))
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
+from fairlead.core.fair.spreading import spread
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
@@ -96,8 +98,21 @@ class Submitter:
         connection = joined_connection(drafts)
         if self.ordered.takes(drafts):
             return (yield from self.ordered.submission(drafts, connection))
-        tasks, submitted, notification = yield from self._insert(drafts, connection)
-        return self._announced(tasks, submitted, notification, connection)
+        order = self._order(drafts)
+        placed = [drafts[position] for position in order]
+        tasks, submitted, notification = yield from self._insert(placed, connection)
+        handles = self._announced(tasks, submitted, notification, connection)
+        return [handle for _, handle in sorted(zip(order, handles, strict=True), key=itemgetter(0))]
+
+    def _order(self, drafts: Sequence[Draft]) -> Sequence[int]:
+        """Return the positions of the drafts in the order to store their tasks. Only a fair queue
+        leaves the order open."""
+        queues = {draft.handler.queue for draft in drafts}
+        if self._context.connector.channel.decides_order or any(
+            self._context.declared.queues[queue].order == "fifo" for queue in queues
+        ):
+            return range(len(drafts))
+        return spread([draft.options for draft in drafts])
 
     def _announced(
         self,

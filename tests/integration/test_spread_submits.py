@@ -1,0 +1,63 @@
+"""The order in which the tasks of one submit are stored, in each store."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from fairlead import App
+from fairlead.submit.submission import BULK
+
+KEYS = ["a", "a", "a", "b", "a", "c", "b"]
+SPREAD = ["a", "b", "c", "a", "b", "a", "a"]
+pytestmark = pytest.mark.stores
+
+
+def stored(app: App, order: str, keys: list[str]) -> list[str]:
+    """Submit a task of each key in one submit to a queue of this order; return the keys in the
+    order of their ids. Fail unless each handle is of the draft in its place."""
+    app.queue("q", order=order)
+
+    @app.task(queue="q")
+    async def note(number: int) -> None: ...
+
+    handles = app.submit_many(
+        [note.options(fairness_key=key).draft(number=n) for n, key in enumerate(keys)]
+    )
+    show = app.management
+    assert [show.show(handle.id).fairness_key for handle in handles[:10]] == keys[:10]
+    numbers = [json.loads(show.payload(handle.id) or b"") for handle in handles[:10]]
+    assert numbers == [{"number": n} for n in range(len(numbers))]
+    by_id = sorted(zip((handle.id for handle in handles), keys, strict=True))
+    return [key for _, key in by_id]
+
+
+def test_a_fair_queue_stores_one_task_of_each_key_in_turn(app: App) -> None:
+    assert stored(app, "fair", KEYS) == SPREAD
+
+
+def test_a_fifo_queue_stores_tasks_as_they_are_submitted(app: App) -> None:
+    assert stored(app, "fifo", KEYS) == KEYS
+
+
+def test_the_pieces_of_a_large_submit_are_spread_together(app: App) -> None:
+    flood, late = ["a"] * (2 * BULK), ["b"] * 5
+    expected = list(itertools.chain(*zip(flood, late, strict=False)))
+    assert stored(app, "fair", flood + late) == [*expected, *flood[5:]]
+
+
+def test_the_first_of_two_drafts_with_one_unique_key_is_kept(app: App) -> None:
+    app.queue("q", order="fair")
+
+    @app.task(queue="q")
+    async def note() -> None: ...
+
+    drafts = [
+        note.options(fairness_key=key, unique_key=unique).draft()
+        for key, unique in [("a", None), ("a", "same"), ("b", "same")]
+    ]
+    first, kept, refused = app.submit_many(drafts)
+    assert [first.is_new, kept.is_new, refused.is_new] == [True, True, False]
+    assert kept.id == refused.id
