@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from fairlead import App
+from fairlead.model import NewTask
+from fairlead.ports.observer import Silent
 from fairlead.submit.submission import BULK
 
 KEYS = ["a", "a", "a", "b", "a", "c", "b"]
@@ -15,17 +18,27 @@ SPREAD = ["a", "b", "c", "a", "b", "a", "a"]
 pytestmark = pytest.mark.stores
 
 
+class Seen(Silent):
+    """Fairness keys of the tasks of the last submit, as an observer gets them."""
+
+    def submitted(self, tasks: Sequence[NewTask]) -> None:
+        self.keys = [task.fairness_key for task in tasks]
+
+
 def stored(app: App, order: str, keys: list[str]) -> list[str]:
     """Submit a task of each key in one submit to a queue of this order; return the keys in the
-    order of their ids. Fail unless each handle is of the draft in its place."""
+    order of their ids. Fail unless the handles and what an observer sees are in the order of the
+    drafts."""
     app.queue("q", order=order)
 
     @app.task(queue="q")
     async def note(number: int) -> None: ...
 
+    seen = app.observer = Seen()
     handles = app.submit_many(
         [note.options(fairness_key=key).draft(number=n) for n, key in enumerate(keys)]
     )
+    assert seen.keys == keys
     show = app.management
     assert [show.show(handle.id).fairness_key for handle in handles[:10]] == keys[:10]
     numbers = [json.loads(show.payload(handle.id) or b"") for handle in handles[:10]]

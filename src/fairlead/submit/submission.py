@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from typing import Any
 
 from fairlead.core.fair.spreading import spread
@@ -99,10 +98,16 @@ class Submitter:
         if self.ordered.takes(drafts):
             return (yield from self.ordered.submission(drafts, connection))
         order = self._order(drafts)
-        placed = [drafts[position] for position in order]
-        tasks, submitted, notification = yield from self._insert(placed, connection)
-        handles = self._announced(tasks, submitted, notification, connection)
-        return [handle for _, handle in sorted(zip(order, handles, strict=True), key=itemgetter(0))]
+        tasks, submitted, notification = yield from self._insert(
+            [drafts[position] for position in order], connection
+        )
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return self._announced(
+            [tasks[place] for place in back],
+            [submitted[place] for place in back],
+            notification,
+            connection,
+        )
 
     def _order(self, drafts: Sequence[Draft]) -> Sequence[int]:
         """Return the positions of the drafts in the order to store their tasks. Only a fair queue
