@@ -106,6 +106,7 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
     app: App, drafts: list[dict[str, Any]]
 ) -> None:
     app.handlers.clear()
+    app.queue("orders", order="fifo")  # a fair queue stores a submit in another order
 
     @app.task(name="pay", queue="orders", keep_result=True)
     def pay(n: int, text: str | None, ratio: float, flags: list[bool]) -> None: ...
