@@ -209,11 +209,17 @@ async def test_an_interrupted_move_ends_without_a_traceback_and_releases_its_lea
     shop: Shop,
 ) -> None:
     with shop.submitting() as names:
-        process = shop.move(8)
-        while not any(view.moving_to for view in await shop.statuses()):
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=SOON)
+        # On a busy machine a move may end before it is seen or stopped.
+        for partitions in [8, 5] * 10:
+            process = shop.move(partitions)
+            while process.poll() is None and not any(
+                view.moving_to for view in await shop.statuses()
+            ):
+                pass
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=SOON)
+            if process.returncode:
+                break
         assert process.returncode == 130, err
         assert "Traceback" not in err
         assert await shop.kit.app.connections.coordinator.owners() == {}
