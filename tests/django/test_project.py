@@ -118,6 +118,12 @@ def test_a_worker_starts_again_after_changes_only_in_debug() -> None:
     assert complete(["periodic", "run", "x"], True) == ["periodic", "run", APPLICATION, "x"]
 
 
+def test_options_of_manage_py_may_stand_after_the_command(database: str) -> None:
+    options = ("--settings", "shop_site.settings", f"--pythonpath={SHOP}")
+    ended = manage(database, "fairlead", "worker", *options, "--until-empty")
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_periodic_task_of_the_shop_is_declared() -> None:
     assert [each.name for each in get_app().periodics] == ["drop_old_orders"]
 
