@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +20,7 @@ from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, RequestFactory, override_settings
+from django.utils import timezone
 from shop.models import Order
 from shop.tasks import charge, refuse, thank
 
@@ -245,10 +247,6 @@ def test_actions_of_the_admin(atomic: bool, database: str) -> None:
 
 
 def _tomorrow() -> Any:
-    from datetime import timedelta
-
-    from django.utils import timezone
-
     return timezone.now() + timedelta(days=1)
 
 
@@ -434,6 +432,17 @@ async def test_djangos_own_pool_of_connections(migrated_shop_url: str) -> None:
 
 
 # helpers for tests --------------------------------------------------------------------------------
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
+def test_run_tasks_with_naive_datetimes(database: str) -> None:
+    order = Order.objects.create(customer="acme", amount=1)
+    later = timezone.now() + timedelta(hours=1)
+    result = thank.using(run_after=later).enqueue(order.pk)
+    assert timezone.is_naive(later) and run_tasks() == 0
+    assert run_tasks(at=later) == 1
+    result.refresh()
+    assert result.return_value == "attempt 1: thanks, acme"
 
 
 def test_helpers_say_where_they_can_be_used(database: str, tmp_path: Path) -> None:
