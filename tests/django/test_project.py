@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
@@ -443,6 +444,25 @@ def test_run_tasks_with_naive_datetimes(database: str) -> None:
     assert run_tasks(at=later) == 1
     result.refresh()
     assert result.return_value == "attempt 1: thanks, acme"
+
+
+def test_a_clone_for_parallel_tests_has_all_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_database(
+        {
+            **settings_of(f"sqlite:///{tmp_path / 'shop.sqlite3'}"),
+            "TEST": {"NAME": tmp_path / "test.sqlite3"},
+        }
+    )
+    monkeypatch.setitem(settings.DATABASES["default"], "NAME", "")  # the creation changes it
+    creation = connections["default"].creation
+    creation.create_test_db(verbosity=0)
+    creation.clone_test_db("1", verbosity=0)
+    tables = set(connections["default"].introspection.table_names())
+    use_database(settings_of(f"sqlite:///{tmp_path / 'test_1.sqlite3'}"))
+    assert "fairlead_tasks" in tables
+    assert tables == set(connections["default"].introspection.table_names())
 
 
 def test_helpers_say_where_they_can_be_used(database: str, tmp_path: Path) -> None:
