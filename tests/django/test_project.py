@@ -8,17 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, RequestFactory, override_settings
+from django.utils import timezone
 from shop.models import Order
 from shop.tasks import charge, refuse, thank
 
@@ -116,6 +119,12 @@ def test_a_worker_starts_again_after_changes_only_in_debug() -> None:
     assert complete(["worker", "--until-empty"], True)[-1] == "--until-empty"
     assert complete(["tasks", "list"], True) == ["tasks", "list"]
     assert complete(["periodic", "run", "x"], True) == ["periodic", "run", APPLICATION, "x"]
+
+
+def test_options_of_manage_py_may_stand_after_the_command(database: str) -> None:
+    options = ("--settings", "shop_site.settings", f"--pythonpath={SHOP}")
+    ended = manage(database, "fairlead", "worker", *options, "--until-empty")
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_periodic_task_of_the_shop_is_declared() -> None:
@@ -239,10 +248,6 @@ def test_actions_of_the_admin(atomic: bool, database: str) -> None:
 
 
 def _tomorrow() -> Any:
-    from datetime import timedelta
-
-    from django.utils import timezone
-
     return timezone.now() + timedelta(days=1)
 
 
@@ -428,6 +433,36 @@ async def test_djangos_own_pool_of_connections(migrated_shop_url: str) -> None:
 
 
 # helpers for tests --------------------------------------------------------------------------------
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
+def test_run_tasks_with_naive_datetimes(database: str) -> None:
+    order = Order.objects.create(customer="acme", amount=1)
+    later = timezone.now() + timedelta(hours=1)
+    result = thank.using(run_after=later).enqueue(order.pk)
+    assert timezone.is_naive(later) and run_tasks() == 0
+    assert run_tasks(at=later) == 1
+    result.refresh()
+    assert result.return_value == "attempt 1: thanks, acme"
+
+
+def test_a_clone_for_parallel_tests_has_all_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_database(
+        {
+            **settings_of(f"sqlite:///{tmp_path / 'shop.sqlite3'}"),
+            "TEST": {"NAME": tmp_path / "test.sqlite3"},
+        }
+    )
+    monkeypatch.setitem(settings.DATABASES["default"], "NAME", "")  # the creation changes it
+    creation = connections["default"].creation
+    creation.create_test_db(verbosity=0)
+    creation.clone_test_db("1", verbosity=0)
+    tables = set(connections["default"].introspection.table_names())
+    use_database(settings_of(f"sqlite:///{tmp_path / 'test_1.sqlite3'}"))
+    assert "fairlead_tasks" in tables
+    assert tables == set(connections["default"].introspection.table_names())
 
 
 def test_helpers_say_where_they_can_be_used(database: str, tmp_path: Path) -> None:

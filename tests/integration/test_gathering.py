@@ -138,6 +138,21 @@ async def test_a_wait_ends_at_its_timeout_and_names_a_task_that_has_not_finished
     assert await late.result_async(SOON) == 2
 
 
+async def test_without_time_a_wait_looks_once(shop: Shop) -> None:
+    done = await shop.double.submit_async(1)
+    await drain(shop.worker)
+    late = await shop.double.submit_async(2)
+    assert await done.result_async(timeout=0) == 2
+    with pytest.raises(ResultTimeout):
+        await late.result_async(timeout=0)
+    assert await fairlead.gather_async(done, timeout=0) == [2]
+    ended = []
+    with pytest.raises(ResultTimeout, match=late.id):
+        async for handle in fairlead.as_completed_async([late, done], timeout=0):
+            ended.append(handle.id)
+    assert ended == [done.id]
+
+
 async def test_an_id_that_no_task_has_is_a_clear_error(shop: Shop) -> None:
     known, unknown = shop.double.submit(1), shop.app.handle(uuid.uuid4())
     await drain(shop.worker)

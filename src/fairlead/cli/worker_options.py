@@ -107,7 +107,8 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--reload",
-            help="For development: start again when Python code changes below this folder.",
+            help="For development: start again when Python code changes below this folder or"
+            " another one of sys.path, such as that of manage.py.",
         ),
     ] = False
     metrics_port: Annotated[

@@ -135,6 +135,11 @@ async def _ended_async(
     left = _by_id(handles)
     if not left:
         return
+    if timeout == 0:  # a look, for which asyncio.timeout_at leaves no time
+        found = _ended(handles, 0)
+        while (each := await asyncio.to_thread(next, found, None)) is not None:
+            yield each
+        return
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     waiter = loop_waiter(handles[0].access)

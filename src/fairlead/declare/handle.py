@@ -145,6 +145,8 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         self.check_kept()
         if self._done is not None:
             return self.value_of(self._done)
+        if timeout == 0:  # a look, for which asyncio.timeout leaves no time
+            return await asyncio.to_thread(self.result, 0)
         try:
             async with asyncio.timeout(timeout):
                 status = await loop_waiter(self._access).wait(self.id, self.find)

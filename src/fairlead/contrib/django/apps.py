@@ -47,6 +47,9 @@ def _on_connection_created(*, connection: Any, **given: object) -> None:
         return  # the checks name the wrong setting; other databases work
     if connection.vendor != "sqlite" or connection.alias != alias:
         return
+    of_test = (connection.settings_dict.get("TEST") or {}).get("NAME")
+    if of_test is not None and str(of_test) == str(connection.settings_dict["NAME"]):
+        return  # `test --parallel` copies the file without its log; a worker switches it later
     if not is_in_memory(connection.vendor, connection.settings_dict):
         with suppress(DatabaseError), connection.cursor() as cursor:
             cursor.execute("PRAGMA journal_mode = WAL")

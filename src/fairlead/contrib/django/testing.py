@@ -16,7 +16,6 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.utils import timezone
 
-from fairlead.clock import to_micros
 from fairlead.contrib.django.models import Task
 from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.declare.current import current_run, set_run
@@ -202,10 +201,11 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
             cursor.execute("SELECT seq FROM fairlead_tasks WHERE id = %s", [task.id])
             row = cursor.fetchone()[0]
         cursor.execute(
-            "SELECT keep_result, context, ready_at, checkpoint FROM fairlead_tasks WHERE id = %s",
+            "SELECT keep_result, context, run_at, ready_at, checkpoint FROM fairlead_tasks"
+            " WHERE id = %s",
             [task.id],
         )
-        keep_result, context, ready_at, checkpoint = cursor.fetchone()
+        keep_result, context, run_at, ready_at, checkpoint = cursor.fetchone()
     trigger = Trigger(
         id=task.id,
         version=task.version,
@@ -225,7 +225,7 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
         task.tries + 1,
         bytes(task.payload),
         task.payload_format,
-        ready_at or to_micros(task.run_at),
+        ready_at or run_at,
         bool(keep_result),
         context,
         None if checkpoint is None else bytes(checkpoint),

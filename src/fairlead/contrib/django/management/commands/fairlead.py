@@ -31,6 +31,9 @@ _TAKE_APPLICATION = (
 )
 """Commands whose first argument is MODULE:APP, which this command supplies."""
 
+_OF_DJANGO = ("--settings", "--pythonpath")
+"""Options that manage.py has obeyed already, wherever they stand."""
+
 _NO_RELOAD = "--noreload"
 _ONCE = ("--until-empty", "--reload", "--help")
 """Options of a worker that is not started again after changes of code."""
@@ -74,11 +77,23 @@ class Command(BaseCommand):
 def complete(arguments: Sequence[str], is_debug: bool) -> list[str]:
     """Return the arguments with the application of the project, and with --reload for a worker of
     a project in DEBUG, if its library is installed."""
-    found = [each for each in arguments if each != _NO_RELOAD]
+    found = [each for each in _without_django(arguments) if each != _NO_RELOAD]
     for command in _TAKE_APPLICATION:
         if tuple(found[: len(command)]) == command:
             found.insert(len(command), APPLICATION)
     reloads = is_debug and _NO_RELOAD not in arguments and found[:1] == ["worker"]
     if reloads and not set(_ONCE) & set(found) and importlib.util.find_spec("watchfiles"):
         found.append("--reload")
+    return found
+
+
+def _without_django(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without those of Django, and their values."""
+    found: list[str] = []
+    remaining = iter(arguments)
+    for each in remaining:
+        if each in _OF_DJANGO:
+            next(remaining, None)
+        elif each.partition("=")[0] not in _OF_DJANGO:
+            found.append(each)
     return found
