@@ -1,4 +1,4 @@
-"""What reaches a lake between two builds: broken rows, ends of old tasks, and another time zone."""
+"""Builds after a change: broken rows, ends of old tasks, and another time zone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_broken_rows_that_arrive_later_are_quarantined_as_in_a_full_build(job: J
 
 
 def test_a_task_of_a_forgotten_day_that_ends_is_open_no_more(job: JobContext) -> None:
-    """Its row counts the attempts of the forgotten day and the later ones, each once."""
+    """The row of such a task counts the attempts of the forgotten day and the later ones once."""
     tried = {"task_id": "tried", "submitted_at": 0}
     retried = attempt(**tried, outcome="retried", started_at=4)
     export(job.warehouse, ATTEMPTS, [retried, attempt(submitted_at=DAY)], hours=26)

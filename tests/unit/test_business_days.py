@@ -20,9 +20,9 @@ from fairlead.pipeline.business_days import (
     days_of,
     first_hour,
     hours_within,
-    window_of_utc,
     with_neighbours,
 )
+from fairlead.pipeline.definitions.windows import window_of_utc
 from fairlead.pipeline.settings import Cost, PipelineSettings, Time, load
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -8,8 +8,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE
-
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 
 
@@ -32,15 +30,6 @@ def first_hour(date_utc: str, zone: ZoneInfo) -> datetime:
     least = datetime.fromisoformat(date_utc).replace(tzinfo=UTC)
     begin, end = bounds_of(least.astimezone(zone).date(), zone)
     return min(begin - (begin - least) // _HOUR * _HOUR, end)
-
-
-def window_of_utc(zone: ZoneInfo, year: int) -> int:
-    """Return the seconds of the largest windows of gold that lie within one date and hour of UTC: a
-    day of another zone does not, nor does an hour where the zone is half an hour off."""
-    if zone.key == "UTC":
-        return DAY
-    offsets = (datetime(year, month, 1, tzinfo=zone).utcoffset() for month in (1, 7))
-    return MINUTE if any((offset or _HOUR) % _HOUR for offset in offsets) else HOUR
 
 
 def days_of(hours: Iterable[str], zone: ZoneInfo) -> set[date]:

@@ -23,14 +23,13 @@ from fairlead.model.lake_history import (
     Tenant,
     Waits,
 )
-from fairlead.pipeline.business_days import window_of_utc
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
+from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS, window_of_utc
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.reading.engine import (

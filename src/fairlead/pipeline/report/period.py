@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.business_days import window_of_utc
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.windows import WINDOWS
+from fairlead.pipeline.definitions.windows import WINDOWS, window_of_utc
 from fairlead.pipeline.parts import start_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
