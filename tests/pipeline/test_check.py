@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -104,7 +106,9 @@ def made(random: Random) -> Rows:
     shares += [(day, DAY, us) for day, us in days.items()]
     return {
         ATTEMPTS: [*attempts, broken],
-        QUARANTINE: [row(QUARANTINE, seen_at=broken["finished_at"])],
+        QUARANTINE: [
+            row(QUARANTINE, source="bronze.attempts/store", seen_at=broken["finished_at"])
+        ],
         TASKS: [
             *tasks.values(),
             row(TASKS, task_id="open", submitted_at=at(-60)) | {"run_us": 0},
@@ -124,14 +128,14 @@ def made(random: Random) -> Rows:
     }
 
 
-def publish(lake: Warehouse) -> None:
+def publish(lake: Warehouse, zone: str = "") -> None:
     """Publish the present state of all tables as a build of the present bronze."""
     builds = Builds(lake)
     before, seen = builds.newest()
     states = {table.name: lake.table(table).state().snapshot for table in made(Random(0))}
     found = {name: snapshot for name, snapshot in states.items() if snapshot is not None}
     attempts = found.pop(ATTEMPTS.name)
-    build = Build(sources={ATTEMPTS.name: attempts}).after(found)
+    build = Build(sources={ATTEMPTS.name: attempts}, zone=zone or before.zone).after(found)
     assert builds.publish(build, seen, 1)
     builds.finish(build)
 
@@ -264,6 +268,50 @@ def test_days_that_bronze_has_forgotten_are_no_difference(tmp_path: Path) -> Non
         check(lake, SYSTEM_CLOCK)
 
 
+def in_zone(rows: Rows, minutes: int) -> Rows:
+    """Return the tables with the hours of a histogram that begin at this minute."""
+    hours: Counter[Any] = Counter()
+    for each in rows[ATTEMPTS][:-1]:
+        if each["started_at"] is not None:
+            ended = each["finished_at"] - timedelta(minutes=minutes)
+            hours[ended.replace(minute=minutes, second=0, microsecond=0)] += 1
+    counted = [
+        row(LATENCY_HIST, hour=hour, measure="run", fairness_key="*", n=n)
+        for hour, n in hours.items()
+    ]
+    return {**rows, LATENCY_HIST: counted}
+
+
+@pytest.mark.parametrize(("zone", "minutes"), [("Europe/Berlin", 0), ("Asia/Kolkata", 30)])
+def test_a_run_missing_in_the_histogram_of_a_kept_day_fails_a_check(
+    tmp_path: Path, zone: str, minutes: int
+) -> None:
+    """In a zone half an hour off, an hour of the histogram begins on the day before."""
+    rows = in_zone(made(Random(1)), minutes)
+    rows[ATTEMPTS].insert(0, attempt(started_at=-10 * 3600, finished_at=-10 * 3600 + 60))
+    rows[ATTEMPTS].insert(0, attempt(started_at=-9.2 * 3600, finished_at=-9.2 * 3600 + 60))
+    rows = in_zone(rows, minutes)
+    lake = lake_in(tmp_path / "lake")
+    for table in (ATTEMPTS, QUARANTINE, LATENCY_HIST):
+        put(lake, table, rows[table])
+    publish(lake, zone)
+    drop_before(lake, date(2026, 3, 2))
+    assert histogram_of(lake).holds and histogram_of(lake).found > 1
+    kept = [each for each in rows[LATENCY_HIST] if each["hour"] >= at(-9.4 * 3600)]
+    assert kept
+    become(lake, {**rows, LATENCY_HIST: kept[1:]}, rows)
+    assert not histogram_of(lake).holds
+
+
+def histogram_of(lake: Warehouse) -> Check:
+    """Return the check of the histogram, whatever else fails."""
+    with suppress(CheckFailed):
+        check(lake, SYSTEM_CLOCK)
+    checks_made = msgspec.json.decode(last_runs(lake)["check"]["checks"], type=list[Check])
+    [found] = [each for each in checks_made if each.name.startswith("gold.latency_hist: runs")]
+    return found
+
+
 def test_a_lake_without_a_build_or_with_an_erased_key_is_compared_after_the_next_build(
     tmp_path: Path,
 ) -> None:
@@ -349,7 +397,8 @@ def of(tables: checks.Tables, rows: Rows) -> list[Check]:
     return [
         *checks.bronze_checks(tables, kept, len(rows[ATTEMPTS])),
         *checks.layer_checks(tables, kept, {table: len(each) for table, each in rows.items()}),
-        *checks.histogram_checks(tables),
+        *checks.event_checks(tables, kept),
+        *checks.histogram_checks(tables, kept),
     ]
 
 

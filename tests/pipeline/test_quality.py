@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.quality import quarantined, sound
-from tests.pipeline.frames import at, attempt, attempts_frame, history, records
+from tests.pipeline.frames import (
+    at,
+    attempt,
+    attempts_frame,
+    event,
+    events_frame,
+    history,
+    records,
+)
 
 EXPORTED = at(3600)
 
@@ -42,6 +50,11 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
         "started_at",
         "the clock jumped: a run of more than 366 days",
         {"started_at": EXPORTED - timedelta(days=366, microseconds=1), "finished_at": EXPORTED},
+    ),
+    (
+        "ready_at",
+        "the clock jumped: ready for more than 366 days",
+        {"ready_at": at(1) - timedelta(days=366, microseconds=1), "started_at": 0},
     ),
     ("weight", "the weight is not above 0 and at most 1e+06", {"weight": 0.0}),
     ("weight", "the weight is not above 0 and at most 1e+06", {"weight": -1.0}),
@@ -81,6 +94,7 @@ SOUND: list[dict[str, Any]] = [
     },
     {"finished_at": EXPORTED + timedelta(days=1), "exported_at": EXPORTED},
     {"started_at": EXPORTED - timedelta(days=366), "finished_at": EXPORTED},
+    {"ready_at": EXPORTED - timedelta(days=366), "started_at": 5, "finished_at": EXPORTED},
     {"weight": 1_000_000.0},
     {"weight": 0.000001},
     {"attempt": 0},
@@ -149,18 +163,40 @@ def test_a_quarantined_row_keeps_its_values_and_its_file(spark: SparkSession) ->
     assert datetime.fromisoformat(raw["finished_at"]) == at(1.5)
 
 
-@pytest.mark.parametrize(
-    ("fields", "seen_at"),
-    [
-        ({"finished_at": None, "exported_at": at(9)}, at(9)),
-        ({"finished_at": None, "exported_at": None}, datetime(1970, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_a_row_without_its_end_is_stored_by_its_export_time(
-    spark: SparkSession, fields: dict[str, Any], seen_at: datetime
-) -> None:
-    (kept,) = records(quarantined(attempts_frame(spark, [attempt(**fields) | fields])))
-    assert kept["seen_at"] == seen_at
+EVENTS_BROKEN: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, f"{name} is missing", {name: None}) for name in ("at", "queue", "fairness_key")),
+    ("at", "the clock was wrong: before 2000", {"at": datetime(1999, 12, 31, tzinfo=UTC)}),
+    (
+        "at",
+        "the clock jumped: due more than 366 days before the export",
+        {"at": 0, "exported_at": at(1) + timedelta(days=366)},
+    ),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": float("nan")}),
+]
+
+
+def test_each_broken_event_is_quarantined_with_its_faulty_column(spark: SparkSession) -> None:
+    rows = [
+        event(**{name: value for name, value in fields.items() if value is not None})
+        | {name: value for name, value in fields.items() if value is None}
+        for *_, fields in EVENTS_BROKEN
+    ]
+    late = event(at=0, run_at=9, exported_at=at(9) + timedelta(days=366))
+    frame = events_frame(spark, [*rows, event(), late])
+    found = {
+        row["ordinal"]: (row["column"], row["reason"], row["source"])
+        for row in records(quarantined(frame, EVENTS))
+    }
+    assert found == {
+        f"{row['task_id']}/1/submitted": (*case[:2], "bronze.events/store")
+        for row, case in zip(rows, EVENTS_BROKEN, strict=True)
+    }
+
+
+def test_a_row_without_its_end_stays_in_its_partition(spark: SparkSession) -> None:
+    row = attempt(finished_at=None, exported_at=at(9))
+    (kept,) = records(quarantined(attempts_frame(spark, [row])))
+    assert kept["seen_at"] == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_a_row_without_its_key_is_counted_too(spark: SparkSession) -> None:

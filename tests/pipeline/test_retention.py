@@ -10,7 +10,9 @@ import pytest
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.build_plan import plan
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
+from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
@@ -121,3 +123,16 @@ def test_hours_that_may_not_be_compared_with_the_store_stay(warehouse: Warehouse
 
 def test_whole_days_are_kept() -> None:
     assert first_day(to_micros(T0), 2) == date(2026, 2, 28)
+
+
+def test_a_full_build_of_kept_days_has_no_hours_between_them_and_a_wrong_clock(
+    warehouse: Warehouse,
+) -> None:
+    wrong = [attempt(finished_at=at(n * 365 * DAY), exported_at=at(60)) for n in (1, 200)]
+    export(warehouse, ATTEMPTS, wrong, "5", hours=3)
+    export(warehouse, EVENTS, [event(at=at(90 * DAY))], "5", hours=3)
+    drop_before(warehouse, TODAY)
+    todo = plan(Snapshots(warehouse), "settings", full=False)
+    midnight_to_now = {f"2026-03-02/{hour:02}" for hour in range(14)}
+    assert todo.again - midnight_to_now == {"2027-03-02/10", "2226-01-13/10", "2026-05-31/10"}
+    assert todo.again > midnight_to_now

@@ -3,7 +3,9 @@ removed that a snapshot lists."""
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import random
 import threading
 import time
@@ -692,6 +694,37 @@ def test_an_outage_of_the_catalog_is_a_store_unavailable(
             table.state()
         admin.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
     assert ids(table) == [1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_takes_no_file_is_a_store_unavailable_and_changes_nothing(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    table = lake.table(TRIES)
+    assert table.append(table.write(rows(1), "a"), {"store": "1"}, table.state())
+    seen = table.state()
+    written = table.write(rows(2), "a", seen)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.write_table", refuse)
+        with pytest.raises(StoreUnavailable, match=os.strerror(number)):
+            table.write(rows(3), "a")
+    with monkeypatch.context() as patched:
+        patched.setattr("pyiceberg.manifest.ManifestWriter.__exit__", refuse)
+        with pytest.raises(StoreUnavailable, match=os.strerror(number)):
+            table.append(written, {"store": "2"}, seen)
+    assert table.state() == seen
+    assert table.append(written, {"store": "2"}, seen)
+    assert table.load().num_rows == 2
+
+
+@pytest.mark.parametrize("name", ["ha#sh", "per%41cent", "new\nline"])
+def test_a_folder_that_engines_read_differently_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="give a folder without"):
+        Location.of(tmp_path / name)
 
 
 def test_another_program_reads_the_same_table_by_the_settings(location: Location) -> None:

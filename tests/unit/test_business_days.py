@@ -18,9 +18,11 @@ from fairlead.pipeline.business_days import (
     bounds_of,
     days_again,
     days_of,
+    first_hour,
     hours_within,
     with_neighbours,
 )
+from fairlead.pipeline.definitions.windows import window_of_utc
 from fairlead.pipeline.settings import Cost, PipelineSettings, Time, load
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -105,3 +107,27 @@ def test_days_built_again_are_whole_and_begin_at_the_first_date(
     assert all(since < until for since, until in found.spans)
     assert all(one[1] < two[0] for one, two in pairwise(found.spans))
     assert all(each >= first for each in found.dates)
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "hour"),
+    [
+        ("UTC", "2026-03-03", "00:00"),
+        ("Europe/Berlin", "2026-03-03", "00:00"),
+        ("America/New_York", "2026-03-03", "00:00"),
+        ("Asia/Kolkata", "2026-03-03", "00:30"),
+        ("Asia/Kathmandu", "2026-03-03", "00:15"),
+        # The day of 4 April lasts 24.5 hours, and its last window half an hour.
+        ("Australia/Lord_Howe", "2026-04-05", "00:00"),
+        ("Australia/Lord_Howe", "2026-04-06", "00:30"),
+    ],
+)
+def test_the_first_hour_of_a_date_is_an_hour_of_a_business_day(
+    zone: str, day: str, hour: str
+) -> None:
+    assert f"{first_hour(day, ZoneInfo(zone)):%Y-%m-%d %H:%M}" == f"{day} {hour}"
+
+
+def test_windows_of_other_zones_that_fit_into_dates_of_utc_are_shorter() -> None:
+    wanted = {"UTC": 86_400, "Europe/Berlin": 3600, "Asia/Kolkata": 60, "Australia/Lord_Howe": 60}
+    assert {zone: window_of_utc(ZoneInfo(zone), 2026) for zone in wanted} == wanted

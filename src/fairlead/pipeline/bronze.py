@@ -160,7 +160,10 @@ QUARANTINE = Table(
         Column("column", "string", "column with the fault"),
         Column("raw", "string", "the row, as JSON"),
         Column(
-            "seen_at", "timestamp", "instant that decides the partition: finished_at for an attempt"
+            "seen_at",
+            "timestamp",
+            "instant that decides the partition, as in the table of the row: finished_at for an"
+            " attempt, at for an event; 1970 if it is missing",
         ),
         WRITTEN_UNDER,
     ),

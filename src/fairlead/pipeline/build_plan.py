@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairlead.pipeline.job_snapshots import Snapshots
     from fairlead.pipeline.warehouse.data_files import TableFile
 
-EDITION = 3
+EDITION = 4
 """Edition of the tables, raised when new code makes other tables from the same attempts; a new
 edition needs a full build."""
 
@@ -40,6 +40,9 @@ class BuildPlan(msgspec.Struct, frozen=True):
     first_day: str
     """First day that may be built, because bronze has forgotten the days before it; empty for
     all days."""
+    all_days: bool = False
+    """Whether tables of business days are made for all days, also for those that bronze has
+    forgotten, because their time zone is another one."""
 
     @property
     def is_empty(self) -> bool:
@@ -67,12 +70,12 @@ class BuildPlan(msgspec.Struct, frozen=True):
         return min(found, default=None)
 
 
-def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
+def plan(tables: Snapshots, settings: str, full: bool, zone: str = "UTC") -> BuildPlan:
     """Return the plan of the next build. A snapshot or a partition that is gone, another edition
     and other settings need a full build, which is a build of all kept days if bronze has forgotten
     days. Raise BrokenLake, StoreUnavailable.
 
-    settings: digest of the settings that change the tables.
+    settings: digest of the settings that change the tables; zone: time zone of business days.
     """
     before = tables.before
     full = full or before.edition != EDITION or before.settings != settings
@@ -84,8 +87,11 @@ def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
     if gone or (events and events - {file.part for file in tables.files(EVENTS, events)}):
         full, files = True, tables.files(ATTEMPTS)
     if full and tables.forgotten_before:
-        until = max(known_until(tables), *(p.micros_of(file.part) for file in files), 0)
-        return plan_again(tables, p.hours_between(p.micros_of(tables.forgotten_before), until))
+        first = tables.forgotten_before
+        hours = set(p.hours_between(p.micros_of(first), known_until(tables)))
+        # A wrong clock makes partitions centuries ahead, and no hour before them has rows.
+        hours |= {file.part for file in (*files, *tables.files(EVENTS)) if file.part >= first}
+        return plan_again(tables, hours, before.zone != zone)
     again = {hour for hour in before.again if hour >= tables.forgotten_before}
     if full:
         attempts, again = {file.part for file in files}, set()
@@ -106,7 +112,7 @@ def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
     )
 
 
-def plan_again(tables: Snapshots, hours: Iterable[str]) -> BuildPlan:
+def plan_again(tables: Snapshots, hours: Iterable[str], all_days: bool = False) -> BuildPlan:
     """Return the plan of a build of these hours with the present code, changed or not."""
     again = frozenset(hours)
     files = tables.files(ATTEMPTS, again)
@@ -119,17 +125,18 @@ def plan_again(tables: Snapshots, hours: Iterable[str]) -> BuildPlan:
         since=0,
         until=known_until(tables),
         first_day=tables.forgotten_before,
+        all_days=all_days,
     )
 
 
-def facts(tables: Snapshots, plan: BuildPlan, settings: str) -> Build:
+def facts(tables: Snapshots, plan: BuildPlan, settings: str, zone: str) -> Build:
     """Return what the next plan needs to know about a build that followed this plan."""
     sources = {
         table.name: snapshot
         for table in (ATTEMPTS, EVENTS)
         if (snapshot := tables.snapshot(table)) is not None
     }
-    return Build(sources=sources, edition=EDITION, settings=settings, until=plan.until)
+    return Build(sources=sources, edition=EDITION, settings=settings, until=plan.until, zone=zone)
 
 
 def known_until(tables: Snapshots) -> int:

@@ -24,6 +24,14 @@ def begin_date(day: date, zone: ZoneInfo) -> str:
     return bounds_of(day, zone)[0].date().isoformat()
 
 
+def first_hour(date_utc: str, zone: ZoneInfo) -> datetime:
+    """Return the start of the first hour of a business day that begins on or after this date of
+    UTC. The hours follow the start of their day."""
+    least = datetime.fromisoformat(date_utc).replace(tzinfo=UTC)
+    begin, end = bounds_of(least.astimezone(zone).date(), zone)
+    return min(begin - (begin - least) // _HOUR * _HOUR, end)
+
+
 def days_of(hours: Iterable[str], zone: ZoneInfo) -> set[date]:
     """Return the business days that contain a part of these hours (2026-11-27/13, UTC)."""
     days = set()

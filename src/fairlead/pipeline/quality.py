@@ -1,4 +1,4 @@
-"""Checks of attempts: rows that make no sense go to quarantine with a reason, so that every row is
+"""Checks of bronze: rows that make no sense go to quarantine with a reason, so that every row is
 counted once."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.clock import MICROS
 from fairlead.model import Outcome
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.schema import SCHEMA_VERSION
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,21 +17,17 @@ EARLIEST_US = 946_684_800 * MICROS
 """The year 2000, in microseconds since the epoch."""
 
 MOST_WEIGHT = 1e6
-LONGEST_RUN_DAYS = 366
-"""Longest plausible run, in days. A longer one means that a clock was changed, and it would fill
-more than half a million windows of a minute."""
+LONGEST_DAYS = 366
+"""Longest plausible run, and longest plausible wait of a task that is ready, in days. A longer one
+means that a clock was changed, and it would fill more than half a million windows of a minute."""
 
 _DAY_US = 86_400 * MICROS
 
-_NEEDED = (
-    *(
-        column.name
-        for column in ATTEMPTS.columns
-        if column.type == "string" and not column.nullable
-    ),
-    *("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
-)
-"""Columns that must have a value, because every query reads them."""
+_NEEDED = {
+    ATTEMPTS: ("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
+    EVENTS: ("version", "weight", "at", "exported_at"),
+}
+"""Columns that must have a value besides the texts, because every query reads them."""
 
 
 class _Rule(NamedTuple):
@@ -41,9 +37,29 @@ class _Rule(NamedTuple):
     reason: str
 
 
-_RULES = (
-    # Rules for null come first, because a comparison with null breaks no rule.
-    *(_Rule(name, f"{name} IS NULL", f"{name} is missing") for name in _NEEDED),
+_AT = "event.at"
+"""Column of events, as rules name it, because DuckDB knows no column with the bare name `at`."""
+
+
+def _has_values(table: Table) -> list[_Rule]:
+    """Return the rules for null. They come first, because a comparison with null breaks no rule."""
+    texts = [c.name for c in table.columns if c.type == "string" and not c.nullable]
+    names = (*texts, *_NEEDED[table])
+    return [
+        _Rule(name, f"{_AT if name == 'at' else name} IS NULL", f"{name} is missing")
+        for name in names
+    ]
+
+
+# Both engines order NaN above all numbers, so this rule refuses NaN too.
+_WEIGHT = _Rule(
+    "weight",
+    f"weight <= 0 OR weight > {MOST_WEIGHT:.0f}",
+    f"the weight is not above 0 and at most {MOST_WEIGHT:g}",
+)
+
+_OF_ATTEMPTS = (
+    *_has_values(ATTEMPTS),
     _Rule(
         "finished_at",
         "finished_at < started_at",
@@ -62,15 +78,15 @@ _RULES = (
     ),
     _Rule(
         "started_at",
-        f"unix_micros(finished_at) - unix_micros(started_at) > {LONGEST_RUN_DAYS * _DAY_US}",
-        f"the clock jumped: a run of more than {LONGEST_RUN_DAYS} days",
+        f"unix_micros(finished_at) - unix_micros(started_at) > {LONGEST_DAYS * _DAY_US}",
+        f"the clock jumped: a run of more than {LONGEST_DAYS} days",
     ),
-    # Both engines order NaN above all numbers, so this rule refuses NaN too.
     _Rule(
-        "weight",
-        f"weight <= 0 OR weight > {MOST_WEIGHT:.0f}",
-        f"the weight is not above 0 and at most {MOST_WEIGHT:g}",
+        "ready_at",
+        f"unix_micros(finished_at) - unix_micros(ready_at) > {LONGEST_DAYS * _DAY_US}",
+        f"the clock jumped: ready for more than {LONGEST_DAYS} days",
     ),
+    _WEIGHT,
     _Rule("attempt", "attempt < 0", "the attempt is negative"),
     _Rule(
         "outcome",
@@ -80,16 +96,32 @@ _RULES = (
 )
 """Rules in order; a row goes to quarantine for the first one that it breaks."""
 
+_OF_EVENTS = (
+    *_has_values(EVENTS),
+    _Rule("at", f"unix_micros({_AT}) < {EARLIEST_US}", "the clock was wrong: before 2000"),
+    _Rule(
+        "at",
+        f"unix_micros(exported_at) - unix_micros(greatest({_AT}, run_at)) >"
+        f" {LONGEST_DAYS * _DAY_US}",
+        f"the clock jumped: due more than {LONGEST_DAYS} days before the export",
+    ),
+    _WEIGHT,
+)
+_RULES = {ATTEMPTS: _OF_ATTEMPTS, EVENTS: _OF_EVENTS}
 
-def _first_broken(field: str) -> str:
+
+def _first_broken(table: Table, field: str) -> str:
     """Return the `reason` or `column` of the first rule that a row breaks, as an expression of SQL;
     null if it breaks none."""
-    cases = (f"WHEN {rule.is_broken} THEN '{getattr(rule, field)}'" for rule in _RULES)
+    cases = (f"WHEN {rule.is_broken} THEN '{getattr(rule, field)}'" for rule in _RULES[table])
     return f"CASE {' '.join(cases)} END"
 
 
-IS_SOUND = f"{_first_broken('reason')} IS NULL"
+IS_SOUND = f"{_first_broken(ATTEMPTS, 'reason')} IS NULL"
 """Condition that a row of bronze.attempts makes sense, in the SQL of Spark and DuckDB."""
+
+IS_SOUND_EVENT = f"{_first_broken(EVENTS, 'reason')} IS NULL"
+"""Condition that a row of bronze.events, named `event`, makes sense, in the SQL of both."""
 
 
 def sound(attempts: DataFrame) -> DataFrame:
@@ -97,19 +129,26 @@ def sound(attempts: DataFrame) -> DataFrame:
     return attempts.where(IS_SOUND)
 
 
-def quarantined(attempts: DataFrame) -> DataFrame:
-    """Return the rows that make no sense as rows of bronze.quarantine, each with the first rule it
-    breaks."""
+def sound_events(events: DataFrame) -> DataFrame:
+    """Return the rows of bronze.events that make sense, unchanged."""
+    return events.alias("event").where(IS_SOUND_EVENT)
+
+
+def quarantined(rows: DataFrame, table: Table = ATTEMPTS) -> DataFrame:
+    """Return the rows of bronze.attempts or bronze.events that make no sense as rows of
+    bronze.quarantine, each with the first rule it breaks."""
     from pyspark.sql import functions as F
 
-    # A row without end and export instants still needs a partition.
-    seen_at = F.coalesce(F.col("finished_at"), F.col("exported_at"), F.timestamp_micros(F.lit(0)))
-    return attempts.where(f"NOT ({IS_SOUND})").select(
-        F.concat(F.lit("bronze.attempts/"), _text("store_id")).alias("source"),
-        F.concat_ws("/", _text("task_id"), _text("version")).alias("ordinal"),
-        F.expr(_first_broken("reason")).alias("reason"),
-        F.expr(_first_broken("column")).alias("column"),
-        F.to_json(F.struct(*[F.col(name) for name in ATTEMPTS.column_names])).alias("raw"),
+    # The row stays in its partition, also without its instant, because builds replace both.
+    seen_at = F.coalesce(F.col(table.instant), F.timestamp_micros(F.lit(0)))
+    _, *ordinal = table.key
+    broken = rows.alias("event").where(f"NOT ({_first_broken(table, 'reason')} IS NULL)")
+    return broken.select(
+        F.concat(F.lit(f"{table.name}/"), _text("store_id")).alias("source"),
+        F.concat_ws("/", *map(_text, ordinal)).alias("ordinal"),
+        F.expr(_first_broken(table, "reason")).alias("reason"),
+        F.expr(_first_broken(table, "column")).alias("column"),
+        F.to_json(F.struct(*[F.col(name) for name in table.column_names])).alias("raw"),
         seen_at.alias("seen_at"),
         F.lit(SCHEMA_VERSION).cast("smallint").alias(QUARANTINE.column_names[-1]),
     )

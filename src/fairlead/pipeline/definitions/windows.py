@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
 from fairlead.pipeline.schema import Column
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
@@ -23,3 +26,13 @@ OF_WINDOW = (
     Column("queue", "string", "queue of the tasks"),
 )
 """First columns of the tables with a row for each window of a queue."""
+
+
+def window_of_utc(zone: ZoneInfo, year: int) -> int:
+    """Return the seconds of the largest windows of gold that lie within one date and hour of UTC: a
+    day of another zone does not, nor does an hour where the zone is half an hour off."""
+    if zone.key == "UTC":
+        return DAY
+    whole = timedelta(hours=1)
+    offsets = (datetime(year, month, 1, tzinfo=zone).utcoffset() for month in (1, 7))
+    return MINUTE if any((offset or whole) % whole for offset in offsets) else HOUR

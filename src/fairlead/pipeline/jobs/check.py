@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fairlead.clock import Clock
+from zoneinfo import ZoneInfo
+
+from fairlead.clock import Clock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.business_days import first_hour
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.reading.frames import Frames
@@ -44,13 +47,16 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
         attempts = [] if ATTEMPTS not in seen.tables else seen.tables[ATTEMPTS].files
         listed = sum(file.rows for file in attempts if file.part >= first)
         found = checks.bronze_checks(tables, parts, listed)
+        found += checks.event_checks(tables, parts)
         if not seen.build.id or seen.build.again:
             run.notes.append("the layers are compared after the next build")
             return found
-        since = micros_of(first) if first else checks.ALWAYS
+        since = hour = checks.ALWAYS
+        if first:
+            since = micros_of(first)
+            hour = to_micros(first_hour(first, ZoneInfo(seen.build.zone)))
         return [
             *found,
             *checks.layer_checks(tables, parts, rows, since),
-            # Where the zone is half an hour off, an hour of the histogram is in two days of bronze.
-            *([] if first else checks.histogram_checks(tables)),
+            *checks.histogram_checks(tables, parts, hour),
         ]

@@ -10,14 +10,14 @@ from string import Template
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.windows import HOUR, WINDOWS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.parts import PartsOf, all_parts, days_from, hours_of, runs_of
-from fairlead.pipeline.quality import IS_SOUND
+from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
 from fairlead.pipeline.reading.frames import with_tables
 from fairlead.pipeline.runs import Check
 from fairlead.pipeline.schema import Table
@@ -40,6 +40,7 @@ SELECT count(*) AS n, count_if($sound) AS sound,
     count(DISTINCT xxhash64(store_id, task_id, version)) AS keys
 FROM {bronze.attempts} WHERE $pass
 """
+_EVENTS = "SELECT count(*) AS n, count_if($is_sound) AS sound FROM {bronze.events} event"
 _BRONZE = """
 SELECT count(DISTINCT CASE WHEN unix_micros(submitted_at) >= $since
         THEN xxhash64(store_id, task_id) END) AS tasks,
@@ -60,6 +61,14 @@ _SERVICE = """
 SELECT sum(busy_us) AS us,
     sum(CASE WHEN unix_micros(window_start) >= $since THEN busy_us END) AS kept_us
 FROM {silver.service}
+"""
+_RUNS = """
+SELECT count(started_at) AS n FROM {bronze.attempts}
+WHERE unix_micros(finished_at) >= $since AND $sound
+"""
+_COUNTED = """
+SELECT sum(n) AS n FROM {gold.latency_hist}
+WHERE measure = 'run' AND fairness_key = '*' AND unix_micros(hour) >= $since
 """
 
 
@@ -119,12 +128,28 @@ def bronze_checks(tables: Tables, parts: PartsOf, listed: int) -> list[Check]:
     keys = counted["keys"]
     if keys != rows:
         keys = _distinct(tables, ", ".join(ATTEMPTS.key), "{bronze.attempts}", listed, parts)
-    quarantined = _one(tables, "SELECT count(*) AS n FROM {bronze.quarantine}", parts)["n"]
     return [
         Check("bronze.attempts: rows in the files", listed, rows),
         Check("bronze.attempts: keys are unique", rows, keys),
-        Check("rows are sound or in quarantine", rows, counted["sound"] + quarantined),
+        Check(
+            "rows are sound or in quarantine",
+            rows,
+            counted["sound"] + _quarantined(tables, ATTEMPTS, parts),
+        ),
     ]
+
+
+def event_checks(tables: Tables, parts: PartsOf) -> list[Check]:
+    """Check that each event is valid or in quarantine."""
+    counted = _one(tables, _EVENTS, parts, is_sound=IS_SOUND_EVENT)
+    found = counted["sound"] + _quarantined(tables, EVENTS, parts)
+    return [Check("events are sound or in quarantine", counted["n"], found)]
+
+
+def _quarantined(tables: Tables, table: Table, parts: PartsOf) -> int:
+    """Return the number of rows of a table that are in quarantine."""
+    text = "SELECT count(*) AS n FROM {bronze.quarantine} WHERE source LIKE '$table/%'"
+    return _one(tables, text, parts, table=table.name)["n"]
 
 
 def latency_checks(
@@ -159,13 +184,16 @@ def latency_checks(
     return [Check(_HISTOGRAM, runs[0], counted[0] or 0)]
 
 
-def histogram_checks(tables: Tables) -> list[Check]:
-    """Check that the histogram counts each run once, over all rows."""
-    runs = _one(tables, "SELECT count(started_at) AS n FROM {bronze.attempts} WHERE $sound")
-    counted = _one(
-        tables,
-        "SELECT sum(n) AS n FROM {gold.latency_hist} WHERE measure = 'run' AND fairness_key = '*'",
-    )
+def histogram_checks(
+    tables: Tables, parts: PartsOf = all_parts, since: int = ALWAYS
+) -> list[Check]:
+    """Check that the histogram counts each run once.
+
+    parts: partitions to read, all by default; since: start of the first hour of the histogram that
+    is compared, in microseconds since the epoch.
+    """
+    runs = _one(tables, _RUNS, parts, since=since)
+    counted = _one(tables, _COUNTED, parts, since=since)
     return [Check(_HISTOGRAM, runs["n"], counted["n"])]
 
 

@@ -44,13 +44,13 @@ from fairlead.pipeline.gold.latency import latency, latency_hist
 from fairlead.pipeline.gold.measures import has_failed
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
-from fairlead.pipeline.quality import quarantined, sound
+from fairlead.pipeline.quality import quarantined, sound, sound_events
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
-from fairlead.pipeline.silver.tasks import tasks
+from fairlead.pipeline.silver.tasks import continued, tasks
 from fairlead.pipeline.silver.waiting import waiting
 from fairlead.pipeline.spark_rows import between, overlapping, within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
@@ -83,7 +83,7 @@ class Build:
         self.rows: dict[str, int] = {}
         self.parts: dict[str, Collection[str] | None] = {}
         """Rebuilt partitions, by table; None for all."""
-        self.touched = Touched(set(), set(), set()) if plan.full else touched(tables, plan)
+        self.touched = Touched(set(), set(), set(), set()) if plan.full else touched(tables, plan)
 
     def run(self) -> None:
         """Build all tables without publishing them.
@@ -108,9 +108,15 @@ class Build:
 
     def _tasks_and_waits(self) -> None:
         """Build tables of tasks, and of the tasks that waited."""
-        hours = self._hours(self.touched.tasks)
+        hours, before = self._hours(self.touched.tasks), self.touched.continued
         attempts = self._sound().where(within("submitted_at", hours))
-        self._replace(TASKS, tasks(attempts, self._submitted(hours), self._slices), hours)
+        rows = tasks(attempts, self._submitted(hours), self._slices)
+        if before:
+            attempts = self._sound().where(within("submitted_at", before))
+            known = self._tables.read(TASKS, before)
+            rows = rows.unionByName(continued(known, attempts, self._slices))
+            hours = self.touched.tasks | before
+        self._replace(TASKS, rows, hours)
         self._replace(OPEN_TASKS, waiting(self._tables.read(TASKS, hours)), hours)
 
         open_tasks = self._tables.read(OPEN_TASKS)
@@ -140,8 +146,11 @@ class Build:
 
     def _ended(self) -> None:
         """Build tables of the attempts that ended in the changed hours."""
-        hours = self._hours(self._plan.changed_attempts)
-        self._replace(QUARANTINE, quarantined(self._tables.read(ATTEMPTS, hours)), hours)
+        hours = self._hours(self._plan.changed_attempts | self._plan.changed_events)
+        broken = quarantined(self._tables.read(ATTEMPTS, hours)).unionByName(
+            quarantined(self._tables.read(EVENTS, hours), EVENTS)
+        )
+        self._replace(QUARANTINE, broken, hours)
 
         days = self._days_again(self._plan.changed_attempts)
         # Tables made from silver and gold have whole days, also those that bronze has in part.
@@ -182,7 +191,7 @@ class Build:
         return self._tables.read(ATTEMPTS).transform(sound)
 
     def _submitted(self, hours: Collection[str] | None) -> DataFrame:
-        return self._tables.read(EVENTS, hours).where(F.col("kind") == "submitted")
+        return submitted(self._tables.read(EVENTS, hours))
 
     def _backlog_hours(self, open_tasks: DataFrame) -> Collection[str]:
         """Return the hours whose backlog is rebuilt; in a full build, all hours since the first
@@ -226,7 +235,7 @@ class Build:
 
     def _cost(self) -> None:
         """Build the costs of the business days in which something ran."""
-        hours = self._hours(self.touched.service)
+        hours = None if self._plan.all_days else self._hours(self.touched.service)
         zone = self._settings.zone
         days = days_of(self._tables.parts(SERVICE), zone)
         of_days = parts = None
@@ -261,7 +270,9 @@ class Build:
 
     def _days_again(self, hours: Collection[str], first: str = "") -> Days | None:
         """Return the business days of these hours, from the date `first` on; None for all."""
-        return None if self._plan.full else days_again(hours, self._settings.zone, first)
+        if self._plan.full or (self._plan.all_days and not first):
+            return None
+        return days_again(hours, self._settings.zone, first)
 
     @property
     def _zone(self) -> str:
@@ -310,13 +321,20 @@ class Touched(NamedTuple):
     tasks: set[str]
     service: set[str]
     backlog: set[str]
+    continued: set[str]
+    """Hours of forgotten days in which tasks were submitted that have ended later."""
+
+
+def submitted(events: DataFrame) -> DataFrame:
+    """Return the events of submits that make sense."""
+    return events.where(F.col("kind") == "submitted").transform(sound_events)
 
 
 def touched(tables: WarehouseTables, plan: BuildPlan) -> Touched:
     """Return the hours that depend on the changed partitions: the hours of their submits, runs and
     waits, and every hour since the last build, because tasks may still wait."""
     attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)
-    events = tables.read(EVENTS, plan.changed_events).where(F.col("kind") == "submitted")
+    events = submitted(tables.read(EVENTS, plan.changed_events))
     first_ready = F.least(F.coalesce("ready_at", "finished_at"), "finished_at")
     until = F.timestamp_micros(F.lit(plan.until))
     waits_from = F.greatest("at", "run_at")
@@ -341,7 +359,7 @@ def touched(tables: WarehouseTables, plan: BuildPlan) -> Touched:
         hours["backlog"].update(p.hours_between(plan.since, plan.until))
     # Bronze has no rows of the days before the first one, so their tables stay as they are.
     kept = {what: {hour for hour in each if hour >= plan.first_day} for what, each in hours.items()}
-    return Touched(kept["tasks"], kept["service"], kept["backlog"])
+    return Touched(**kept, continued=hours["tasks"] - kept["tasks"])
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from zoneinfo import ZoneInfo
 
 from fairlead.backends.sql.sql_file import load
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, to_datetime
 from fairlead.errors import ConfigurationError
 from fairlead.model.lake_history import (
     AsOf,
@@ -28,7 +29,7 @@ from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
+from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS, window_of_utc
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.reading.engine import (
@@ -70,13 +71,14 @@ class _Steps(NamedTuple):
     until: int
     step_s: int
 
-    @property
-    def window_s(self) -> int:
-        """Seconds of the largest windows of gold that make up a step."""
+    def window_s(self, zone: str) -> int:
+        """Return the seconds of the largest windows of gold that make up a step of UTC. The windows
+        are those of business days of `zone`."""
+        most = window_of_utc(ZoneInfo(zone), to_datetime(self.since).year)
         return max(
             window
             for window in WINDOWS
-            if self.step_s % window == 0 and self.since % (window * MICROS) == 0
+            if window <= most and self.step_s % window == 0 and self.since % (window * MICROS) == 0
         )
 
 
@@ -171,7 +173,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Shares]:
         steps = self._steps(since, until, points, MINUTE)
-        given = {"queue": queue, "window_s": steps.window_s, "top": _checked_top(top)}
+        given = {"queue": queue, "top": _checked_top(top)}
         return self._read("shares", TENANT_SHARE, steps, Shares, tenants, given)
 
     def fairness(
@@ -186,7 +188,7 @@ class History(LakeHistory):
         steps = self._steps(since, until, points, MINUTE)
         if tenants is not None:
             return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
-        given = {"queue": queue, "window_s": steps.window_s, "most": MOST_FAIRNESS}
+        given = {"queue": queue, "most": MOST_FAIRNESS}
         return self._read("fairness", FAIRNESS, steps, Fairness, None, given)
 
     def incidents(
@@ -295,7 +297,7 @@ class History(LakeHistory):
         before it. Try again if another process replaced files meanwhile."""
         if tenants is not None and self._warehouse.hash_proof is not None:
             return HistoryRows([], *steps, self.as_of(table), _HASHED)
-        values = {
+        values: dict[str, Any] = {
             **given,
             "since": steps.since,
             "until": steps.until,
@@ -304,6 +306,7 @@ class History(LakeHistory):
         }
         for attempt in range(1, _TRIES + 1):
             seen = self._look(table)
+            values["window_s"] = steps.window_s(seen.build.zone)
             at = seen.tables.get(table)
             files = [] if at is None else _files_between(at, table, steps, from_first)
             try:

@@ -110,7 +110,8 @@ def gather(
     each frame. Raise ConfigurationError if the period is empty or memory is short, BrokenLake if
     the lake is damaged, CheckFailed for more rows than a frame may have.
     """
-    when, top = period(tables, now, selection.since, selection.until), selection.top
+    zone, top = tables.seen.build.zone, selection.top
+    when = period(tables, now, selection.since, selection.until, zone)
 
     def counted(part: str, frame: pd.DataFrame) -> pd.DataFrame:
         on_rows(part, len(frame))

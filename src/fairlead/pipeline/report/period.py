@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from zoneinfo import ZoneInfo
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.windows import WINDOWS
+from fairlead.pipeline.definitions.windows import WINDOWS, window_of_utc
 from fairlead.pipeline.parts import start_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
@@ -38,11 +39,14 @@ class Period(NamedTuple):
     since: datetime
     until: datetime
     step_s: int
+    zone: str = "UTC"
+    """Time zone of the business days of the tables."""
 
     @property
     def window_s(self) -> int:
-        """Seconds of the largest gold window that divides a step."""
-        return max(window for window in WINDOWS if self.step_s % window == 0)
+        """Seconds of the largest windows of gold that make up a step, which is one of UTC."""
+        most = window_of_utc(ZoneInfo(self.zone), self.since.year)
+        return max(window for window in WINDOWS if window <= most and self.step_s % window == 0)
 
     def step_of(self, least_s: int) -> int:
         """Return the seconds of a step for data in windows of `least_s` seconds; one is a multiple
@@ -78,13 +82,17 @@ class Period(NamedTuple):
 
 
 def period(
-    tables: Parts, now: int, since: datetime | None = None, until: datetime | None = None
+    tables: Parts,
+    now: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    zone: str = "UTC",
 ) -> Period:
     """Return the period from `since` (default: seven days before the end) until `until` (default:
     the end of the data), limited to hours with runs.
 
-    now: end of a lake without runs, in microseconds since the epoch. Raise ConfigurationError if
-    the period is empty.
+    now: end of a lake without runs, in microseconds since the epoch. zone: time zone of business
+    days of the tables. Raise ConfigurationError if the period is empty.
     """
     hours = [start_of(part) for part in tables.parts(SERVICE)]
     first, last = (
@@ -102,7 +110,7 @@ def period(
     begin, end = _rounded(begin, 3600, up=False), _rounded(end, 3600, up=True)
     step_s = step_for((end - begin).total_seconds())
     unit_s = max(step_s, 3600)
-    return Period(_rounded(begin, unit_s, up=False), _rounded(end, unit_s, up=True), step_s)
+    return Period(_rounded(begin, unit_s, up=False), _rounded(end, unit_s, up=True), step_s, zone)
 
 
 def _rounded(instant: datetime, unit_s: int, up: bool) -> datetime:

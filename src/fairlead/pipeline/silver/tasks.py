@@ -27,12 +27,30 @@ def tasks(attempts: DataFrame, events: DataFrame, slices: int = 1) -> DataFrame:
     `submitted` is used, for tasks without an attempt. Either may lack a task. The attempts decide
     for a task that is in both. slices: number of tasks of Spark for an hour.
     """
+    return _summed(attempts.transform(_attempted).unionByName(events.transform(_submitted)), slices)
+
+
+def continued(known: DataFrame, attempts: DataFrame, slices: int = 1) -> DataFrame:
+    """Return rows of silver.tasks of days that bronze has forgotten: the known rows, each with the
+    attempts that ended after those it counts, and a row for each task without a known one.
+
+    attempts: sound rows of bronze.attempts, of the same hours of submit. A row of an attempt that
+    comes after that of a later one adds nothing.
+    """
+    counted = known.select(*TASKS.key, F.col("last_finished_at").alias("counted_until"))
+    later = (
+        attempts.join(counted, list(TASKS.key), "left")
+        .where("counted_until IS NULL OR finished_at > counted_until")
+        .transform(_attempted)
+    )
+    return _summed(known.transform(_counted).unionByName(later), slices)
+
+
+def _summed(rows: DataFrame, slices: int) -> DataFrame:
     return (
-        attempts.transform(_attempted)
-        .unionByName(events.transform(_submitted))
         # Most tasks have one attempt, so summing before the shuffle would only sort all rows once
         # more.
-        .withColumn("hour", F.date_trunc("hour", "submitted_at"))
+        rows.withColumn("hour", F.date_trunc("hour", "submitted_at"))
         .transform(by_hour, slices, *TASKS.key)
         .withColumn(SORTER, sorter(*TASKS.key))
         .groupBy(SORTER, *TASKS.key, "hour", SLICE)
@@ -103,6 +121,27 @@ def _submitted(events: DataFrame) -> DataFrame:
             ],
             *[F.lit(0).cast("bigint").alias(name) for name in ("is_run", "queue_us", "run_us")],
         )
+    )
+
+
+def _counted(tasks: DataFrame) -> DataFrame:
+    """Return known rows of silver.tasks with the columns of `_attempted`."""
+    has_ended = F.col("last_finished_at").isNotNull()
+    return tasks.select(
+        "store_id",
+        "task_id",
+        F.lit(-1).alias("version"),
+        *_CONSTANT,
+        "ordering_key",
+        F.col("state").alias("next_state"),
+        F.when(~has_ended, F.col("first_ready_at")).alias("due_at"),
+        F.when(has_ended, F.col("first_ready_at")).alias("ready_at"),
+        F.col("first_claimed_at").alias("claimed_at"),
+        F.col("first_started_at").alias("started_at"),
+        F.col("last_finished_at").alias("finished_at"),
+        F.col("attempts").cast("bigint").alias("is_run"),
+        "queue_us",
+        "run_us",
     )
 
 

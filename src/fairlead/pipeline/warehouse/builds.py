@@ -65,6 +65,8 @@ class Build(msgspec.Struct, frozen=True):
     """Digest of the settings that change the tables."""
     until: int = 0
     """Instant up to which the store's history was exported, in microseconds since the epoch."""
+    zone: str = "UTC"
+    """Time zone of the business days."""
 
     def after(self, snapshots: dict[str, int]) -> Build:
         """Return a build with a new id, these snapshots, and otherwise those of this build."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,12 +14,22 @@ from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.urls import hide_urls
 
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
+
 
 @contextmanager
 def catalog_errors(location: Location) -> Iterator[None]:
-    """Turn errors of a catalog or an object store into StoreUnavailable, without its password."""
+    """Turn errors of a catalog, an object store or a disk into StoreUnavailable, without its
+    password."""
     try:
         yield
+    except OSError as error:
+        if error.errno not in _OF_DISKS:
+            raise
+        raise StoreUnavailable(
+            f"the folder of lake {location.shown} cannot be used: {os.strerror(error.errno)}; free"
+            " space on its disk, or let this user write there"
+        ) from error
     except (SQLAlchemyError, RESTError) as error:
         if isinstance(error, IntegrityError):
             raise

@@ -36,7 +36,7 @@ _BUSY_SECONDS = 60
 _KINDS = ("sqlite", "postgresql", "rest+https", "rest+http", "glue", "hive")
 _OBJECT_STORES = ("s3",)
 _VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REFUSED = frozenset("?#%*")
+_REFUSED = frozenset("?#%*\n\r")
 """Signs that no folder of a lake may have: engines differ on them."""
 
 
@@ -264,7 +264,9 @@ def _lake_url(lake: str) -> str:
     if "://" not in lake or lake.startswith("file://"):
         folder = Path(lake.removeprefix("file://")).absolute()
         if not _REFUSED.isdisjoint(str(folder)):
-            raise ConfigurationError(f"lake {folder}: give a folder without ?, #, % and *")
+            raise ConfigurationError(
+                f"lake {folder}: give a folder without ?, #, %, * and line breaks"
+            )
         return f"file://{folder}".rstrip("/")
     parts = split_url(lake)
     if parts.scheme not in _OBJECT_STORES or not parts.netloc or parts.query:

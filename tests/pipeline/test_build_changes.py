@@ -1,0 +1,140 @@
+"""Builds after a change: broken rows, ends of old tasks, and another time zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
+from fairlead.pipeline.jobs.build import JobContext, build, build_again
+from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.retention import drop_before
+from fairlead.pipeline.settings import PipelineSettings, Time
+from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.frames import attempt, event
+from tests.pipeline.tables_by_hand import rows_of
+from tests.pipeline.test_build import SETTINGS, assert_same_rows, made_in
+from tests.pipeline.test_quality import BROKEN
+from tests.pipeline.warehouses import export
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+@pytest.fixture
+def job(on_warehouse: SparkSession, warehouse: Warehouse) -> JobContext:
+    return JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)
+
+
+def test_broken_rows_that_arrive_later_are_quarantined_as_in_a_full_build(job: JobContext) -> None:
+    export(job.warehouse, ATTEMPTS, [attempt()], hours=1)
+    export(job.warehouse, EVENTS, [event()], hours=1)
+    build(job, SETTINGS)
+    no_end = attempt(finished_at=None, exported_at=30 * HOUR)  # nothing else happened in that hour
+    broken = [attempt(**fields) for *_, fields in BROKEN]
+    export(job.warehouse, ATTEMPTS, [no_end, *broken], hours=2)
+    export(job.warehouse, EVENTS, [event() | {"at": None}, event(weight=0.0)], hours=2)
+    run = build(job, SETTINGS)
+    assert run.quarantined == 1 + len(BROKEN) + 2
+    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+    found = made_in(job.warehouse)
+    build(job, SETTINGS, full=True)
+    assert_same_rows(found, made_in(job.warehouse))
+
+
+def test_a_task_of_a_forgotten_day_that_ends_is_open_no_more(job: JobContext) -> None:
+    """The row of such a task counts the attempts of the forgotten day and the later ones once."""
+    tried = {"task_id": "tried", "submitted_at": 0}
+    retried = attempt(**tried, outcome="retried", started_at=4)
+    export(job.warehouse, ATTEMPTS, [retried, attempt(submitted_at=DAY)], hours=26)
+    export(job.warehouse, EVENTS, [event(task_id=t, at=0) for t in ("open", "late")], hours=26)
+    build(job, SETTINGS)
+    assert drop_before(job.warehouse, date(2026, 3, 3)).days
+    for hours in (30, 31):
+        seconds = (hours - 1) * HOUR
+        ends = [attempt(task_id="late", submitted_at=0, claimed_at=seconds)]
+        ends += [attempt(**tried, attempt=2, ready_at=seconds, started_at=seconds + 2)]
+        ends += [attempt(task_id="unknown", submitted_at=5, started_at=seconds)]
+        # The next build reads the hour of these ends again.
+        rows = ends if hours == 30 else [attempt(submitted_at=29 * HOUR - 1)]
+        export(job.warehouse, ATTEMPTS, rows, hours=hours)
+        build(job, SETTINGS)
+        assert [row["task_id"] for row in rows_of(job.warehouse, OPEN_TASKS)] == ["open"]
+        tasks = {row["task_id"]: row for row in rows_of(job.warehouse, TASKS)}
+        late, twice, unknown = tasks["late"], tasks["tried"], tasks["unknown"]
+        assert (late["state"], late["attempts"], late["run_us"]) == ("DONE", 1, 1_000_000)
+        assert (twice["attempts"], twice["retries"], twice["run_us"]) == (2, 1, 2_000_000)
+        assert (twice["state"], twice["queue_us"], twice["wait_us"]) == ("DONE", 0, 0)
+        assert twice["first_started_at"] == retried["started_at"]
+        assert (unknown["state"], unknown["attempts"]) == ("DONE", 1)
+        [waits] = [
+            row["depth_end"]
+            for row in rows_of(job.warehouse, BACKLOG)
+            if f"{row['minute']:%d %H:%M}" == "03 15:30"
+        ]
+        assert waits == 1
+        assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+    assert (tasks["late"]["wait_us"], tasks["late"]["e2e_us"]) == (29 * HOUR * 1e6, 104_401_000_000)
+
+
+def zoned(zone: str) -> PipelineSettings:
+    return PipelineSettings(time=Time(zone), cost=SETTINGS.cost)
+
+
+def lake_of_five_days(job: JobContext, zone: str) -> None:
+    rows = [
+        attempt(submitted_at=n * HOUR, started_at=n * HOUR + 5, finished_at=n * HOUR + 4000)
+        for n in range(0, 96, 5)
+    ]
+    export(job.warehouse, ATTEMPTS, rows, hours=100)
+    build(job, zoned(zone))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("UTC", "Europe/Berlin"), ("Europe/Berlin", "UTC"), ("UTC", "America/New_York")],
+)
+def test_another_time_zone_after_days_were_forgotten_makes_all_business_days_again(
+    job: JobContext, before: str, after: str
+) -> None:
+    lake_of_five_days(job, after)
+    wanted = made_in(job.warehouse)
+    build(job, zoned(before))
+    assert drop_before(job.warehouse, date(2026, 3, 5)).days
+    build(job, zoned(before))
+    run = build(job, zoned(after))
+    assert run.state == "done"
+    found = made_in(job.warehouse)
+    assert_same_rows(found, wanted)
+    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+    assert build(job, zoned(after)).state == "nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("UTC", "Asia/Kolkata"), ("Asia/Kolkata", "Europe/Berlin")]
+)
+def test_a_zone_that_divides_forgotten_hours_is_refused_with_the_cure(
+    job: JobContext, before: str, after: str
+) -> None:
+    lake_of_five_days(job, before)
+    assert drop_before(job.warehouse, date(2026, 3, 5)).days
+    with pytest.raises(ConfigurationError, match=f"'{after}'.*forgotten.*zone back to '{before}'"):
+        build(job, zoned(after))
+    published = Builds(job.warehouse).newest()[0]
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=97 * HOUR)], hours=101)
+    assert build(job, zoned(before)).state == "done"
+    assert Builds(job.warehouse).newest()[0].id != published.id
+    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+
+
+def test_days_are_not_built_again_in_another_time_zone(job: JobContext) -> None:
+    lake_of_five_days(job, "UTC")
+    when = datetime(2026, 3, 4, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
+    with pytest.raises(ConfigurationError, match="'UTC'.*without --since"):
+        build_again(job, zoned("Europe/Berlin"), *when, publish=False)
