@@ -280,10 +280,13 @@ async def test_a_worker_without_the_new_password_ends_with_one_cause(
 
         work = asyncio.create_task(app.node().run())
         await note.submit_async(1)
-        await started.wait()
+        waiting = asyncio.create_task(started.wait())
+        await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
+        assert started.is_set(), work.exception()
         with new_password(server, client):
             with pytest.raises((ExceptionGroup, ConfigurationError)) as raised:
-                await work
+                async with asyncio.timeout(60):
+                    await work
             try:
                 examined = await examine(app.operate_context)
                 found = [each.what for each in examined if each.severity == "problem"]

@@ -225,6 +225,10 @@ def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Warehouse) -> No
     assert len(of_lake(lake, "q", limit=7)) == 7
 
 
+_POOLS: list[pa.MemoryPool] = []
+"""Pools that stay, because buffers that outlive a test return their memory to them."""
+
+
 @pytest.mark.parametrize("length", [9, 900])
 def test_one_long_key_costs_the_memory_of_one_text(tmp_path: Path, length: int) -> None:
     """300,000 attempts with one key of 900 characters once took 3 GB."""
@@ -239,6 +243,7 @@ def test_one_long_key_costs_the_memory_of_one_text(tmp_path: Path, length: int) 
     table.append(table.write(rows, "a", seen), {}, seen)
     del rows
     usual, measured = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    _POOLS.append(measured)
     pa.set_memory_pool(measured)
     tracemalloc.start()
     try:

@@ -55,6 +55,9 @@ class Poller:
                     )
                 except Exception:
                     log.exception("poller failed and will run again", extra={"poller": self.name})
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    # A round that ends with an error of a group forgets a cancellation meanwhile.
+                    raise asyncio.CancelledError
             try:
                 async with asyncio.timeout(pause):
                     await self._poked.wait()
