@@ -105,7 +105,7 @@ class Build:
         query in one thread, so that the cores would wait for most of a small build.
         """
         self._side_by_side(self._tasks_and_waits, self._served, self._ended)
-        self._side_by_side(self._shares, self._cost)
+        self._shares()
 
     def _side_by_side(self, *chains: Callable[[], None]) -> None:
         """Run the chains in threads. The first error ends the other chains at their next table."""
@@ -150,12 +150,13 @@ class Build:
         self._replace(BACKLOG, rows, self._hours(self.touched.backlog), not slices)
 
     def _served(self) -> None:
-        """Build the table of the service that each key received."""
+        """Build the tables of the service that each key received, and of its cost."""
         hours = self._hours(self.touched.service)
         ran = overlapping(["started_at", "finished_at"], "finished_at", hours)
         slices = self._slices(hours)
         served = service(self._sound().where(ran), slices).where(within("window_start", hours))
         self._replace(SERVICE, served, hours, not slices)
+        self._cost()
 
     def _ended(self) -> None:
         """Build tables of the attempts that ended in the changed hours."""

@@ -134,8 +134,8 @@ class Builds:
         """Keep a snapshot by a tag with this name, which begins with BRANCH. Raise BrokenLake when
         the snapshot is gone."""
 
-        def change(transaction: Transaction) -> None:
-            if transaction.table_metadata.snapshot_by_id(snapshot) is None:
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            if stored.metadata.snapshot_by_id(snapshot) is None:
                 raise BrokenLake(f"{table.name} has changed; run the command again")
             with ManageSnapshots(transaction) as manage:
                 manage.create_tag(snapshot, name)
@@ -145,7 +145,7 @@ class Builds:
     def branch(self, table: Table, snapshot: int, name: str) -> None:
         """Create a branch of the table at a snapshot. Raise BrokenLake."""
 
-        def change(transaction: Transaction) -> None:
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
             # Iceberg removes an unpublished branch when snapshots expire after a day.
             with ManageSnapshots(transaction) as manage:
                 manage.create_branch(snapshot, name, max_ref_age_ms=DAY_US // 1000)
@@ -155,9 +155,8 @@ class Builds:
     def clear(self, table: Table, parts: Collection[str] | None, branch: str) -> None:
         """Remove the rows of these partitions (None: all) from a branch. Raise BrokenLake."""
 
-        def change(transaction: Transaction) -> None:
-            stored = transaction._table
-            snapshot = transaction.table_metadata.snapshot_by_name(branch)
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            snapshot = stored.metadata.snapshot_by_name(branch)
             assert snapshot is not None
             with transaction.update_snapshot(branch=branch).overwrite() as files:
                 for entry in entries(snapshot, stored.io, holding(table, parts)):
@@ -167,12 +166,12 @@ class Builds:
 
         self._change(table, change)
 
-    def _change(self, table: Table, change: Callable[[Transaction], None]) -> None:
+    def _change(self, table: Table, change: Callable[[Transaction, IcebergTable], None]) -> None:
         for _ in range(_ATTEMPTS):
             stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
             try:
                 with stored.transaction() as transaction:
-                    change(transaction)
+                    change(transaction, stored)
             except CommitFailedException:
                 continue
             return
