@@ -16,7 +16,6 @@ from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import has_failed, is_run, measures
 from fairlead.pipeline.schema import SCHEMA_VERSION
-from fairlead.pipeline.spark_rows import local_rows
 
 
 class Objective(NamedTuple):
@@ -87,7 +86,7 @@ def _frame(other: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
         "slo_id string, queue string, of_name string, measure string, threshold_us bigint,"
         " objective double"
     )
-    return local_rows(other.sparkSession, objectives, columns)
+    return other.sparkSession.createDataFrame(list(objectives), columns)
 
 
 def _is_bad() -> Expression:
