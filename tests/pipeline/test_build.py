@@ -31,6 +31,7 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reading.views import connect
 from fairlead.pipeline.retention import drop_before
@@ -152,6 +153,13 @@ def tables_of(job: JobContext) -> WarehouseTables:
     return WarehouseTables(job.spark, job.warehouse, job.clock)
 
 
+def pretend_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let builds take any rows for so many that several tasks of Spark compute and check them."""
+    monkeypatch.setattr(layers, "FEW_ROWS", 0)
+    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)
+    monkeypatch.setattr(Frames, "keys_at_once", 0)
+
+
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
     job: JobContext, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,14 +169,17 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
         export(job.warehouse, ATTEMPTS, attempts, hours=until)
         if events:
             export(job.warehouse, EVENTS, events, hours=until)
-        run = build(job, SETTINGS)
+        with monkeypatch.context() as rows:
+            if number % 2:
+                pretend_many(rows)
+            run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
     found = made_in(job.warehouse)
     assert all(each.holds for each in check(job.warehouse, job.clock).checks)
     attempts_table = job.warehouse.table(ATTEMPTS)
     assert compact(attempts_table, SYSTEM_CLOCK.now()).rows > 240
     assert build(job, SETTINGS).state == "nothing to do"
-    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)  # a large hour takes several tasks of Spark
+    pretend_many(monkeypatch)
     build(job, SETTINGS, full=True)
     assert_same_rows(found, made_in(job.warehouse))
 

@@ -32,6 +32,7 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.erase import erase
+from fairlead.pipeline.jobs.totals import Tables, TablesOnSpark
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
@@ -390,7 +391,7 @@ def test_hashes_that_collide_are_no_difference(
     assert check(lake, SYSTEM_CLOCK).state == "done"
 
 
-def of(tables: checks.Tables, rows: Rows) -> list[Check]:
+def of(tables: Tables, rows: Rows) -> list[Check]:
     def kept(table: Table) -> Collection[str] | None:
         return None
 
@@ -398,7 +399,7 @@ def of(tables: checks.Tables, rows: Rows) -> list[Check]:
         *checks.bronze_checks(tables, kept, len(rows[ATTEMPTS])),
         *checks.layer_checks(tables, kept, {table: len(each) for table, each in rows.items()}),
         *checks.event_checks(tables, kept),
-        *checks.histogram_checks(tables, kept),
+        *checks.histogram_checks(tables, parts=kept),
     ]
 
 
@@ -410,7 +411,7 @@ def test_spark_and_duckdb_count_the_same(
         rows = sound if name is None else damaged(sound, name, random)
         become(warehouse, rows, before)
         before = rows
-        on_spark = checks.TablesOnSpark(
+        on_spark = TablesOnSpark(
             on_warehouse, WarehouseTables(on_warehouse, warehouse, SYSTEM_CLOCK)
         )
         with Frames(warehouse, Snapshots(warehouse).look()) as on_duckdb:

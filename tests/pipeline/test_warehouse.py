@@ -231,6 +231,8 @@ def test_rows_are_read_by_partition_column_and_condition(location: Location) -> 
     assert len(set(names)) == 7
     assert ids(table, parts=names[2:4]) == [2, 3]
     assert ids(table, snapshot=snapshot) == list(range(6))
+    assert [file.part for file in table.files(since=names[4])] == names[4:]
+    assert [file.part for file in table.files(names[:6], snapshot, since=names[4])] == names[4:6]
     some = table.load(columns=["level", "id"], where=ds.field("id") > 4)
     assert some.schema == pa.schema([TRIES.arrow().field("level"), ("id", pa.int64())])
     assert some["id"].to_pylist() == [5, 6]

@@ -27,7 +27,7 @@ class Tables:
         self.replaced: list[str] = []
         self.failed = threading.Event()
 
-    def replace(self, table: Table, rows: object, parts: object) -> int:
+    def replace(self, table: Table, rows: object, parts: object, few: bool) -> int:
         if table is TASKS:
             self.failed.set()
             raise BrokenLake("a file is damaged")

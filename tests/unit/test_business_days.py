@@ -19,6 +19,7 @@ from fairlead.pipeline.business_days import (
     days_again,
     days_of,
     first_hour,
+    hours_from,
     hours_within,
     with_neighbours,
 )
@@ -38,6 +39,23 @@ ZONES = (
     "Atlantic/Azores",
     "Pacific/Kiritimati",
 )
+
+
+def hour_of(instant: datetime, zone: ZoneInfo) -> datetime:
+    """Return the start of the hour of a business day that contains the instant."""
+    begin, _ = bounds_of(instant.astimezone(zone).date(), zone)
+    return instant - (instant - begin) % timedelta(hours=1)
+
+
+@given(st.sampled_from(ZONES), st.datetimes(datetime(2024, 1, 1), datetime(2028, 1, 1)))
+def test_the_next_hour_of_a_day_begins_at_an_instant_or_after_it(
+    name: str, naive: datetime
+) -> None:
+    zone, instant = ZoneInfo(name), naive.replace(tzinfo=UTC)
+    start = hours_from(instant, zone)
+    assert hour_of(start, zone) == start >= instant
+    assert hour_of(start - timedelta.resolution, zone) < instant
+    assert hours_from(start, zone) == start
 
 
 @pytest.mark.parametrize(("day", "hours"), [(SPRING, 23), (AUTUMN, 25), (date(2026, 7, 1), 24)])

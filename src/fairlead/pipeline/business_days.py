@@ -4,14 +4,14 @@ or is shifted by half an hour. Partitions stay hours and dates of UTC. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 
 
-def bounds_of(day: date, zone: ZoneInfo) -> tuple[datetime, datetime]:
+def bounds_of(day: date, zone: tzinfo) -> tuple[datetime, datetime]:
     """Return the first instant of a business day and of the next one, in UTC."""
     begin, end = (
         datetime.combine(each, time(), zone).astimezone(UTC) for each in (day, day + _DAY)
@@ -40,6 +40,13 @@ def days_of(hours: Iterable[str], zone: ZoneInfo) -> set[date]:
         for instant in (start, start + _HOUR - timedelta.resolution):
             days.add(instant.astimezone(zone).date())
     return days
+
+
+def hours_from(instant: datetime, zone: tzinfo) -> datetime:
+    """Return the first start of an hour of a business day that is not before the instant. The hours
+    of a day follow each other from its start, and the last one may be cut off at its end."""
+    begin, end = bounds_of(instant.astimezone(zone).date(), zone)
+    return min(begin - (begin - instant) // _HOUR * _HOUR, end)
 
 
 class Days(NamedTuple):

@@ -48,12 +48,15 @@ class Snapshots:
         """Return the partitions with rows."""
         return sorted({file.part for file in self.files(table) if file.rows})
 
-    def files(self, table: Table, parts: Collection[str] | None = None) -> list[TableFile]:
-        """Return the files of these partitions, all by default, that this job reads."""
+    def files(
+        self, table: Table, parts: Collection[str] | None = None, since: str = ""
+    ) -> list[TableFile]:
+        """Return the files of these partitions, all by default, from the partition `since` on, that
+        this job reads."""
         snapshot = self.snapshot(table)
         if snapshot is None:
             return []
-        return self.warehouse.table(table).files(parts, snapshot)
+        return self.warehouse.table(table).files(parts, snapshot, since=since)
 
     def changed(self, table: Table) -> set[str] | None:
         """Return the partitions of a bronze table that changed since the newest build; None if the

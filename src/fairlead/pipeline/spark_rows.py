@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
@@ -101,6 +102,20 @@ def _any(conditions: Sequence[Column]) -> Column:
         return conditions[0] if conditions else F.lit(False)
     half = len(conditions) // 2
     return _any(conditions[:half]) | _any(conditions[half:])
+
+
+def local_rows(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+    """Return a few rows of Python, of which Spark knows before it plans how many they are: it joins
+    them without a job, and leaves out a join with none."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(columns)
+    assert isinstance(schema, StructType)
+    found = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    local: Any = pa.Table.from_pylist(found, to_arrow_schema(schema))
+    return spark.createDataFrame(local, schema)
 
 
 def first_line(error: Exception) -> str:

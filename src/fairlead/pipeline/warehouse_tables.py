@@ -51,33 +51,46 @@ class WarehouseTables(Snapshots):
         the table does not exist."""
         snapshot = self.snapshot(table)
         if snapshot is None:
-            return self._spark.createDataFrame([], table.spark())
+            return self._spark.createDataFrame(table.arrow().empty_table(), table.spark())
         rows = self._spark.read.option("versionAsOf", snapshot).table(self.name_of(table))
         return columns_of(table, rows.where(during(table, parts)))
 
     def clear(self, table: Table, parts: Collection[str] | None = None) -> None:
         """Remove the rows of partitions, of all by default; without a commit if there are none."""
-        if self.snapshot(table) is None or self.files(table, parts):
-            none: DataFrame = self._spark.createDataFrame([], table.spark())
-            self.replace(table, none, parts)
+        files = self.files(table, parts)
+        if self.snapshot(table) is not None and not files:
+            return
+        self._stage(table)
+        if files:
+            self._builds.clear(table, parts, self._branch)
+        self._staged[table.name], _ = self._builds.head(table, self._branch)
 
-    def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
+    def replace(
+        self,
+        table: Table,
+        rows: DataFrame,
+        parts: Collection[str] | None = None,
+        few: bool = False,
+    ) -> int:
         """Replace partitions in one commit to the branch, and return the number of rows. Raise
-        BrokenLake for a row outside the partitions, and change nothing.
+        BrokenLake for a row outside the partitions, and change nothing. One task of Spark writes
+        few rows.
 
         Several threads may replace different tables at the same time.
         """
         if parts is not None and not parts and rows.isEmpty():
             return 0
-        if table.name not in self._staged:
-            self._stage(table)
-        writer = placed(table, rows, parts).writeTo(f"{self.name_of(table)}.branch_{self._branch}")
-        if table.together:
+        self._stage(table)
+        rows = placed(table, rows, parts)
+        if few:
+            rows = rows.coalesce(1)
+        writer = rows.writeTo(f"{self.name_of(table)}.branch_{self._branch}")
+        if table.together or few:
             # The rows of a partition are in few tasks already, so Iceberg need not shuffle them. A
             # task writes a few partitions side by side, without a sort.
-            few = parts is not None and len(parts) <= _SIDE_BY_SIDE
+            side_by_side = parts is not None and len(parts) <= _SIDE_BY_SIDE
             writer = writer.option("distribution-mode", "none")
-            writer = writer.option("fanout-enabled", str(few).lower())
+            writer = writer.option("fanout-enabled", str(side_by_side).lower())
         try:
             writer.overwrite(during(table, parts))
         except PySparkException as error:
@@ -117,12 +130,16 @@ class WarehouseTables(Snapshots):
         self.before, self._seen = self._builds.newest()
 
     def _stage(self, table: Table) -> None:
-        """Create our branch of the table at the newest build."""
+        """Create our branch of the table at the newest build, unless there is one."""
+        if table.name in self._staged:
+            return
         # Writing no rows creates the table and its missing columns.
         self.warehouse.table(table).write(table.arrow().empty_table(), "none")
         before = self.before.snapshots.get(table.name)
-        start = "" if before is None else f" AS OF VERSION {before}"
-        # Iceberg removes an unpublished branch when snapshots expire after a day.
+        if before is not None:
+            self._builds.branch(table, before, self._branch)
+            return
+        # PyIceberg writes the first snapshot of a table to `main` only.
         self._spark.sql(
-            f"ALTER TABLE {self.name_of(table)} CREATE BRANCH {self._branch}{start} RETAIN 1 DAYS"
+            f"ALTER TABLE {self.name_of(table)} CREATE BRANCH {self._branch} RETAIN 1 DAYS"
         )

@@ -10,10 +10,14 @@ from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.windows import ALL, HOUR
 from fairlead.pipeline.gold import business_day, window_start
 from fairlead.pipeline.schema import SCHEMA_VERSION
+from fairlead.pipeline.sorting import joined
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
 """Column in proportion to which each method divides idle time: worker time, worker time of the
 key's busiest hour, or weights."""
+
+BILLS = "day date, queue string, worker_us bigint, amount decimal(18,6)"
+"""Columns of bills."""
 
 HOUR_US = 3_600_000_000
 _MILLIONTHS = 1_000_000
@@ -22,15 +26,19 @@ _LONG = "decimal(19,0)"
 
 
 def cost(
-    service: DataFrame, bills: DataFrame, method: str = "usage", zone: str = "UTC"
+    service: DataFrame,
+    bills: DataFrame,
+    method: str = "usage",
+    zone: str = "UTC",
+    few: bool = False,
 ) -> DataFrame:
     """Return COST from silver.service of whole business days and `bills`: (day, queue, worker_us,
     amount). The days are those of `zone`.
 
     A bill covers `worker_us` of paid worker time and is not negative. Bills for the same day and
     queue are added. All queues of a day without a bill of their own share the bill for the queue
-    '*'. Each key pays for its busy time and its part of the idle time. Raise ValueError unless the
-    method is usage, peak or reserved.
+    '*'. Each key pays for its busy time and its part of the idle time. few: whether one task of
+    Spark takes in all rows. Raise ValueError unless the method is usage, peak or reserved.
     """
     if method not in IDLE_BY:
         raise ValueError(f"method {method!r}: use one of {', '.join(IDLE_BY)}")
@@ -42,8 +50,8 @@ def cost(
         F.sum("amount").cast("decimal(18,6)").alias("bill_amount"),
     )
     return (
-        _used(service, zone)
-        .transform(_with_bill, bills)
+        _used(service.coalesce(1) if few else service, zone)
+        .transform(_with_bill, bills, few)
         .withColumn(
             "idle_us", F.greatest(F.col("worker_us") - F.sum("busy_us").over(_sharing()), F.lit(0))
         )
@@ -95,14 +103,14 @@ def _used(service: DataFrame, zone: str) -> DataFrame:
     )
 
 
-def _with_bill(used: DataFrame, bills: DataFrame) -> DataFrame:
+def _with_bill(used: DataFrame, bills: DataFrame, few: bool) -> DataFrame:
     """Add to each row the bill that it shares (null if there is none), and add a row for each bill
     that no row shares."""
     own = bills.select("day", F.col("bill").alias("queue"), F.lit(True).alias("has_own"))
     return (
-        used.join(F.broadcast(own), on=["day", "queue"], how="left")
+        used.join(joined(own, few), on=["day", "queue"], how="left")
         .withColumn("bill", F.when(F.col("has_own"), F.col("queue")).otherwise(ALL))
-        .join(bills, on=["day", "bill"], how="full")
+        .join(joined(bills, few) if few else bills, on=["day", "bill"], how="full")
         .withColumn("queue", F.coalesce("queue", "bill"))
         .fillna({"fairness_key": ALL, "busy_us": 0, "wasted_us": 0, "peak_us": 0, "reserved": 0})
     )

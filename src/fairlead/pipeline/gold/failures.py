@@ -10,6 +10,7 @@ from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import elapsed_us, has_failed, is_run
 from fairlead.pipeline.schema import SCHEMA_VERSION
+from fairlead.pipeline.sorting import joined
 
 STORM_FROM = 100
 """Least number of failed runs of one kind in an hour that make a storm, if they are also more than
@@ -18,14 +19,23 @@ half of all runs."""
 _WORK = ["hour", "queue", "name"]
 
 
-def failures(attempts: DataFrame) -> DataFrame:
-    """Return FAILURES from sound rows of bronze.attempts of whole hours."""
-    runs = attempts.filter(is_run()).withColumn("hour", window_start(F.col("finished_at"), HOUR))
+def failures(attempts: DataFrame, few: bool = False) -> DataFrame:
+    """Return FAILURES from sound rows of bronze.attempts of whole hours.
+
+    few: whether one task of Spark takes in all rows.
+    """
+    runs = (
+        (attempts.coalesce(1) if few else attempts)
+        .filter(is_run())
+        .withColumn("hour", window_start(F.col("finished_at"), HOUR))
+    )
     counted = runs.transform(_counted)
     errors = counted.transform(_errors)
     return (
-        errors.join(F.broadcast(_recoveries(runs, errors)), on=[*_WORK, "error_fp"], how="left")
-        .join(F.broadcast(_all_runs(counted)), on=_WORK, how="inner")
+        errors.join(
+            joined(_recoveries(runs, errors, few), few), on=[*_WORK, "error_fp"], how="left"
+        )
+        .join(joined(_all_runs(counted), few), on=_WORK, how="inner")
         .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
         .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
@@ -77,7 +87,7 @@ def _errors(counted: DataFrame) -> DataFrame:
     )
 
 
-def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
+def _recoveries(runs: DataFrame, errors: DataFrame, few: bool) -> DataFrame:
     """Return (hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
     # Keep only runs that succeeded after the earliest last_seen of their queue and name, because
     # no other run can be a recovery. Where failures are frequent, few runs remain.
@@ -85,7 +95,7 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
     good = (
         runs.filter(F.col("outcome") == "done")
         .select(*_WORK, F.col("finished_at").alias("good_at"))
-        .join(F.broadcast(over), on=_WORK, how="inner")
+        .join(joined(over, few), on=_WORK, how="inner")
         .filter(F.col("good_at") > F.col("first_over"))
         .select(*_WORK, "good_at")
     )

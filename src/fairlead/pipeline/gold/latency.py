@@ -15,14 +15,16 @@ from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import measures
 from fairlead.pipeline.schema import SCHEMA_VERSION
-from fairlead.pipeline.sorting import SORTER, sorter
+from fairlead.pipeline.sorting import SORTER, sorter, together
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
 
-def latency_hist(attempts: DataFrame, zone: str = "UTC") -> DataFrame:
-    """Return LATENCY_HIST from sound rows of bronze.attempts, by hours of business days of
-    `zone`."""
+def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> DataFrame:
+    """Return LATENCY_HIST from sound rows of bronze.attempts, by hours of business days of `zone`.
+
+    few: whether one task of Spark takes in all rows.
+    """
     of_name = ["hour", "queue", "name"]
     runs = attempts.select(
         window_start(F.col("finished_at"), HOUR, zone).alias("hour"),
@@ -33,8 +35,9 @@ def latency_hist(attempts: DataFrame, zone: str = "UTC") -> DataFrame:
     )
     # Shuffle the runs and then count by key: there are nearly as many counts as runs, and a run has
     # several of them. Count over all keys before the shuffle, because these counts are few.
-    by_key = _counts(runs.repartition(*of_name, "fairness_key"), *of_name, "fairness_key")
-    all_keys = _counts(runs, *of_name).withColumn("fairness_key", F.lit(ALL))
+    placed = together(runs, few, *of_name, "fairness_key")
+    by_key = _counts(placed, *of_name, "fairness_key")
+    all_keys = _counts(placed if few else runs, *of_name).withColumn("fairness_key", F.lit(ALL))
     return (
         by_key.filter(F.col("fairness_key") != ALL)
         .unionByName(all_keys)
@@ -43,14 +46,18 @@ def latency_hist(attempts: DataFrame, zone: str = "UTC") -> DataFrame:
     )
 
 
-def latency(hist: DataFrame, *windows: int, least: int = 1, zone: str = "UTC") -> DataFrame:
+def latency(
+    hist: DataFrame, *windows: int, least: int = 1, zone: str = "UTC", few: bool = False
+) -> DataFrame:
     """Return LATENCY from LATENCY_HIST of whole business days, in windows of these lengths:
     seconds, whole hours, at most a day.
 
     least: number of attempts from which a key has a row of a window that is shorter than a day.
+    few: whether one task of Spark takes in all rows.
     """
     # Shuffle the rows once: windows of any size lie within a day.
-    of_days = hist.withColumn("day", window_start(F.col("hour"), DAY, zone)).repartition(*_OF_DAY)
+    days = hist.withColumn("day", window_start(F.col("hour"), DAY, zone))
+    of_days = together(days, few, *_OF_DAY)
     found = [_percentiles(of_days, window_s, least, zone) for window_s in windows]
     return reduce(DataFrame.unionByName, found)
 

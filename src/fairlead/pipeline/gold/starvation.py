@@ -32,6 +32,6 @@ def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
     return (
         minutes.withColumn("served_until", served_until)
         .withColumn("waited_s", minute + MINUTE - F.max("served_until").over(so_far))
-        .join(F.broadcast(pickups), on=["day", "queue"], how="left")
+        .join(pickups, on=["day", "queue"], how="left")
         .withColumn("starved", unserved & (F.col("waited_s") >= too_long_s))
     )

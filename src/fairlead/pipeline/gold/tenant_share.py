@@ -11,16 +11,21 @@ from fairlead.pipeline.definitions.windows import MINUTE, WINDOWS
 from fairlead.pipeline.gold import KEYS_DAY, day_of, start_of, window_length
 from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
-from fairlead.pipeline.sorting import SORTER, sorter
+from fairlead.pipeline.sorting import SORTER, joined, sorter, together
 
 
 def tenant_share(
-    service: DataFrame, backlog: DataFrame, pickups: DataFrame, zone: str = "UTC"
+    service: DataFrame,
+    backlog: DataFrame,
+    pickups: DataFrame,
+    zone: str = "UTC",
+    few: bool = False,
 ) -> DataFrame:
     """Return TENANT_SHARE in windows of every size.
 
     service, backlog: silver.service and silver.backlog of whole business days of `zone`. pickups:
-    (day, queue, pickup_p50_us), the median pickup in microseconds.
+    (day, queue, pickup_p50_us), the median pickup in microseconds. few:
+    whether one task of Spark takes in all rows.
     """
     length_s = window_length(F.col("start"), F.col("window_s"), zone)
     return (
@@ -29,9 +34,9 @@ def tenant_share(
         .withColumn("day", day_of(F.col("minute"), zone))
         # Shuffle the rows once: all sums and carried values stay within a key's day.
         .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
-        .repartition(*KEYS_DAY)
+        .transform(together, few, *KEYS_DAY)
         .transform(_minutes)
-        .transform(starved, pickups)
+        .transform(starved, joined(pickups, few))
         .transform(_windows, zone)
         .transform(_with_entitlement)
         .withColumn("deficit_us", F.col("entitled_us") - F.col("busy_us"))

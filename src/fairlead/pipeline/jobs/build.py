@@ -153,12 +153,11 @@ def _compute(
     changed = None if todo.full else todo.changed_attempts
     hours = None if todo.full else steps.touched.service
     dates = None if changed is None else dates_of(changed)
-    on_spark = checks.TablesOnSpark(spark, tables)
     run.checks = [
-        *checks.bronze_checks(on_spark, lambda _: changed, run.rows_in),
-        *checks.event_checks(on_spark, lambda _: None if todo.full else todo.changed_events),
-        *checks.service_checks(tables, steps.runs(hours), hours),
-        *checks.latency_checks(tables, dates, settings.zone),
+        *checks.bronze_checks(steps.totals, lambda _: changed, run.rows_in),
+        *checks.event_checks(steps.totals, lambda _: None if todo.full else todo.changed_events),
+        *checks.service_checks(steps.totals, hours, steps.parts_with_runs(hours)),
+        *checks.histogram_checks(steps.totals, dates, settings.zone),
     ]
     checks.require(run.checks)
     return steps

@@ -58,5 +58,5 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
         return [
             *found,
             *checks.layer_checks(tables, parts, rows, since),
-            *checks.histogram_checks(tables, parts, hour),
+            *checks.histogram_checks(tables, parts=parts, since=hour),
         ]

@@ -1,34 +1,26 @@
-"""Checks that the totals of the layers agree: statements of SQL that Spark runs before a build
-publishes its tables, and DuckDB in `check`."""
+"""Checks that the totals of the layers agree: statements of SQL for a build before it publishes its
+tables, and for `check`."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, tzinfo
 from string import Template
-from typing import TYPE_CHECKING, Any, Protocol
-from zoneinfo import ZoneInfo
 
+from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.business_days import hours_from
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.definitions.windows import HOUR, WINDOWS
+from fairlead.pipeline.definitions.windows import WINDOWS
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.jobs.totals import Tables
 from fairlead.pipeline.parts import PartsOf, all_parts, days_from, hours_of, runs_of
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
-from fairlead.pipeline.reading.frames import with_tables
 from fairlead.pipeline.runs import Check
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.location import flat_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from fairlead.pipeline.warehouse_tables import WarehouseTables
-
-_HISTOGRAM = "gold.latency_hist: runs in the histogram"
 
 ALWAYS = -(1 << 62)
 """An instant before all others, in microseconds since the epoch."""
@@ -62,46 +54,17 @@ SELECT sum(busy_us) AS us,
     sum(CASE WHEN unix_micros(window_start) >= $since THEN busy_us END) AS kept_us
 FROM {silver.service}
 """
-_RUNS = """
-SELECT count(started_at) AS n FROM {bronze.attempts}
-WHERE unix_micros(finished_at) >= $since AND $sound
+# An attempt that never started would seem to run in all hours, because `greatest` ignores nulls.
+_SERVED = """
+SELECT (SELECT sum($inside) FROM {bronze.attempts} WHERE started_at IS NOT NULL AND $sound)
+        AS spent,
+    (SELECT sum(busy_us) FROM {silver.service}) AS served
 """
-_COUNTED = """
-SELECT sum(n) AS n FROM {gold.latency_hist}
-WHERE measure = 'run' AND fairness_key = '*' AND unix_micros(hour) >= $since
+_HISTOGRAM = """
+SELECT (SELECT count(started_at) FROM {bronze.attempts} WHERE $sound AND ($within)) AS runs,
+    (SELECT sum(n) FROM {gold.latency_hist} WHERE measure = 'run' AND fairness_key = '*'
+        AND unix_micros(hour) >= $since) AS counted
 """
-
-
-class Tables(Protocol):
-    """Tables of a lake in one of the engines."""
-
-    keys_at_once: int
-    """Number of hashes that fit into memory."""
-
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
-        """Return the rows of an aggregation. `{gold.cost}` in the text stands for the rows of that
-        table in the partitions that `parts` returns."""
-
-
-class TablesOnSpark:
-    """Tables of a job of Spark."""
-
-    keys_at_once = sys.maxsize
-
-    def __init__(self, spark: SparkSession, tables: WarehouseTables) -> None:
-        self._spark = spark
-        self._tables = tables
-
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
-        """Return the rows of an aggregation, as `Tables.totals` says."""
-        read: dict[str, Any] = {}
-
-        def rows_of(table: Table) -> str:
-            read[flat_name(table)] = self._tables.read(table, parts(table))
-            return f"{{{flat_name(table)}}}"
-
-        text = with_tables(text, rows_of)
-        return [row.asDict() for row in self._spark.sql(text, **read).collect()]
 
 
 def require(checks: Sequence[Check]) -> None:
@@ -152,70 +115,53 @@ def _quarantined(tables: Tables, table: Table, parts: PartsOf) -> int:
     return _one(tables, text, parts, table=table.name)["n"]
 
 
-def latency_checks(
-    tables: WarehouseTables, dates: Collection[str] | None, zone: ZoneInfo
+def histogram_checks(
+    tables: Tables,
+    dates: Collection[str] | None = None,
+    zone: tzinfo = UTC,
+    *,
+    parts: PartsOf = all_parts,
+    since: int = ALWAYS,
 ) -> list[Check]:
     """Check that the histogram counts each run of these dates once. The hours of the histogram are
-    those of business days of `zone`."""
-    from pyspark.sql import functions as F
+    those of business days of `zone`.
 
-    from fairlead.pipeline.gold import window_start
-    from fairlead.pipeline.spark_rows import within
-
-    # The last hour of a date ends on the next one where the zone is half an hour off.
-    hours = None
-    if dates is not None:
-        hours = [*hours_of(dates), *(f"{date}/00" for date in days_from(dates, 1))]
-    runs = (
-        tables.read(ATTEMPTS, hours)
-        .where(IS_SOUND)
-        .select("started_at", window_start(F.col("finished_at"), HOUR, zone.key).alias("hour"))
-        .where(within("hour", dates))
-        .agg(F.count("started_at"))
-        .first()
-    )
-    counted = (
-        tables.read(LATENCY_HIST, dates)
-        .where("measure = 'run' AND fairness_key = '*'")
-        .agg(F.sum("n"))
-        .first()
-    )
-    assert runs is not None and counted is not None
-    return [Check(_HISTOGRAM, runs[0], counted[0] or 0)]
-
-
-def histogram_checks(
-    tables: Tables, parts: PartsOf = all_parts, since: int = ALWAYS
-) -> list[Check]:
-    """Check that the histogram counts each run once.
-
-    parts: partitions to read, all by default; since: start of the first hour of the histogram that
-    is compared, in microseconds since the epoch.
+    parts, since: without dates, the partitions to read, and the start of the first hour of the
+    histogram that is compared, in microseconds since the epoch.
     """
-    runs = _one(tables, _RUNS, parts, since=since)
-    counted = _one(tables, _COUNTED, parts, since=since)
-    return [Check(_HISTOGRAM, runs["n"], counted["n"])]
+    within = f"unix_micros(finished_at) >= {since}"
+    if dates is not None:
+        # The last hour of a date ends on the next one where the zone is half an hour off.
+        hours = [*hours_of(dates), *(f"{date}/00" for date in days_from(dates, 1))]
+        parts = {ATTEMPTS: hours, LATENCY_HIST: dates}.__getitem__
+        within = " OR ".join(
+            f"(unix_micros(finished_at) >= {to_micros(hours_from(first, zone))}"
+            f" AND unix_micros(finished_at) < {to_micros(hours_from(end, zone))})"
+            for first, end in runs_of(dates)
+        )
+    found = _one(tables, _HISTOGRAM, parts, within=within or "false", since=since)
+    return [Check("gold.latency_hist: runs in the histogram", found["runs"], found["counted"])]
 
 
 def service_checks(
-    tables: WarehouseTables, attempts: DataFrame, hours: Collection[str] | None
+    tables: Tables, hours: Collection[str] | None, ran: Collection[str] | None
 ) -> list[Check]:
     """Check that the worker time in silver.service equals the time that the runs spend inside these
-    hours, to 1 us."""
-    from pyspark.sql import functions as F
+    hours, to 1 us.
 
-    begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
-    if hours is None:
-        inside = end - begin
-    else:
-        inside = _inside(begin, end, hours)
-    # Omit attempts that never started: `greatest` ignores nulls, so such an attempt would seem to
-    # run in all hours.
-    spent = attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside)).first()
-    served = tables.read(SERVICE, hours).agg(F.sum("busy_us")).first()
-    assert spent is not None and served is not None
+    ran: partitions of bronze that have all these runs; None for all.
+    """
+    begin, end = "unix_micros(started_at)", "unix_micros(finished_at)"
+    inside = f"{end} - {begin}"
+    if hours is not None:
+        spans = [(to_micros(since), to_micros(until)) for since, until in runs_of(hours)]
+        inside = " + ".join(
+            f"greatest(0, least({end}, {high}) - greatest({begin}, {low}))" for low, high in spans
+        )
+    parts = {ATTEMPTS: ran, SERVICE: hours}.__getitem__
+    found = _one(tables, _SERVED, parts, inside=inside or "0")
     return [
-        Check("silver.service: worker time in microseconds", spent[0] or 0, served[0] or 0),
+        Check("silver.service: worker time in microseconds", found["spent"], found["served"]),
     ]
 
 
@@ -294,15 +240,3 @@ def _one(tables: Tables, text: str, parts: PartsOf = all_parts, **given: object)
     0."""
     [row] = tables.totals(Template(text).substitute(given, sound=IS_SOUND), parts)
     return {name: int(value or 0) for name, value in row.items()}
-
-
-def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
-    from pyspark.sql import functions as F
-
-    total = F.lit(0).cast("bigint")
-    for since, until in runs_of(hours):
-        low, high = round(since.timestamp() * 1_000_000), round(until.timestamp() * 1_000_000)
-        total = total + F.greatest(
-            F.lit(0), F.least(end, F.lit(high)) - F.greatest(begin, F.lit(low))
-        )
-    return total

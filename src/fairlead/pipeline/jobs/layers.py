@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from functools import reduce
+from string import Template
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.pipeline import parts as p
@@ -37,14 +38,16 @@ from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
-from fairlead.pipeline.gold.cost import cost
+from fairlead.pipeline.gold.cost import BILLS, cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
 from fairlead.pipeline.gold.latency import latency, latency_hist
-from fairlead.pipeline.gold.measures import has_failed
+from fairlead.pipeline.gold.measures import HAS_FAILED
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
-from fairlead.pipeline.quality import quarantined, sound, sound_events
+from fairlead.pipeline.jobs.totals import TablesOfJob
+from fairlead.pipeline.jobs.touched import Touched, touched
+from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT, quarantined, sound, sound_events
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
@@ -52,15 +55,20 @@ from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import continued, tasks
 from fairlead.pipeline.silver.waiting import waiting
-from fairlead.pipeline.spark_rows import between, overlapping, within
+from fairlead.pipeline.spark_rows import between, local_rows, overlapping, within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 SLO_DAYS_BACK = 3
 """Days of counts that the longest burn rate covers."""
 
 
+FEW_ROWS = 250_000
+"""Rows that one task of Spark takes in, because shuffling them would take longer."""
+
 ROWS_OF_A_SLICE = 100_000
 """Attempts of an hour that one task of Spark takes in; a larger hour is divided into slices."""
+
+_ANY = Template("SELECT 1 AS n FROM $table WHERE $condition LIMIT 1")
 
 
 class Build:
@@ -83,7 +91,15 @@ class Build:
         self.rows: dict[str, int] = {}
         self.parts: dict[str, Collection[str] | None] = {}
         """Rebuilt partitions, by table; None for all."""
-        self.touched = Touched(set(), set(), set(), set()) if plan.full else touched(tables, plan)
+        self.totals = TablesOfJob(spark, tables)
+        self.touched = (
+            Touched(set(), set(), set(), set()) if plan.full else touched(self.totals, plan)
+        )
+        self._recent = plan.files
+        """Files of bronze.attempts from the first hour on that is built again."""
+        if not plan.full:
+            hours = set().union(*self.touched)
+            self._recent = tables.files(ATTEMPTS, since=min(hours)) if hours else []
 
     def run(self) -> None:
         """Build all tables without publishing them.
@@ -92,7 +108,7 @@ class Build:
         query in one thread, so that the cores would wait for most of a small build.
         """
         self._side_by_side(self._tasks_and_waits, self._served, self._ended)
-        self._side_by_side(self._shares, self._cost)
+        self._shares()
 
     def _side_by_side(self, *chains: Callable[[], None]) -> None:
         """Run the chains in threads. The first error ends the other chains at their next table."""
@@ -110,23 +126,28 @@ class Build:
         """Build tables of tasks, and of the tasks that waited."""
         hours, before = self._hours(self.touched.tasks), self.touched.continued
         attempts = self._sound().where(within("submitted_at", hours))
-        rows = tasks(attempts, self._submitted(hours), self._slices)
+        slices = self._slices(hours, EVENTS)
+        rows = tasks(attempts, self._submitted(hours), slices)
         if before:
             attempts = self._sound().where(within("submitted_at", before))
             known = self._tables.read(TASKS, before)
-            rows = rows.unionByName(continued(known, attempts, self._slices))
+            slices = max(slices, self._slices(before, TASKS))
+            rows = rows.unionByName(continued(known, attempts, slices))
             hours = self.touched.tasks | before
-        self._replace(TASKS, rows, hours)
-        self._replace(OPEN_TASKS, waiting(self._tables.read(TASKS, hours)), hours)
+        self._replace(TASKS, rows, hours, not slices)
+        is_open = self._any("{silver.tasks}", "last_finished_at IS NULL", hours)
+        still_open = waiting(self._tables.read(TASKS, hours)) if is_open else None
+        self._replace(OPEN_TASKS, still_open, hours, not slices)
 
         open_tasks = self._tables.read(OPEN_TASKS)
-        hours = sorted(self._backlog_hours(open_tasks))
+        hours = sorted(self._backlog_hours())
         if not hours:
             return
         runs = list(p.runs_of(hours))
         waited = overlapping(
             ["ready_at", "finished_at"], "finished_at", self._hours(self.touched.backlog)
         )
+        slices = self._slices(None, OPEN_TASKS)
         rows = backlog(
             self._sound().where(waited),
             open_tasks,
@@ -134,58 +155,83 @@ class Build:
             runs[-1][1],
             datetime.fromtimestamp(self._plan.until / 1e6, UTC),
             None if len(runs) == 1 else [p.start_of(hour) for hour in hours],
-            self._slices,
+            slices,
         )
-        self._replace(BACKLOG, rows, self._hours(self.touched.backlog))
+        self._replace(BACKLOG, rows, self._hours(self.touched.backlog), not slices)
 
     def _served(self) -> None:
-        """Build the table of the service that each key received."""
+        """Build the tables of the service that each key received, and of its cost."""
         hours = self._hours(self.touched.service)
-        served = service(self.runs(hours), self._slices).where(within("window_start", hours))
-        self._replace(SERVICE, served, hours)
+        ran = overlapping(["started_at", "finished_at"], "finished_at", hours)
+        slices = self._slices(hours)
+        served = service(self._sound().where(ran), slices).where(within("window_start", hours))
+        self._replace(SERVICE, served, hours, not slices)
+        self._cost()
 
     def _ended(self) -> None:
         """Build tables of the attempts that ended in the changed hours."""
         hours = self._hours(self._plan.changed_attempts | self._plan.changed_events)
-        broken = quarantined(self._tables.read(ATTEMPTS, hours)).unionByName(
-            quarantined(self._tables.read(EVENTS, hours), EVENTS)
-        )
+        unsound = [
+            quarantined(self._tables.read(table, hours), table)
+            for table, name, is_sound in (
+                (ATTEMPTS, "{bronze.attempts}", IS_SOUND),
+                (EVENTS, "{bronze.events} AS event", IS_SOUND_EVENT),
+            )
+            if self._any(name, f"NOT ({is_sound})", hours)
+        ]
+        broken = reduce(DataFrame.unionByName, unsound) if unsound else None
         self._replace(QUARANTINE, broken, hours)
 
         days = self._days_again(self._plan.changed_attempts)
         # Tables made from silver and gold have whole days, also those that bronze has in part.
         known = self._days_again(self._plan.changed_attempts, self._plan.first_day)
-        hist = latency_hist(self._of_days(ATTEMPTS, known).transform(sound), self._zone)
-        self._replace_days(LATENCY_HIST, hist, known)
+        hours = known and known.hours
+        few = self._few(hours, ATTEMPTS)
+        hist = latency_hist(self._read(ATTEMPTS, hours).transform(sound), self._zone, few)
+        self._replace_days(LATENCY_HIST, hist, known, few)
+        hours = days and days.hours
+        few = self._few(hours, LATENCY_HIST)
+        least = self._settings.latency.least
         percentiles = latency(
-            self._of_days(LATENCY_HIST, days),
-            HOUR,
-            DAY,
-            least=self._settings.latency.least,
-            zone=self._zone,
+            self._read(LATENCY_HIST, hours), HOUR, DAY, least=least, zone=self._zone, few=few
         )
-        self._replace_days(LATENCY, percentiles, days)
+        self._replace_days(LATENCY, percentiles, days, few)
 
         dates = self._dates(self._plan.changed_attempts)
-        attempts = self._days(ATTEMPTS, dates).transform(sound)
-        # The table of failures needs many passes, and nothing failed in most small builds.
-        nothing_failed = attempts.where(has_failed()).isEmpty()
-        self._replace(FAILURES, None if nothing_failed else failures(attempts), dates)
+        hours = dates and p.hours_of(dates)
+        few = self._few(hours, ATTEMPTS)
+        attempts = self._read(ATTEMPTS, hours).transform(sound)
+        has_failed = self._any("{bronze.attempts}", f"{IS_SOUND} AND {HAS_FAILED}", hours)
+        self._replace(FAILURES, failures(attempts, few) if has_failed else None, dates, few)
         objectives = self._objectives()
         counts = slo_counts(attempts, objectives) if objectives else None
-        self._replace(SLO_COUNTS, counts, dates)
+        self._replace(SLO_COUNTS, counts, dates, few)
         self._slo(dates)
 
-    @property
-    def _slices(self) -> int:
-        """Number of Spark's tasks for an hour, so that the largest hour has work for several
-        cores."""
+    def _slices(self, hours: Collection[str] | None, *more: Table) -> int:
+        """Return the number of Spark's tasks for an hour, so that the largest hour has work for
+        several cores; 0 if one task takes in all attempts, and the rows of other tables in these
+        hours."""
+        if sum(file.rows for file in self._recent) + self._rows_of(hours, *more) <= FEW_ROWS:
+            return 0
         return max(1, -(-self._plan.largest // ROWS_OF_A_SLICE))
 
-    def runs(self, hours: Collection[str] | None) -> DataFrame:
-        """Return the sound attempts that ran in these hours; None for all."""
-        ran = overlapping(["started_at", "finished_at"], "finished_at", hours)
-        return self._sound().where(ran)
+    def parts_with_runs(self, hours: Collection[str] | None) -> list[str] | None:
+        """Return the partitions of bronze with the runs of these hours, and others; None for all
+        hours."""
+        if not hours:
+            return None if hours is None else []
+        end = p.micros_of(max(hours)) + p.HOUR_US
+        return [
+            file.part
+            for file in self._recent
+            if file.part >= min(hours) and file.span.get("started_at", (end,))[0] < end
+        ]
+
+    def _any(self, table: str, condition: str, parts: Collection[str] | None) -> bool:
+        """Return whether a row of these partitions meets a condition."""
+        text = _ANY.substitute(table=table, condition=condition)
+        return bool(self.totals.totals(text, lambda _: parts))
 
     def _sound(self) -> DataFrame:
         return self._tables.read(ATTEMPTS).transform(sound)
@@ -193,15 +239,14 @@ class Build:
     def _submitted(self, hours: Collection[str] | None) -> DataFrame:
         return submitted(self._tables.read(EVENTS, hours))
 
-    def _backlog_hours(self, open_tasks: DataFrame) -> Collection[str]:
+    def _backlog_hours(self) -> Collection[str]:
         """Return the hours whose backlog is rebuilt; in a full build, all hours since the first
         task became ready."""
         if not self._plan.full:
             return self.touched.backlog
-        instants = [self._plan.first("ready_at", "finished_at")]
-        first_open = open_tasks.agg(F.min(F.unix_micros("ready_at")).alias("first")).first()
-        if first_open is not None:
-            instants.append(first_open["first"])
+        text = "SELECT min(unix_micros(ready_at)) AS first FROM {silver.open_tasks}"
+        [first_open] = self.totals.totals(text)
+        instants = self._plan.first("ready_at", "finished_at"), first_open["first"]
         known = [at for at in instants if at is not None]
         return p.hours_between(min(known), self._plan.until) if known else []
 
@@ -209,50 +254,58 @@ class Build:
         """Build the tables of each key's share, which need the service, the waits and the
         latencies."""
         days = self._days_again(self.touched.service | self.touched.backlog)
+        hours = days and days.hours
+        few = self._few(hours, SERVICE, BACKLOG)
         shares = tenant_share(
-            self._of_days(SERVICE, days),
-            self._of_days(BACKLOG, days),
-            median_pickups(self._of_days(LATENCY, days)),
+            self._read(SERVICE, hours),
+            self._read(BACKLOG, hours),
+            median_pickups(self._read(LATENCY, hours)),
             self._zone,
+            few,
         )
-        self._replace_days(TENANT_SHARE, shares, days)
-        dates = None if days is None else days.dates
-        self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
+        self._replace_days(TENANT_SHARE, shares, days, few)
+        dates = days and days.dates
+        hours = dates and p.hours_of(dates)
+        few = self._few(hours, TENANT_SHARE)
+        shares = self._read(TENANT_SHARE, hours)
+        self._replace(FAIRNESS, fairness(shares.coalesce(1) if few else shares), dates, few)
 
     def _slo(self, dates: list[str] | None) -> None:
         if not self._settings.slo:
             self._replace(SLO, None, dates and p.days_from(dates, SLO_DAYS_BACK))
             return
         if dates is None:
-            self._replace(SLO, slo(self._tables.read(SLO_COUNTS), self._objectives()), None)
+            self._replace(SLO, slo(self._read(SLO_COUNTS, None), self._objectives()), None)
             return
         later = p.days_from(dates, SLO_DAYS_BACK)
         needed = set(later) | {
             (p.start_of(d) - timedelta(days=SLO_DAYS_BACK)).strftime("%Y-%m-%d") for d in later
         }
-        burnt = slo(self._days(SLO_COUNTS, sorted(needed)), self._objectives())
+        burnt = slo(self._tables.read(SLO_COUNTS, needed), self._objectives())
         self._replace(SLO, burnt.where(within("window_start", later)), later)
 
     def _cost(self) -> None:
         """Build the costs of the business days in which something ran."""
         hours = None if self._plan.all_days else self._hours(self.touched.service)
         zone = self._settings.zone
-        days = days_of(self._tables.parts(SERVICE), zone)
-        of_days = parts = None
+        read = parts = None
         if hours is not None:
             changed = days_of(hours, zone)
-            # A day of these hours on which nothing ran has no costs, as in a full build.
-            days.intersection_update(with_neighbours(changed, zone))
-            of_days = hours_within(days, zone)
+            read = hours_within(with_neighbours(changed, zone), zone)
             parts = sorted({begin_date(day, zone) for day in changed})
-        bills = self._spark.createDataFrame(
-            self._settings.bills_for(days),
-            "day date, queue string, worker_us bigint, amount decimal(18,6)",
-        )
+        # A day on which nothing ran has no costs.
+        days = days_of({file.part for file in self._tables.files(SERVICE, read)}, zone)
+        if hours is not None:
+            days.intersection_update(with_neighbours(changed, zone))
+        few = self._few(read, SERVICE)
         costs = cost(
-            self._tables.read(SERVICE, of_days), bills, self._settings.cost.method, zone.key
+            self._tables.read(SERVICE, read),
+            local_rows(self._spark, self._settings.bills_for(days), BILLS),
+            self._settings.cost.method,
+            zone.key,
+            few,
         )
-        self._replace(COST, costs.where(within("day", parts)), parts)
+        self._replace(COST, costs.where(within("day", parts)), parts, few)
 
     def _objectives(self) -> list[Objective]:
         return [
@@ -278,35 +331,43 @@ class Build:
     def _zone(self) -> str:
         return self._settings.zone.key
 
-    def _days(self, table: Table, dates: list[str] | None) -> DataFrame:
-        if dates is None:
-            return self._tables.read(table)
-        return self._tables.read(table, p.hours_of(dates) if table.by == "hour" else dates)
+    def _read(self, table: Table, hours: Collection[str] | None) -> DataFrame:
+        """Return the rows of the partitions that have a part of these hours; None for all."""
+        return self._tables.read(table, _parts(table, hours))
 
-    def _of_days(self, table: Table, days: Days | None) -> DataFrame:
-        """Return the rows of business days, and others of the same hours or dates."""
-        if days is None:
-            return self._tables.read(table)
-        parts = days.hours if table.by == "hour" else p.dates_of(days.hours)
-        return self._tables.read(table, parts)
+    def _few(self, hours: Collection[str] | None, *tables: Table) -> bool:
+        """Return whether one task of Spark takes in the rows of these hours."""
+        return self._rows_of(hours, *tables) <= FEW_ROWS
 
-    def _replace_days(self, table: Table, rows: DataFrame, days: Days | None) -> None:
+    def _rows_of(self, hours: Collection[str] | None, *tables: Table) -> int:
+        files = (self._tables.files(table, _parts(table, hours)) for table in tables)
+        return sum(file.rows for each in files for file in each)
+
+    def _replace_days(self, table: Table, rows: DataFrame, days: Days | None, few: bool) -> None:
         """Replace the rows of business days; the other rows of their partitions stay."""
         if days is not None:
             inside = between(table.instant, days.spans)
             rows = rows.where(inside)
             if self._zone != "UTC":
                 rows = rows.unionByName(self._tables.read(table, days.dates).where(~inside))
-        self._replace(table, rows, None if days is None else days.dates)
+        self._replace(table, rows, None if days is None else days.dates, few)
 
-    def _replace(self, table: Table, rows: DataFrame | None, parts: Collection[str] | None) -> None:
+    def _replace(
+        self,
+        table: Table,
+        rows: DataFrame | None,
+        parts: Collection[str] | None,
+        few: bool = False,
+    ) -> None:
         """Replace partitions of a table; without a job of Spark if there are no rows (None). Raise
         _Stopped after the error of another chain."""
         if self._failed:
             raise _Stopped
         if rows is None:
             self._tables.clear(table, parts)
-        self.rows[table.name] = 0 if rows is None else self._tables.replace(table, rows, parts)
+            self.rows[table.name] = 0
+        else:
+            self.rows[table.name] = self._tables.replace(table, rows, parts, few)
         self.parts[table.name] = parts
         self._on_rows(table.name, self.rows[table.name])
 
@@ -315,51 +376,9 @@ class _Stopped(Exception):
     """Another chain of the build has failed."""
 
 
-class Touched(NamedTuple):
-    """Hours whose rows change, by table."""
-
-    tasks: set[str]
-    service: set[str]
-    backlog: set[str]
-    continued: set[str]
-    """Hours of forgotten days in which tasks were submitted that have ended later."""
-
-
 def submitted(events: DataFrame) -> DataFrame:
     """Return the events of submits that make sense."""
     return events.where(F.col("kind") == "submitted").transform(sound_events)
-
-
-def touched(tables: WarehouseTables, plan: BuildPlan) -> Touched:
-    """Return the hours that depend on the changed partitions: the hours of their submits, runs and
-    waits, and every hour since the last build, because tasks may still wait."""
-    attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)
-    events = submitted(tables.read(EVENTS, plan.changed_events))
-    first_ready = F.least(F.coalesce("ready_at", "finished_at"), "finished_at")
-    until = F.timestamp_micros(F.lit(plan.until))
-    waits_from = F.greatest("at", "run_at")
-    of_attempts = attempts.transform(
-        _hours_of,
-        ("tasks", F.col("submitted_at"), F.col("submitted_at")),
-        ("service", F.least("started_at", "finished_at"), F.col("finished_at")),
-        ("backlog", first_ready, F.col("finished_at")),
-    )
-    of_events = events.transform(
-        _hours_of,
-        ("tasks", F.col("at"), F.col("at")),
-        ("backlog", F.when(waits_from <= until, waits_from), until),
-    )
-    found = of_attempts.union(of_events).distinct().collect()  # one row for each hour touched
-    hours: dict[str, set[str]] = {"tasks": set(), "service": set(), "backlog": set()}
-    for row in found:
-        hours[row["what"]].add(row["hour"])
-    for each in hours.values():
-        each.update(plan.again)
-    if plan.since:
-        hours["backlog"].update(p.hours_between(plan.since, plan.until))
-    # Bronze has no rows of the days before the first one, so their tables stay as they are.
-    kept = {what: {hour for hour in each if hour >= plan.first_day} for what, each in hours.items()}
-    return Touched(**kept, continued=hours["tasks"] - kept["tasks"])
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:
@@ -376,25 +395,6 @@ def median_pickups(latency: DataFrame) -> DataFrame:
     )
 
 
-def _hours_of(rows: DataFrame, *spans: tuple[str, Column, Column]) -> DataFrame:
-    """Return (what, hour) of the hours that the spans of the rows touch. A span is what it touches,
-    its first and its last instant; it touches nothing if one is null."""
-    each = F.array(
-        *(
-            F.struct(
-                F.lit(what).alias("what"),
-                F.date_trunc("hour", first).alias("begin"),
-                F.date_trunc("hour", last).alias("end"),
-            )
-            for what, first, last in spans
-        )
-    )
-    return (
-        rows.select(F.inline(each))
-        .where(F.col("begin") <= F.col("end"))
-        .distinct()
-        .select(
-            "what", F.explode(F.sequence("begin", "end", F.expr("interval 1 hour"))).alias("at")
-        )
-        .select("what", F.date_format("at", "yyyy-MM-dd/HH").alias("hour"))
-    )
+def _parts(table: Table, hours: Collection[str] | None) -> Collection[str] | None:
+    """Return the partitions of a table with these hours."""
+    return hours if hours is None or table.by == "hour" else p.dates_of(hours)

@@ -8,6 +8,7 @@ to the build, for engines that do not know builds; `finish` completes that after
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,19 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
+from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, PUBLISHED, housekeeping_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table import Transaction
 
     from fairlead.pipeline.warehouse.table import TableState
     from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -130,13 +135,45 @@ class Builds:
     def hold(self, table: Table, snapshot: int, name: str) -> None:
         """Keep a snapshot by a tag with this name, which begins with BRANCH. Raise BrokenLake when
         the snapshot is gone."""
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            if stored.metadata.snapshot_by_id(snapshot) is None:
+                raise BrokenLake(f"{table.name} has changed; run the command again")
+            with ManageSnapshots(transaction) as manage:
+                manage.create_tag(snapshot, name)
+
+        self._change(table, change)
+
+    def branch(self, table: Table, snapshot: int, name: str) -> None:
+        """Create a branch of the table at a snapshot. Raise BrokenLake."""
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            # Iceberg removes an unpublished branch when snapshots expire after a day.
+            with ManageSnapshots(transaction) as manage:
+                manage.create_branch(snapshot, name, max_ref_age_ms=DAY_US // 1000)
+
+        self._change(table, change)
+
+    def clear(self, table: Table, parts: Collection[str] | None, branch: str) -> None:
+        """Remove the rows of these partitions (None: all) from a branch. Raise BrokenLake."""
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            snapshot = stored.metadata.snapshot_by_name(branch)
+            assert snapshot is not None
+            with transaction.update_snapshot(branch=branch).overwrite() as files:
+                for entry in entries(snapshot, stored.io, holding(table, parts)):
+                    part = facts_of(table, stored, entry.data_file).part
+                    if parts is None or part in parts:
+                        files.delete_data_file(entry.data_file)
+
+        self._change(table, change)
+
+    def _change(self, table: Table, change: Callable[[Transaction, IcebergTable], None]) -> None:
         for _ in range(_ATTEMPTS):
             stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
-            if stored.metadata.snapshot_by_id(snapshot) is None:
-                break
             try:
-                with stored.manage_snapshots() as manage:
-                    manage.create_tag(snapshot, name)
+                with stored.transaction() as transaction:
+                    change(transaction, stored)
             except CommitFailedException:
                 continue
             return

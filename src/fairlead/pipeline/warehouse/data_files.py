@@ -90,12 +90,16 @@ def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
     )
 
 
-def holding(table: Table, parts: Collection[str] | None) -> Callable[[ManifestFile], bool]:
-    """Return a condition for lists of files that may name files of these partitions."""
+def holding(
+    table: Table, parts: Collection[str] | None, since: str = ""
+) -> Callable[[ManifestFile], bool]:
+    """Return a condition for lists of files that may name files of these partitions, from the
+    partition `since` on."""
     unit = HOUR_US if table.by == "hour" else DAY_US
+    first = micros_of(since) // unit if since else 0
     numbers = None if parts is None else sorted(micros_of(part) // unit for part in parts)
     # Rows of a wrong clock count as in the first partition, whatever their number is.
-    if numbers is None or (numbers and numbers[0] == 0):
+    if (numbers is None and not first) or (numbers and numbers[0] == 0):
         return lambda manifest: True
     kind = IntegerType()
 
@@ -104,6 +108,8 @@ def holding(table: Table, parts: Collection[str] | None) -> Callable[[ManifestFi
         if bounds is None or bounds.lower_bound is None or bounds.upper_bound is None:
             return bool(numbers)
         low, high = from_bytes(kind, bounds.lower_bound), from_bytes(kind, bounds.upper_bound)
+        if numbers is None:
+            return int(high) >= first
         return bisect_left(numbers, low) < bisect_right(numbers, high)
 
     return holds

@@ -229,14 +229,15 @@ class WarehouseTable:
         parts: Collection[str] | None = None,
         snapshot: int | None = None,
         seen: TableState | None = None,
+        since: str = "",
     ) -> list[TableFile]:
-        """Return the files of these partitions (default: all) in a snapshot (default: the present
-        one), with the metadata of `seen` if it is given. Raise BrokenLake if the snapshot is
-        gone."""
+        """Return the files of these partitions (default: all), from the partition `since` on, in a
+        snapshot (default: the present one), with the metadata of `seen` if it is given. Raise
+        BrokenLake if the snapshot is gone."""
         stored = self._load() if seen is None else seen.stored
         if stored is None:
             return []
-        return self._files(stored, parts, snapshot)
+        return self._files(stored, parts, snapshot, since)
 
     def load(
         self,
@@ -526,7 +527,11 @@ class WarehouseTable:
         return stored
 
     def _files(
-        self, stored: IcebergTable, parts: Collection[str] | None, snapshot: int | None
+        self,
+        stored: IcebergTable,
+        parts: Collection[str] | None,
+        snapshot: int | None,
+        since: str = "",
     ) -> list[TableFile]:
         wanted = (
             stored.current_snapshot()
@@ -537,13 +542,17 @@ class WarehouseTable:
             if snapshot is None:
                 return []
             raise BrokenLake(f"{self.table.name} has no snapshot {snapshot} any more")
-        holds = data_files.holding(self.table, parts)
+        holds = data_files.holding(self.table, parts, since)
         found = [
             data_files.facts_of(self.table, stored, entry.data_file)
             for entry in data_files.entries(wanted, stored.io, holds)
         ]
         return sorted(
-            (file for file in found if parts is None or file.part in parts),
+            (
+                file
+                for file in found
+                if since <= file.part and (parts is None or file.part in parts)
+            ),
             key=lambda file: (file.part, file.path),
         )
 
