@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -68,6 +69,27 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             f"\nFAILED {report.nodeid} ({report.when}): {str(report.longreprtext).strip().splitlines()[-1:]}",
             flush=True,
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage before all tests are known, and never search modules and tests for it, because
+    each search takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Make no test of a parameter marked `full` in a run that deselects it."""
+    yield
+    if "not full" in metafunc.config.option.markexpr:
+        kept = [call for call in metafunc._calls if all(mark.name != "full" for mark in call.marks)]
+        metafunc._calls = kept or metafunc._calls[:1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
