@@ -55,6 +55,11 @@ _UNFLUSHED_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
 """Option of a Cassandra that no test kills, because a crash would lose its schema. Without it, each
 of hundreds of tables flushes the tables of the schema when it is created."""
 
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 8 << 30
+"""Free bytes from which on the temporary files of a run are in memory, where a flush takes no time.
+Tests kill processes, never the machine, so no test can tell the difference."""
+
 _ADDRESS = "FAIRLEAD_TEST_SERVERS"
 """Environment variable with the socket of the host, for the workers of pytest-xdist."""
 _SECRET = "FAIRLEAD_TEST_SERVERS_SECRET"
@@ -74,12 +79,22 @@ def running(name: str) -> Running:
     return found
 
 
+def _memory() -> Path | None:
+    """Return the folder in memory if it has room, or None if it has not or $TMPDIR names a folder."""
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):
+        return None
+    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else None
+
+
 class Host:
     """The host process of one test run. The first process of the run starts it."""
 
     def __init__(self) -> None:
-        """Start the host, and store its address in the environment."""
-        self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-")
+        """Start the host, and store its address and the folder for temporary files in the environment."""
+        self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-", dir=_memory())
+        Path(self._folder.name).chmod(0o711)  # PostgreSQL has its folder there, as another user
+        if _memory() is not None:
+            os.environ["TMPDIR"] = tempfile.tempdir = self._folder.name
         os.environ[_ADDRESS] = str(Path(self._folder.name) / "socket")
         os.environ[_SECRET] = secrets.token_hex(16)
         self._process = subprocess.Popen(
@@ -105,6 +120,9 @@ class Host:
         self._process.stdout.close()
         for name in (_ADDRESS, _SECRET):
             os.environ.pop(name, None)
+        if tempfile.tempdir == self._folder.name:
+            del os.environ["TMPDIR"]
+            tempfile.tempdir = None
         self._folder.cleanup()
 
 
