@@ -17,7 +17,7 @@ from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
 from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import seeds
 
-WORLDS = 8
+WORLDS = tiers.worlds(8)
 """Worlds in one test."""
 
 UNCERTAIN = 5
