@@ -6,14 +6,17 @@ import gc
 import os
 import random
 import signal
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from fairlead import App
+from fairlead import App, config
 from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.java_server import JavaServer
@@ -106,6 +109,15 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"seed: --new-seeds --hypothesis-seed={config.option.hypothesis_seed}"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """Parse our pyproject.toml once, although each application of a test reads its settings there."""
+    with pytest.MonkeyPatch.context() as patch:
+        parser = SimpleNamespace(**{**vars(tomllib), "loads": cache(tomllib.loads)})
+        patch.setattr(config, "tomllib", parser)
+        yield
 
 
 S = TypeVar("S", bound=Server)
