@@ -49,10 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the seeds, so that every run can be repeated, and start the host of the servers."""
     tiers.choose(config.option.new_seeds)
     JavaServer.options = servers.QUICK_JAVA
+    PostgresServer.more_settings = servers.NO_FLUSH
     if config.option.new_seeds and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        config.stash[_HOST] = servers.Host()
+        config.stash[_HOST] = host = servers.Host()
+        config.option.basetemp = config.option.basetemp or host.tests_folder
     # A shell makes a background process ignore Ctrl-C. Undo this, because child processes would
     # inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

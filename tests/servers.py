@@ -56,9 +56,12 @@ _UNFLUSHED_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
 of hundreds of tables flushes the tables of the schema when it is created."""
 
 _MEMORY = Path("/dev/shm")
-_MEMORY_BYTES = 8 << 30
-"""Free bytes from which on the temporary files of a run are in memory, where a flush takes no time.
-Tests kill processes, never the machine, so no test can tell the difference."""
+_MEMORY_BYTES = 2 << 30
+"""Free bytes from which on the folders of tests and of the shared servers are in memory, where a flush
+takes no time. Tests kill processes, never the machine, so no test can tell the difference."""
+
+NO_FLUSH = {"fsync": "off"}
+"""Settings of PostgreSQL in tests, for the same reason. Its files are too large for memory."""
 
 _ADDRESS = "FAIRLEAD_TEST_SERVERS"
 """Environment variable with the socket of the host, for the workers of pytest-xdist."""
@@ -90,16 +93,14 @@ class Host:
     """The host process of one test run. The first process of the run starts it."""
 
     def __init__(self) -> None:
-        """Start the host, and store its address and the folder for temporary files in the environment."""
+        """Start the host, and store its address in the environment."""
         self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-", dir=_memory())
-        Path(self._folder.name).chmod(0o711)  # PostgreSQL has its folder there, as another user
-        if _memory() is not None:
-            os.environ["TMPDIR"] = tempfile.tempdir = self._folder.name
         os.environ[_ADDRESS] = str(Path(self._folder.name) / "socket")
         os.environ[_SECRET] = secrets.token_hex(16)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.servers"],
             cwd=Path(__file__).parents[1],
+            env=os.environ | {"TMPDIR": self._folder.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach only the run, which then stops the host
@@ -112,6 +113,11 @@ class Host:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def tests_folder(self) -> str:
+        """Folder for the files of tests, which is removed with the host."""
+        return str(Path(self._folder.name) / "tests")
+
     def close(self) -> None:
         """Stop the servers."""
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -120,9 +126,6 @@ class Host:
         self._process.stdout.close()
         for name in (_ADDRESS, _SECRET):
             os.environ.pop(name, None)
-        if tempfile.tempdir == self._folder.name:
-            del os.environ["TMPDIR"]
-            tempfile.tempdir = None
         self._folder.cleanup()
 
 
