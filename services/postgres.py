@@ -26,8 +26,8 @@ _SETTINGS = {
     "log_min_messages": "warning",
     "max_prepared_transactions": "10",
 }
-"""Settings that differ from PostgreSQL's defaults. fsync stays on, because tests and benchmarks are
-about durability."""
+"""Settings that differ from PostgreSQL's defaults. fsync stays on, because benchmarks are about
+durability."""
 
 _OLDEST = 14  # major version
 
@@ -41,6 +41,8 @@ class PostgresServer(Server):
     start_seconds = 300
     """Long, because PostgreSQL reads each file of each database after a crash, and tests make
     hundreds of databases."""
+    more_settings: ClassVar[dict[str, str]] = {}
+    """Further settings of all servers that this process starts."""
     parent_end_signal = signal.SIGINT
     stop_signals: ClassVar = {
         "smart": signal.SIGTERM,
@@ -179,11 +181,15 @@ class PostgresServer(Server):
 
     def _command(self) -> list[str]:
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data")]
-        settings = _SETTINGS | {
-            "max_connections": str(self._connections),
-            "port": str(self._port),
-            "unix_socket_directories": str(self.folder),
-        }
+        settings = (
+            _SETTINGS
+            | self.more_settings
+            | {
+                "max_connections": str(self._connections),
+                "port": str(self._port),
+                "unix_socket_directories": str(self.folder),
+            }
+        )
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
         return command

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from fairlead import App
+from fairlead import App, config
 from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.java_server import JavaServer
@@ -45,10 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the seeds, so that every run can be repeated, and start the host of the servers."""
     tiers.choose(config.option.new_seeds)
     JavaServer.options = servers.QUICK_JAVA
+    PostgresServer.more_settings = servers.NO_FLUSH
     if config.option.new_seeds and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        config.stash[_HOST] = servers.Host()
+        config.stash[_HOST] = host = servers.Host()
+        config.option.basetemp = config.option.basetemp or host.tests_folder
     # A shell makes a background process ignore Ctrl-C. Undo this, because child processes would
     # inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,6 +76,27 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage before all tests are known, and never search modules and tests for it, because
+    each search takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Make no test of a parameter marked `full` in a run that deselects it."""
+    yield
+    if "not full" in metafunc.config.option.markexpr:
+        kept = [call for call in metafunc._calls if all(mark.name != "full" for mark in call.marks)]
+        metafunc._calls = kept or metafunc._calls[:1]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test whose id contains a memory address, because the id differs in each process."""
     for item in items:
@@ -84,6 +111,15 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"seed: --new-seeds --hypothesis-seed={config.option.hypothesis_seed}"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """Parse our pyproject.toml once, although each application of a test reads its settings there."""
+    with pytest.MonkeyPatch.context() as patch:
+        parser = SimpleNamespace(**{**vars(tomllib), "loads": cache(tomllib.loads)})
+        patch.setattr(config, "tomllib", parser)
+        yield
 
 
 S = TypeVar("S", bound=Server)

@@ -55,6 +55,14 @@ _UNFLUSHED_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
 """Option of a Cassandra that no test kills, because a crash would lose its schema. Without it, each
 of hundreds of tables flushes the tables of the schema when it is created."""
 
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 2 << 30
+"""Free bytes from which on the folders of tests and of the shared servers are in memory, where a flush
+takes no time. Tests kill processes, never the machine, so no test can tell the difference."""
+
+NO_FLUSH = {"fsync": "off"}
+"""Settings of PostgreSQL in tests, for the same reason. Its files are too large for memory."""
+
 _ADDRESS = "FAIRLEAD_TEST_SERVERS"
 """Environment variable with the socket of the host, for the workers of pytest-xdist."""
 _SECRET = "FAIRLEAD_TEST_SERVERS_SECRET"
@@ -74,17 +82,25 @@ def running(name: str) -> Running:
     return found
 
 
+def _memory() -> Path | None:
+    """Return the folder in memory if it has room, or None if it has not or $TMPDIR names a folder."""
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):
+        return None
+    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else None
+
+
 class Host:
     """The host process of one test run. The first process of the run starts it."""
 
     def __init__(self) -> None:
         """Start the host, and store its address in the environment."""
-        self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-")
+        self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-", dir=_memory())
         os.environ[_ADDRESS] = str(Path(self._folder.name) / "socket")
         os.environ[_SECRET] = secrets.token_hex(16)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.servers"],
             cwd=Path(__file__).parents[1],
+            env=os.environ | {"TMPDIR": self._folder.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach only the run, which then stops the host
@@ -96,6 +112,11 @@ class Host:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def tests_folder(self) -> str:
+        """Folder for the files of tests, which is removed with the host."""
+        return str(Path(self._folder.name) / "tests")
 
     def close(self) -> None:
         """Stop the servers."""

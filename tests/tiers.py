@@ -59,6 +59,11 @@ def examples(count: int) -> int:
     return count if has_new_seeds() else max(10, count // 10)
 
 
+def worlds(count: int) -> int:
+    """Return how many seeds one test of a simulation tries: `count` with new seeds, else a quarter."""
+    return count if has_new_seeds() else max(1, count // 4)
+
+
 def matrix(first: Any, *others: Any) -> list[Any]:
     """Return parameters of which only the first is in both tiers."""
     return [first, *(pytest.param(other, marks=FULL("the matrix")) for other in others)]

@@ -19,13 +19,14 @@ from fairlead.operate.changes import Cancel
 from fairlead.ports.action_store import ActionState
 from fairlead.ports.statements import Statement, Steps
 from tests.conftest import url_of
+from tests.tiers import matrix
 
 ROOT = Path(__file__).parents[2]
 TASKS = 20_000
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=matrix("sqlite", "postgres"))
 def full(request: pytest.FixtureRequest) -> App:
     """Return an application with 20,000 waiting tasks, for each kind of store."""
     app = App(url_of(request.param, request))

@@ -21,6 +21,7 @@ from fairlead.ports.action_store import ActionState, BulkAction
 from fairlead.ports.statements import Statement, Steps
 from tests.conftest import url_of
 from tests.consoles import until
+from tests.tiers import matrix
 
 pytestmark = [pytest.mark.system_time, pytest.mark.slow]
 
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 TASKS = 400
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=matrix("sqlite", "postgres"))
 def full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     """Yield an application with waiting tasks, for each kind of store."""
     monkeypatch.setattr(batches, "MOST_CHANGED", 50)

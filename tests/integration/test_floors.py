@@ -118,7 +118,7 @@ class Waiting:
         self.store.database.run(self.store._marks.read())
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(40, 4))
+@pytest.mark.parametrize("seed", tiers.seeds(40, 2))
 def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
     store: PostgresTaskStore, seed: int
 ) -> None:
@@ -146,7 +146,7 @@ def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
         waiting.search()
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(20, 3))
+@pytest.mark.parametrize("seed", tiers.seeds(20, 1))
 def test_all_unique_keys_of_finished_tasks_are_cleaned_whenever_they_commit(
     store: PostgresTaskStore, seed: int
 ) -> None:

@@ -196,7 +196,7 @@ async def test_a_kill_at_each_step_of_a_submit_runs_the_slot_once(
     assert len(log_of(app).appended) == (2 if point == "after PlannedWrite" else 3)
 
 
-@pytest.mark.parametrize("seed", seeds(60, few=5))
+@pytest.mark.parametrize("seed", seeds(60, few=2))
 async def test_kills_between_the_append_and_the_advance_run_each_slot_once(
     apps: Callable[[], App], seed: int
 ) -> None:

@@ -28,7 +28,7 @@ from fairlead.ports.statements import Statement, Steps
 from tests import tiers
 from tests.pipeline.bulk import job_of, numbers, numbers_in, rows, staged, submit
 
-SEEDS = 200 if tiers.has_new_seeds() else 10
+SEEDS = 200 if tiers.has_new_seeds() else 4
 STEPS = 12
 CONTENTS = [[], [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [11, 12], [11, 12, 12]]
 """Numbers of a submission: none, as many as another has, and two times the same."""

@@ -34,6 +34,7 @@ from fairlead.ports.notification import Lane, Notification
 from fairlead.testing import running
 from fairlead.testing import settled as until_settled
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
+from tests.tiers import examples
 
 
 def tasks_of(url: str) -> list[dict[str, Any]]:
@@ -100,7 +101,7 @@ OWN = {
 """Columns that depend on the id, the time or the position of a row, which tests check separately."""
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drafts=st.lists(draft, min_size=1, max_size=12))
 def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
     app: App, drafts: list[dict[str, Any]]

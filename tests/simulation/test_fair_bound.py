@@ -18,7 +18,7 @@ from tests import tiers
 from tests.simulation.fair_world import FairWorld
 from tests.tiers import seeds
 
-WORLDS = 8
+WORLDS = tiers.worlds(8)
 """Worlds in one test."""
 
 ROUNDING = 1e-9

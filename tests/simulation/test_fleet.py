@@ -1,6 +1,6 @@
 """Random fleets of workers on virtual time, checked all the time while they run.
 
-`make test` runs 1,000 fleets, in about half a minute of two cores; `make test-fleets` runs
+`make test` runs 250 fleets, in half a minute of two cores; `make test-fleets` runs
 FAIRLEAD_FLEETS. A failure prints the seed of its fleet, its history, and the command that repeats it.
 A fleet depends on nothing but its seed, and on PYTHONHASHSEED, which `make` and that command set to 0.
 """
@@ -47,7 +47,7 @@ BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "6000")) // FLEETS
 """Number of tests into which the fleets are split."""
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS, few=20))
+@pytest.mark.parametrize("block", seeds(BLOCKS, few=3))
 def test_random_fleets_keep_their_promises(block: int) -> None:
     for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
         try:
@@ -56,7 +56,7 @@ def test_random_fleets_keep_their_promises(block: int) -> None:
             pytest.fail(str(failed), pytrace=False)
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=4))
+@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=1))
 def test_fleets_whose_tasks_and_weights_people_change_keep_their_promises(block: int) -> None:
     for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
         try:
@@ -65,7 +65,7 @@ def test_fleets_whose_tasks_and_weights_people_change_keep_their_promises(block:
             pytest.fail(str(failed), pytrace=False)
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=2))
+@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=1))
 def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from tests import tiers
 from tests.simulation.keyed_world import KeyedWorld
 from tests.tiers import seeds
 
-WORLDS = 12
+WORLDS = tiers.worlds(12)
 STARTS = 1500
 
 

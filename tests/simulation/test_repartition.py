@@ -14,7 +14,7 @@ from tests.simulation.repartition_simulation import simulate
 from tests.tiers import FULL, seeds
 
 
-@pytest.mark.parametrize("seed", seeds(240, few=6))
+@pytest.mark.parametrize("seed", seeds(240, few=2))
 def test_moves_cut_off_anywhere_lose_double_and_reorder_no_task(seed: int) -> None:
     simulate(seed)
 

@@ -17,7 +17,7 @@ from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
 from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import seeds
 
-WORLDS = 8
+WORLDS = tiers.worlds(8)
 """Worlds in one test."""
 
 UNCERTAIN = 5
@@ -187,4 +187,5 @@ def test_the_bound_breaks_if_a_key_that_was_held_back_does_not_restart_at_the_vi
         return start(account, rank, now, charge, weight)
 
     monkeypatch.setattr(Account, "start", catch_up)
-    assert any(TimedWorld(seed, is_exact=True).run() > 1.2 for seed in range(200))
+    likely = 81  # the first of all seeds that breaks it
+    assert any(TimedWorld(seed, is_exact=True).run() > 1.2 for seed in (likely, *range(200)))

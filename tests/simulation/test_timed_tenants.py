@@ -21,7 +21,7 @@ from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
 from tests import tiers
 from tests.tiers import seeds
 
-WORLDS = 6
+WORLDS = tiers.worlds(6)
 LEARNT = 300
 """Starts after which the run times of the keys are known. The tasks that are in memory then have
 levels from before: the test passes over these too."""

@@ -308,7 +308,7 @@ async def test_a_stopping_node_tries_refused_ends_once_more_and_names_those_not_
     assert last["error"] == "RuntimeError: no changes before Monday"
 
 
-@pytest.mark.parametrize("number", seeds(300, 25))
+@pytest.mark.parametrize("number", seeds(300, 8))
 async def test_all_ends_but_refused_ones_are_written_once_and_in_their_batch(number: int) -> None:
     """Draw which ends are refused, by which errors and for how long, and outages."""
     draw = random.Random(FIRST + number)

@@ -3,18 +3,21 @@ no text makes a traceback."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app
-from tests.unit.test_command_help import ALL, command_at
+from tests.tiers import FULL
+from tests.unit.test_command_help import ALL, ROOT, command_at
 
 LONG_RUNNING = ("worker", "demo", "simulate", "replay", "pipeline")
 """Commands that start workers, simulations or Spark: their options are read only."""
@@ -39,6 +42,19 @@ PLACES = [
     for parameter in options_of(name)
     if parameter.name != "help" and not getattr(parameter, "is_flag", False)
 ]
+
+
+def with_marks() -> Iterator[Any]:
+    """Yield the places, with the mark `full` for an option whose name two earlier commands have, because
+    commands share their options."""
+    seen = Counter[str]()
+    for place in PLACES:
+        option = place.rpartition(" ")[2]
+        seen[option] += 1
+        yield pytest.param(place, marks=FULL("the matrix")) if seen[option] > 2 else place
+
+
+each_place = pytest.mark.parametrize("place", list(with_marks()))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +95,9 @@ def run(line: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception as error:  # the parser's own, which it prints as one line
             assert hasattr(error, "exit_code"), (line, error)
         return
+    monkeypatch.setattr(
+        typer.testing, "_get_command", lambda _: ROOT
+    )  # made once, not for each line
     result = CliRunner().invoke(app, line)
     assert result.exception is None or isinstance(result.exception, SystemExit), (
         line,
@@ -103,7 +122,7 @@ def test_every_option_is_drawn() -> None:
     assert set(LONG_RUNNING) < read and {"tasks", "queues", "doctor", "submit"} < read
 
 
-@pytest.mark.parametrize("place", PLACES)
+@each_place
 def test_each_odd_text_is_taken_or_refused(
     place: str, good: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +131,7 @@ def test_each_odd_text_is_taken_or_refused(
         run(words(name, drawn, text, good), tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@each_place
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -44,9 +44,17 @@ def test_the_server_asks_for_a_password(postgres_server: PostgresServer) -> None
         psycopg.connect("postgresql://fairlead@" + address)
 
 
+@pytest.mark.usefixtures("postgres_server")  # skips the test without PostgreSQL
 def test_the_server_listens_on_the_loopback_only_with_fsync_and_not_as_root(
-    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The servers of the other tests do not flush."""
+    monkeypatch.setattr(PostgresServer, "more_settings", {})
+    with PostgresServer() as server:
+        check_settings_and_owner(server)
+
+
+def check_settings_and_owner(postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url) as connection:
         names = (
             "listen_addresses",
