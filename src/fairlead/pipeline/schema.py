@@ -3,6 +3,8 @@ dictionary."""
 
 from __future__ import annotations
 
+import re
+from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -79,6 +81,24 @@ class Table(NamedTuple):
             "decimal(18,6)": t.DecimalType(18, 6),
         }
         return t.StructType([t.StructField(c.name, types[c.type], True) for c in self.columns])
+
+
+def columns_in(*parts: str | Column) -> tuple[Column, ...]:
+    """Return columns from texts that list them, and other columns, in this order.
+
+    A line of a text has the name, the type, with a ? if the value may be null, and the meaning; a
+    line that is indented further continues the meaning.
+    """
+    found = []
+    for part in parts:
+        if isinstance(part, Column):
+            found.append(part)
+            continue
+        for line in re.split(r"\n(?! )", dedent(part).strip()):
+            name, type_, doc = line.split(maxsplit=2)
+            column = Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?"))
+            found.append(column)
+    return tuple(found)
 
 
 WRITTEN_UNDER = Column(

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, PUBLISHED, housekeeping_of
 
@@ -35,11 +35,13 @@ BUILDS = Table(
     key=("build_id", "table"),
     instant="published_at",
     by="date",
-    columns=(
-        Column("build_id", "string", "random id of the build"),
-        Column("published_at", "timestamp", "time at which the build was published"),
-        Column("table", "string", "name of the table"),
-        Column("snapshot_id", "bigint", "snapshot of the table in its Iceberg metadata"),
+    columns=columns_in(
+        """
+        build_id     string    random id of the build
+        published_at timestamp time at which the build was published
+        table        string    name of the table
+        snapshot_id  bigint    snapshot of the table in its Iceberg metadata
+        """,
         WRITTEN_UNDER,
     ),
 )
