@@ -16,9 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
@@ -31,9 +32,6 @@ from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger("fairlead.export")
 

@@ -15,14 +15,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
@@ -45,8 +44,6 @@ class Hashing:
     def hidden(self, rows: pa.Table) -> pa.Table:
         """Return rows of bronze with digests for keys, keyed checksums for checksums, and no free
         text."""
-        import pyarrow as pa
-
         # Hash each distinct value once.
         made: Mapping[str, Callable[[Any], Any]] = {
             "fairness_key": self.name_of,

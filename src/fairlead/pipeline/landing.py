@@ -7,7 +7,8 @@ The exporter and the stream land rows, and then list the files by one `append`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -17,9 +18,6 @@ from fairlead.pipeline.tombstones import parted
 from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Moves = Mapping[str, tuple[str | None, str | None]]
 """Moves of cursors from one position to the next, by cursor. None: there is no such cursor."""

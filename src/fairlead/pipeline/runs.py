@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
@@ -111,8 +112,6 @@ def last_runs(lake: Warehouse) -> dict[str, dict[str, Any]]:
 
 
 def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
-    import pyarrow as pa
-
     row = {
         "run_id": uuid.uuid4().hex,
         "job": run.job,

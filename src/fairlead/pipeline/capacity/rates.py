@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.capacity.forecast import HOURS
@@ -20,9 +23,6 @@ from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import HOUR_US, hour_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MINUTES = 60
 LEAST_RUNS = 30
@@ -168,8 +168,6 @@ def _arrivals(found: dict[str, Load], rows: pa.Table) -> None:
 
 
 def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour: int) -> None:
-    import pyarrow.compute as pc
-
     of_all = pc.and_(pc.equal(rows["fairness_key"], ALL), pc.equal(rows["measure"], "run"))
     for row in rows.filter(of_all).to_pylist():
         hour = _micros(row["hour"]) // HOUR_US

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.pipeline.bronze import QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
@@ -12,9 +15,6 @@ from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
 from fairlead.pipeline.schema import Table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TOGETHER = (LATENCY_HIST.name, LATENCY.name, COST.name, INCIDENTS.name)
 """Tables in which '*' means all keys."""
@@ -42,9 +42,6 @@ def owner_of(table: Table) -> str | None:
 
 def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     """Return a mask of the rows of the key; `rows` may have only some of the table's columns."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     nothing = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     if table.name == QUARANTINE.name:
         # Parse only rows that contain the key.
@@ -63,9 +60,6 @@ def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     """Return a mask of the rows that mention the key, in a column of keys or in free text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     found = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     for name in columns_of(table, KEY_COLUMNS):
         if name != owner_of(table):
@@ -81,8 +75,6 @@ def without(
 ) -> Without:
     """Return the rows without the key. Set `error_text` to null in the rows of the mask
     `to_clear`."""
-    import pyarrow.compute as pc
-
     is_own = is_of(table, rows, wanted)
     kept, erased = rows.filter(pc.invert(is_own)), rows.filter(is_own)
     changed = mentions(table, kept, wanted)
@@ -105,9 +97,6 @@ def without(
 
 
 def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     near = pa.chunked_array([pa.repeat(pa.scalar(False), len(texts))])
     for form in wanted.forms:
         near = pc.or_(near, pc.fill_null(pc.match_substring(texts, form), False))
@@ -126,7 +115,5 @@ def _with_value(rows: pa.Table, name: str, where: pa.ChunkedArray, value: str | 
 
 
 def _replaced(rows: pa.Table, name: str, values: list[str | None]) -> pa.Table:
-    import pyarrow as pa
-
     field = rows.schema.field(name)
     return rows.set_column(rows.schema.get_field_index(name), field, pa.array(values, field.type))

@@ -6,7 +6,10 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -14,9 +17,6 @@ from fairlead.pipeline.erase.rows import is_of
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 READ = (
     "fairness_key",
@@ -47,9 +47,6 @@ class Trace:
 
     def add(self, rows: pa.Table) -> None:
         """Add attempts of the key."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
@@ -68,8 +65,6 @@ class Trace:
     def may_quote(self, failures: pa.Table) -> pa.ChunkedArray:
         """Return a mask of the rows of gold.failures that may contain an error text of these
         attempts."""
-        import pyarrow as pa
-
         keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()
         found = [
             (_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors for k in keys

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import CheckFailed
@@ -25,10 +28,6 @@ from fairlead.pipeline.reading.engine import (
 from fairlead.pipeline.reading.snapshots import Seen
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 _TABLE = re.compile(r"\{(\w+\.\w+)\}")
 _PARAMETER = re.compile(r"\$(\w+)")
@@ -136,8 +135,6 @@ class Frames:
 
 def _narrow(rows: pa.Table) -> pa.Table:
     """Return the rows with sums as 64 bits, and with instants without their zone."""
-    import pyarrow as pa
-
     for position, field in enumerate(rows.schema):
         if pa.types.is_decimal(field.type) and not field.type.scale:
             rows = rows.set_column(position, field.name, rows[field.name].cast(pa.int64()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import pandas as pd
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
@@ -11,13 +13,9 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.windows import WINDOWS
 from fairlead.pipeline.parts import start_of
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 _STATEMENTS = load("report.sql", "fairlead.pipeline.report.facts")
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.findings import BAD, LOOK, OK, Tile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _OLD_US = 86_400 * MICROS
 """Microseconds without a finished attempt after which the report warns."""

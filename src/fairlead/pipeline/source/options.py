@@ -6,14 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.tables import ONLY_ON_REQUEST, TABLES
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 BATCH_ROWS = 20_000
 """Default number of rows in an Arrow batch, about 6 MB of attempts."""
@@ -108,8 +106,6 @@ class ReadOptions:
 
     def schema(self) -> StructType:
         """Return the schema of the chosen columns, in their order."""
-        from pyspark.sql.types import StructType
-
         every = self.table.spark()
         return StructType([every[name] for name in self.columns])
 

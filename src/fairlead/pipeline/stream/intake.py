@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -24,9 +24,6 @@ from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS = 50_000
 """Maximum number of attempts in one file."""
@@ -172,8 +169,6 @@ class _Part:
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take one partition in a Spark task: read rows of `MESSAGES_SENT`, and yield one outcome as
     MessagePack; yield nothing without rows. Raise CheckFailed for rows of several partitions."""
-    import pyarrow as pa
-
     partitions: list[int] = []
 
     def messages() -> Iterator[Numbered]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
@@ -165,8 +166,6 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
 def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     """Return sizes and counts by column, and bounds of instants, which may be beyond those of
     Python. Texts have no bounds, so that no key of a tenant is in the metadata."""
-    import pyarrow.compute as pc
-
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes: dict[int, int] = {}
     nulls: dict[int, int] = {}

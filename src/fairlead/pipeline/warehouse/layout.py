@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform
@@ -141,8 +142,6 @@ def part_name(table: Table, number: int | None) -> str:
 
 def split(table: Table, rows: pa.Table) -> list[tuple[int | None, pa.Table]]:
     """Return the rows of each partition, with its number."""
-    import pyarrow.compute as pc
-
     if not rows.num_rows:
         return []
     unit = HOUR_US if table.by == "hour" else DAY_US

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -28,6 +28,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
@@ -48,9 +49,6 @@ from fairlead.pipeline.warehouse.layout import (
     spec_of,
 )
 from fairlead.pipeline.warehouse.location import NAMESPACE, Location, flat_name
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
 
 _MANY = 60
 """Snapshots that are worth a commit to forget them."""

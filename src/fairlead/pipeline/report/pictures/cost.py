@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
 from fairlead.pipeline.report.numbers import amount, percent
 from fairlead.pipeline.report.pictures.canvas import BAD, COLOURS, REST, Canvas, label
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _HOUR_US = 3600 * MICROS
 
