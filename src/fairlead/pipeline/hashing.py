@@ -115,7 +115,7 @@ def start_hashing(lake: Warehouse, environment: Mapping[str, str] = os.environ) 
         raise ConfigurationError(
             f"--hash-keys needs a secret: {_CURE}; to make one: openssl rand -hex 32"
         )
-    if any(lake.has_rows(table) for table in (ATTEMPTS, EVENTS)):
+    if any(lake.table(table).files() for table in (ATTEMPTS, EVENTS)):
         raise ConfigurationError(
             f"lake {lake.shown} has clear keys already: export into a new one (--lake), and drop"
             " the reader of the old one with `fairlead pipeline status --forget`"
