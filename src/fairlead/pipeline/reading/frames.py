@@ -19,6 +19,7 @@ from fairlead.pipeline.reading.engine import (
     empty,
     file_name,
     file_names,
+    parameters_of,
     patterns,
     quoted,
     reach,
@@ -30,7 +31,6 @@ from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _TABLE = re.compile(r"\{(\w+\.\w+)\}")
-_PARAMETER = re.compile(r"\$(\w+)")
 _BY_NAME = {table.name: table for table in TABLES}
 
 
@@ -99,9 +99,7 @@ class Frames:
         Sums of whole numbers are 64 bits. Raise ConfigurationError when the query needs more
         memory, BrokenLake for a file that cannot be read or was replaced meanwhile.
         """
-        used = {
-            name: value for name, value in (given or {}).items() if name in _PARAMETER.findall(text)
-        }
+        used = parameters_of(text, given or {})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
             return _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
 
