@@ -32,15 +32,8 @@ LEDGER = Table(
 
 def add(lake: Warehouse, erased: pa.Table, name: str) -> None:
     """Add these attempts to the ledger, in files that begin with `name`."""
-    if not erased.num_rows:
-        return
-    table = lake.table(LEDGER)
-    while True:
-        seen = table.state()
-        written = table.write(erased.select(list(COLUMNS)), name, seen)
-        if table.append(written, {}, seen):
-            return
-        table.take_away(written)
+    if erased.num_rows:
+        lake.table(LEDGER).add(erased.select(list(COLUMNS)), name)
 
 
 def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:

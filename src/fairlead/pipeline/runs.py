@@ -7,13 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -115,7 +114,7 @@ def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: st
     row = {
         "run_id": uuid.uuid4().hex,
         "job": run.job,
-        "started_at": datetime.fromtimestamp(started_at / 1e6, UTC),
+        "started_at": to_datetime(started_at),
         "seconds": run.seconds,
         "state": run.state,
         "params": msgspec.json.encode(run.params).decode(),
@@ -127,12 +126,6 @@ def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: st
         "error": error,
         "schema_version": SCHEMA_VERSION,
     }
-    rows, name = pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"])
     table = lake.table(RUNS)
-    while True:
-        seen = table.state()
-        files = table.write(rows, name, seen)
-        if table.append(files, {}, seen):
-            table.tend(clock.now())
-            return
-        table.take_away(files)
+    table.add(pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"]))
+    table.tend(clock.now())

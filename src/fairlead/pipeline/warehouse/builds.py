@@ -8,15 +8,14 @@ to the build, for engines that do not know builds; `finish` completes that after
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
 
+from fairlead.clock import to_datetime
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
@@ -106,7 +105,7 @@ class Builds:
         rows = [
             {
                 "build_id": build.id,
-                "published_at": datetime.fromtimestamp(now / 1e6, UTC),
+                "published_at": to_datetime(now),
                 "table": name,
                 "snapshot_id": snapshot,
                 "schema_version": SCHEMA_VERSION,
@@ -195,10 +194,7 @@ def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
             manage.set_current_snapshot(snapshot)
         manage.create_tag(snapshot, PUBLISHED)
         for name in built:
-            if refs[name].snapshot_ref_type == SnapshotRefType.TAG:
-                manage.remove_tag(name)
-            else:
-                manage.remove_branch(name)
+            manage.remove_branch(name)  # or a tag
 
 
 def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:
