@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from pyspark.sql.types import StructType
 
+from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.tables import ONLY_ON_REQUEST, TABLES
@@ -50,7 +51,6 @@ ONLY_STREAM = {
     ),
 }
 _EVERY = ONLY_BATCH | ONLY_STREAM
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -189,4 +189,4 @@ def _instant(option: str, text: str | None) -> int | None:
         raise ConfigurationError(
             f"option {option}: {text!r} has no time zone; write 2026-01-31T12:00:00Z"
         )
-    return (instant - _EPOCH) // timedelta(microseconds=1)
+    return to_micros(instant)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairlead.clock import to_micros
 from fairlead.core.tuning.canary import Wait, misallocated
 from fairlead.core.tuning.control import Used, declared_weight
 from fairlead.core.tuning.limit_control import Workers
@@ -18,6 +19,7 @@ from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import ALL, HOUR, MINUTE
+from fairlead.pipeline.parts import dates_of, hours_between
 from fairlead.pipeline.schema import Table
 
 CLOCKS_DIFFER = timedelta(minutes=5)
@@ -268,8 +270,7 @@ def _wait(buckets: list[tuple[int, int]]) -> Wait:
 
 
 def _dates(since: datetime, until: datetime) -> list[str]:
-    day, last = since.astimezone(UTC).date(), until.astimezone(UTC).date()
-    return [str(day + timedelta(days=n)) for n in range((last - day).days + 1)]
+    return dates_of(hours_between(to_micros(since), to_micros(until)))
 
 
 def _between(rows: pa.Table, column: str, since: datetime, until: datetime) -> pa.Table:

@@ -28,9 +28,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, TimestamptzType
 
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.layout import DAY_US, part_name, split
+from fairlead.pipeline.warehouse.layout import part_name, split, unit_of
 
 GROUP_ROWS = 250_000
 """Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
@@ -93,7 +93,7 @@ def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
 
 def holding(table: Table, parts: Collection[str] | None) -> Callable[[ManifestFile], bool]:
     """Return a condition for lists of files that may name files of these partitions."""
-    unit = HOUR_US if table.by == "hour" else DAY_US
+    unit = unit_of(table)
     numbers = None if parts is None else sorted(micros_of(part) // unit for part in parts)
     # Rows of a wrong clock count as in the first partition, whatever their number is.
     if numbers is None or (numbers and numbers[0] == 0):
