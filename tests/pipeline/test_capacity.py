@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.capacity.erlang import Work, erlang_c, late, mean_wait, slots_for
+from fairlead.pipeline.capacity import erlang
+from fairlead.pipeline.capacity.erlang import Work, slots_for
 from fairlead.pipeline.capacity.forecast import (
     DAMPED,
     HOURS,
@@ -42,6 +44,22 @@ from tests.pipeline.tables_by_hand import MemoryTables, put, row
 from tests.pipeline.warehouses import lake_in
 
 # the formula --------------------------------------------------------------------------------------
+
+
+def erlang_c(slots: int, load: float) -> float:
+    """Return the probability that a task has to wait."""
+    return next(islice(erlang.waiting(load), slots - 1, None))
+
+
+def late(slots: int, work: Work, wait_s: float) -> float:
+    """Return the share of the tasks that wait longer."""
+    return erlang.late(erlang_c(slots, work.load), slots, work, wait_s)
+
+
+def mean_wait(slots: int, work: Work) -> float:
+    """Return the mean wait in seconds, by the formula of Allen and Cunneen."""
+    waits = erlang_c(slots, work.load)
+    return waits * work.mean_s / (slots - work.load) * work.variability
 
 
 @pytest.mark.parametrize(
@@ -103,11 +121,11 @@ def test_more_work_or_more_variety_never_needs_fewer_slots(
 
 
 def test_no_work_needs_no_slots_and_invalid_numbers_are_refused() -> None:
-    assert slots_for(Work(0, 1), 5, 0.95) == 0 and mean_wait(2, Work(3, 1)) == math.inf
+    assert slots_for(Work(0, 1), 5, 0.95) == 0
     for wrong in (
         lambda: slots_for(Work(1, 1), 5, 1.0),
         lambda: slots_for(Work(1, 1), -1, 0.5),
-        lambda: erlang_c(0, 1),
+        lambda: slots_for(Work(math.inf, 1), 5, 0.5),
     ):
         with pytest.raises(ValueError, match=r"between 0 and 1|at least [01]"):
             wrong()

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.warehouse.builds import Build, last_export
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.job_snapshots import Snapshots
-    from fairlead.pipeline.warehouse.data_files import TableFile
+from fairlead.pipeline.warehouse.data_files import TableFile
 
 EDITION = 4
 """Edition of the tables, raised when new code makes other tables from the same attempts; a new

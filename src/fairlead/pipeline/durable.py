@@ -11,7 +11,8 @@ from pathlib import Path
 def write(path: Path, fill: Callable[[Path], object]) -> None:
     """Create or replace `path`: `fill` writes a temporary file, which is flushed to disk and
     renamed."""
-    temporary = _temporary(path)
+    # Begin with a dot: readers of folders, and Spark, skip such files.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         fill(temporary)
         sync(temporary)
@@ -19,25 +20,6 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
-
-
-def create(path: Path, content: bytes) -> bool:
-    """Create `path` with this content, visible only as a whole; return False when it exists. Raise
-    OSError where the file system has no hard links."""
-    temporary = _temporary(path)
-    try:
-        temporary.write_bytes(content)
-        sync(temporary)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            # NFS repeats a request with a lost reply, and then finds its own link.
-            if temporary.stat().st_nlink == 1:
-                return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
-    return True
 
 
 def folder(path: Path) -> Path:
@@ -56,8 +38,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _temporary(path: Path) -> Path:
-    # Begin with a dot: readers of folders, and Spark, skip such files.
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -16,24 +16,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
-from fairlead.pipeline.landing import BronzeTable
+from fairlead.pipeline.landing import land
 from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
-from fairlead.pipeline.warehouse.table import TableState
+from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger("fairlead.export")
 
@@ -79,7 +77,7 @@ class Exporter:
         self._rows = rows
         self._lake = lake
         self._mode = attempts
-        self._attempts, self._events = BronzeTable(lake, ATTEMPTS), BronzeTable(lake, EVENTS)
+        self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(
@@ -154,7 +152,7 @@ class Exporter:
             )
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
-    def _horizon(self, feed: Feed, table: BronzeTable, store_id: str) -> Position:
+    def _horizon(self, feed: Feed, table: WarehouseTable, store_id: str) -> Position:
         text = table.state().cursors.get(f"{store_id}/{feed}")
         horizon: Position = self._read(self._history.horizon(feed))
         if text is not None and Position.of(text) >= horizon:
@@ -207,7 +205,7 @@ class Exporter:
             if not rows:
                 return 0, 0
             first, last = feed.position_of(rows[0]), feed.position_of(rows[-1])
-            moves: dict[str, tuple[str | None, str | None]] = {cursor: (before, last)}
+            moves: dict[str, str | None] = {cursor: last}
             new, topics = rows, topics_of(seen, store_id)
             if feed.name == "attempts" and topics:
                 is_streamed = streamed_test(seen, store_id)
@@ -215,7 +213,7 @@ class Exporter:
                 moves |= release(seen, store_id, Position.of(last))
             batch = feed.as_table(store_id, new, self._clock.now())
             name = f"{store_id}-{feed.name}-{first}-{last}"
-            landed = feed.table.land(batch, name, seen, hashing)
+            landed = land(self._lake, feed.table.table, batch, name, seen, hashing)
             # Refused also when a stream has exported some of these rows in the meantime.
             if feed.table.append(landed, moves, seen):
                 if feed.name in self._readers:
@@ -255,7 +253,7 @@ class _Feed(NamedTuple):
     """Sequence of rows of the store that is exported in order."""
 
     name: str
-    table: BronzeTable
+    table: WarehouseTable
     read: Callable[[str | None], Steps[Sequence[Row]]]
     """Read the next rows after a cursor."""
     position_of: Callable[[Row], str]

@@ -23,7 +23,7 @@ from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.export import ROWS, Exported
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table
-from fairlead.pipeline.landing import BronzeTable
+from fairlead.pipeline.landing import land
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
@@ -48,7 +48,7 @@ class RunExporter:
         self._lake = lake
         self._clock = clock
         self._rows = rows
-        self._table = BronzeTable(lake, ATTEMPTS)
+        self._table = lake.table(ATTEMPTS)
         self._registered: dict[PartitionKey, tuple[int, float]] = {}
         """Instants that the history knows of this reader, by partition, each with the monotonic
         time of the registration."""
@@ -112,17 +112,17 @@ class RunExporter:
                 return 0, 0
             batch = attempts_table(store_id, rows, self._clock.now())
             name = f"{store_id}-runs-{self._clock.now()}"
-            landed = self._table.land(batch, name, seen, hashing)
+            landed = land(self._lake, ATTEMPTS, batch, name, seen, hashing)
             if self._table.append(landed, moves, seen):
                 return len(rows), len(landed)
             self._table.take_away(landed)
 
     def _next(
         self, store_id: str, horizons: dict[PartitionKey, int], seen: TableState
-    ) -> tuple[Sequence[Row], dict[str, tuple[str | None, str | None]]]:
+    ) -> tuple[Sequence[Row], dict[str, str]]:
         """Return the next runs of all partitions, and the moves of cursors that export them."""
         found: list[Row] = []
-        moves: dict[str, tuple[str | None, str | None]] = {}
+        moves: dict[str, str] = {}
         for partition, through in sorted(horizons.items()):
             name = _name(store_id, partition)
             cursor = _cursor(seen, name)
@@ -130,9 +130,8 @@ class RunExporter:
                 room = self._rows - len(found)
                 rows, cursor = self._read(self._history.page(partition, cursor, through, room))
                 found += rows
-            before = seen.cursors.get(name)
-            if str(cursor) != (before or str(RunCursor())):
-                moves[name] = (before, str(cursor))
+            if str(cursor) != seen.cursors.get(name, str(RunCursor())):
+                moves[name] = str(cursor)
         return found, moves
 
     def _register(self, store_id: str, horizons: dict[PartitionKey, int]) -> None:

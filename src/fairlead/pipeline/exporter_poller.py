@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
@@ -12,44 +12,29 @@ from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, HistoryStore
-from fairlead.ports.run_history import RunHistory
 from fairlead.ports.task_store import TaskStore
 
 ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
 
 
-class LakeExporter(Protocol):
-    """Exporter into a lake. Its calls block, so run them in a thread."""
+def polled_exporter(
+    store: TaskStore, lake: str, catalog: str | None, clock: Clock
+) -> Callable[[float], bool]:
+    """Return a function that exports one batch of this store into a lake (folder or URL) with this
+    catalog, and returns whether work is left. The function takes the seconds between two
+    comparisons of the lake with the store, and blocks, so run it in a thread.
 
-    def keep(self, check_every: float) -> bool:
-        """Export one batch, and do what is due besides. Return whether work is left.
-
-        check_every: seconds between two comparisons of the lake with the store.
-        """
-
-
-def polled_exporter(store: TaskStore, lake: str, catalog: str | None, clock: Clock) -> LakeExporter:
-    """Return the exporter of this store into a lake (folder or URL) with this catalog. Raise
-    ConfigurationError when the lake cannot be used, or libraries are missing; NotSupported for a
-    store that has no history."""
+    Raise ConfigurationError when the lake cannot be used, or libraries are missing; NotSupported
+    for a store that has no history.
+    """
     warehouse = Warehouse(Location.of(lake, catalog))
     try:
         history = store.as_sql().history()
     except NotSupported:
-        return PolledRunExporter(store.run_history(), warehouse, clock)
-    return PolledExporter(history, warehouse, clock)
-
-
-class PolledRunExporter:
-    """Exporter that exports the runs of ordered queues without a SQL database, in batches."""
-
-    def __init__(self, history: RunHistory, lake: Warehouse, clock: Clock) -> None:
-        self._exporter = RunExporter(history, lake, clock, ROWS)
-
-    def keep(self, check_every: float) -> bool:
-        """Export one batch. Return whether work is left."""
-        return self._exporter.round(batches=1).more
+        exporter = RunExporter(store.run_history(), warehouse, clock, ROWS)
+        return lambda check_every: exporter.round(batches=1).more
+    return PolledExporter(history, warehouse, clock).keep
 
 
 class PolledExporter:

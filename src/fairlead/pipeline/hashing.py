@@ -15,14 +15,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
@@ -45,8 +44,6 @@ class Hashing:
     def hidden(self, rows: pa.Table) -> pa.Table:
         """Return rows of bronze with digests for keys, keyed checksums for checksums, and no free
         text."""
-        import pyarrow as pa
-
         # Hash each distinct value once.
         made: Mapping[str, Callable[[Any], Any]] = {
             "fairness_key": self.name_of,
@@ -118,7 +115,7 @@ def start_hashing(lake: Warehouse, environment: Mapping[str, str] = os.environ) 
         raise ConfigurationError(
             f"--hash-keys needs a secret: {_CURE}; to make one: openssl rand -hex 32"
         )
-    if any(lake.has_rows(table) for table in (ATTEMPTS, EVENTS)):
+    if any(lake.table(table).files() for table in (ATTEMPTS, EVENTS)):
         raise ConfigurationError(
             f"lake {lake.shown} has clear keys already: export into a new one (--lake), and drop"
             " the reader of the old one with `fairlead pipeline status --forget`"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class SmallTables:
@@ -29,8 +27,6 @@ class SmallTables:
 
     def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
         """Return the rows of these partitions. Raise BrokenLake for a missing file."""
-        import pyarrow as pa
-
         here, snapshot = self._warehouse.table(table), self._snapshot(table)
         schema = pa.schema([table.arrow().field(name) for name in columns])
         return here.load(parts, columns, snapshot=snapshot).cast(schema)

@@ -9,15 +9,13 @@ loses none; a position that is there twice, or in bronze too, counts once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 COLUMNS = ("store_id", "xid", "seq", "version", "started_at", "finished_at")
 """Columns of an attempt that `reconcile` reads."""
@@ -34,21 +32,12 @@ LEDGER = Table(
 
 def add(lake: Warehouse, erased: pa.Table, name: str) -> None:
     """Add these attempts to the ledger, in files that begin with `name`."""
-    if not erased.num_rows:
-        return
-    table = lake.table(LEDGER)
-    while True:
-        seen = table.state()
-        written = table.write(erased.select(list(COLUMNS)), name, seen)
-        if table.append(written, {}, seen):
-            return
-        table.take_away(written)
+    if erased.num_rows:
+        lake.table(LEDGER).add(erased.select(list(COLUMNS)), name)
 
 
 def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:
     """Return the rows of this store behind a position, each position once."""
-    import pyarrow.compute as pc
-
     xid, seq = pc.field("xid"), pc.field("seq")
     is_behind = (xid > checked.xid) | ((xid == checked.xid) & (seq > checked.seq))
     rows = lake.table(LEDGER).load(where=(pc.field("store_id") == store_id) & is_behind)
@@ -58,8 +47,6 @@ def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:
 def settle(lake: Warehouse, store_id: str, checked: Position, now: int) -> None:
     """Remove the attempts of this store at or before `checked`, because they agreed with the
     store."""
-    import pyarrow as pa
-
     table = lake.table(LEDGER)
     for part in sorted({file.part for file in table.files()}):
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.pipeline.schema import Table
 
 HOUR_US = 3600 * MICROS
@@ -17,11 +17,6 @@ PartsOf = Callable[[Table], Collection[str] | None]
 
 def all_parts(table: Table) -> None:
     """Return None: read all partitions."""
-
-
-def hour_name(hour: datetime) -> str:
-    """Return the partition of an hour."""
-    return hour.strftime("%Y-%m-%d/%H")
 
 
 def part_of(table: Table, instant: datetime) -> str:
@@ -36,7 +31,7 @@ def start_of(part: str) -> datetime:
 
 def micros_of(part: str) -> int:
     """Return the start of a partition in microseconds since the epoch."""
-    return round(start_of(part).timestamp()) * MICROS
+    return to_micros(start_of(part))
 
 
 def dates_of(parts: Iterable[str]) -> list[str]:
@@ -79,4 +74,4 @@ def hours_between(first: int, last: int) -> list[str]:
     """Return the names of the hours from the first instant to the last, both in microseconds since
     the epoch."""
     hours = range(first // HOUR_US, last // HOUR_US + 1)
-    return [hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]
+    return [f"{to_datetime(hour * HOUR_US):%Y-%m-%d/%H}" for hour in hours]

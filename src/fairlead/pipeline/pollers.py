@@ -51,10 +51,10 @@ class LakeExport:
     def poller(self, lake: str, catalog: str | None, context: PollerContext) -> Poller:
         from fairlead.pipeline.exporter_poller import polled_exporter
 
-        exporter = polled_exporter(context.store, lake, catalog, context.clock)
+        keep = polled_exporter(context.store, lake, catalog, context.clock)
 
         async def export() -> float | None:
-            is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)
+            is_more = await asyncio.to_thread(keep, context.intervals.reconcile)
             return 0.0 if is_more else None
 
         return Poller("export", context.intervals.export, export)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import add
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from fairlead.clock import Clock
 from fairlead.pipeline import ledger
@@ -16,11 +18,6 @@ from fairlead.pipeline.stream.cursors import store_position
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
 
 PIECE = 1_000_000
 """Rows in one comparison."""
@@ -96,8 +93,6 @@ def reconcile(
 def _exported_since(lake: Warehouse, snapshot: int | None, instant: int) -> ds.Dataset:
     """Return all files of a snapshot that may have rows exported at or after an instant
     (microseconds since the epoch)."""
-    import pyarrow.dataset as ds
-
     table = lake.table(ATTEMPTS)
     stored = table.state().stored
     files = [
@@ -115,8 +110,6 @@ def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> 
     """Return the totals of the rows, and of the erased ones that are not among them, that meet the
     condition. Skip row groups that cannot contain any. Raise BrokenLake for a missing or damaged
     file."""
-    import pyarrow as pa
-
     found, here = Totals(0, 0, 0), erased.filter(condition)
     missing = {(row["xid"], row["seq"]) for row in here.select(["xid", "seq"]).to_pylist()}
     columns = ["xid", "seq", "version", "started_at", "finished_at"]
@@ -135,8 +128,6 @@ def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> 
 
 
 def _lies_between(store_id: str, after: Position, until: Position) -> pc.Expression:
-    import pyarrow.compute as pc
-
     xid, seq = pc.field("xid"), pc.field("seq")
     is_behind = (xid > after.xid) | ((xid == after.xid) & (seq > after.seq))
     is_in = (xid < until.xid) | ((xid == until.xid) & (seq <= until.seq))
@@ -146,8 +137,6 @@ def _lies_between(store_id: str, after: Position, until: Position) -> pc.Express
 def _totals(batch: pa.RecordBatch) -> Totals:
     """Return the totals of a batch, by the formula of the stores. Arrow and the stores both round
     the quotients of integers towards zero."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def modulo(numbers: pa.Array) -> pa.Array:
         return pc.subtract(

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairlead.clock import to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
+from fairlead.pipeline.parts import start_of
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.layout import DAY_US
@@ -141,28 +143,17 @@ def _counted(
             .group_by(by)
             .aggregate([([], "count_all"), ("busy", "sum")])
         )
-        day = datetime.fromisoformat(_day(part)).replace(tzinfo=UTC)
-        found += [{"day": day, **row} for row in counts.to_pylist()]
-    totals: dict[tuple[object, ...], list[int]] = {}
-    for row in found:
-        total = totals.setdefault((row["day"], *(row[name] for name in by)), [0, 0])
-        total[0] += row["count_all"]
-        total[1] += row["busy_sum"]
-    names = ("day", "store_id", "queue", "name", "outcome")
-    return pa.Table.from_pylist(
-        [
-            {
-                **dict(zip(names, key, strict=True)),
-                "table": table.name,
-                "rows": count,
-                "busy_us": busy_us,
-                "batch": batch,
-                "schema_version": SCHEMA_VERSION,
-            }
-            for key, (count, busy_us) in sorted(totals.items(), key=str)
-        ],
-        FORGOTTEN.arrow(),
+        day = pa.scalar(start_of(_day(part)), pa.timestamp("us", "UTC"))
+        found.append(counts.append_column("day", pa.repeat(day, counts.num_rows)))
+    totals = (
+        pa.concat_tables(found)
+        .group_by(["day", *by])
+        .aggregate([("count_all", "sum"), ("busy_sum", "sum")])
+        .select(["day", *by, "count_all_sum", "busy_sum_sum"])
+        .rename_columns(["day", "store_id", "queue", "name", "outcome", "rows", "busy_us"])
     )
+    same = {"table": table.name, "batch": batch, "schema_version": SCHEMA_VERSION}
+    return pa.Table.from_pylist([row | same for row in totals.to_pylist()], FORGOTTEN.arrow())
 
 
 def _day(part: str) -> str:
@@ -176,4 +167,4 @@ def _days_of(rows: pa.Table) -> list[str]:
 
 def first_day(now: int, keep_days: int) -> date:
     """Return the first day to keep, so that whole days of history stay (`now`: microseconds)."""
-    return datetime.fromtimestamp(now / 1e6, UTC).date() - timedelta(days=keep_days)
+    return to_datetime(now).date() - timedelta(days=keep_days)

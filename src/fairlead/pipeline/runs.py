@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 RUNS = Table(
@@ -23,24 +23,22 @@ RUNS = Table(
     key=("run_id",),
     instant="started_at",
     by="date",
-    columns=(
-        Column("run_id", "string", "random id of the run"),
-        Column(
-            "job",
-            "string",
-            "name of the job: ingest, build, report, compact, reconcile, check, or another"
-            " job of `fairlead pipeline`",
-        ),
-        Column("started_at", "timestamp", "time at which the run started"),
-        Column("seconds", "double", "length of the run in seconds"),
-        Column("state", "string", "state of the run: done, failed or nothing to do"),
-        Column("params", "string", "parameters of the run, as JSON"),
-        Column("rows_in", "bigint", "number of rows read, if the job counts them"),
-        Column("rows_out", "bigint", "number of rows written"),
-        Column("quarantined", "bigint", "number of rows moved to quarantine"),
-        Column("checks", "string", "expected and found value of each check, as JSON"),
-        Column("spark_version", "string", "version of Spark; empty if the job uses no Spark"),
-        Column("error", "string", "cause of the failure; null without one", nullable=True),
+    columns=columns_in(
+        """
+        run_id        string    random id of the run
+        job           string    name of the job: ingest, build, report, compact, reconcile, check,
+                                or another job of `fairlead pipeline`
+        started_at    timestamp time at which the run started
+        seconds       double    length of the run in seconds
+        state         string    state of the run: done, failed or nothing to do
+        params        string    parameters of the run, as JSON
+        rows_in       bigint    number of rows read, if the job counts them
+        rows_out      bigint    number of rows written
+        quarantined   bigint    number of rows moved to quarantine
+        checks        string    expected and found value of each check, as JSON
+        spark_version string    version of Spark; empty if the job uses no Spark
+        error         string?   cause of the failure; null without one
+        """,
         WRITTEN_UNDER,
     ),
 )
@@ -113,12 +111,10 @@ def last_runs(lake: Warehouse) -> dict[str, dict[str, Any]]:
 
 
 def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
-    import pyarrow as pa
-
     row = {
         "run_id": uuid.uuid4().hex,
         "job": run.job,
-        "started_at": datetime.fromtimestamp(started_at / 1e6, UTC),
+        "started_at": to_datetime(started_at),
         "seconds": run.seconds,
         "state": run.state,
         "params": msgspec.json.encode(run.params).decode(),
@@ -130,12 +126,6 @@ def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: st
         "error": error,
         "schema_version": SCHEMA_VERSION,
     }
-    rows, name = pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"])
     table = lake.table(RUNS)
-    while True:
-        seen = table.state()
-        files = table.write(rows, name, seen)
-        if table.append(files, {}, seen):
-            table.tend(clock.now())
-            return
-        table.take_away(files)
+    table.add(pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"]))
+    table.tend(clock.now())

@@ -3,6 +3,8 @@ dictionary."""
 
 from __future__ import annotations
 
+import re
+from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,8 +16,8 @@ SCHEMA_VERSION = 1
 
 
 class Column(NamedTuple):
-    """One column. `type` is one of the types in `Table.spark`. Instants are UTC with microseconds;
-    durations are `bigint` with a name that ends in `_us`."""
+    """One column. `type` is one of the types in `Table.arrow`, by its name in SQL. Instants are UTC
+    with microseconds; durations are `bigint` with a name that ends in `_us`."""
 
     name: str
     type: str
@@ -64,21 +66,28 @@ class Table(NamedTuple):
     def spark(self) -> StructType:
         """Return the schema for Spark. All columns are nullable there, because Spark does not check
         nulls; `quality` finds nulls in attempts."""
-        from pyspark.sql import types as t
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        types: dict[str, t.DataType] = {
-            "string": t.StringType(),
-            "bigint": t.LongType(),
-            "int": t.IntegerType(),
-            "smallint": t.ShortType(),
-            "tinyint": t.ByteType(),
-            "double": t.DoubleType(),
-            "boolean": t.BooleanType(),
-            "date": t.DateType(),
-            "timestamp": t.TimestampType(),
-            "decimal(18,6)": t.DecimalType(18, 6),
-        }
-        return t.StructType([t.StructField(c.name, types[c.type], True) for c in self.columns])
+        return from_arrow_schema(pa.schema([field.with_nullable(True) for field in self.arrow()]))
+
+
+def columns_in(*parts: str | Column) -> tuple[Column, ...]:
+    """Return columns from texts that list them, and other columns, in this order.
+
+    A line of a text has the name, the type, with a ? if the value may be null, and the meaning; a
+    line that is indented further continues the meaning.
+    """
+    found = []
+    for part in parts:
+        if isinstance(part, Column):
+            found.append(part)
+            continue
+        for line in re.split(r"\n(?! )", dedent(part).strip()):
+            name, type_, doc = line.split(maxsplit=2)
+            column = Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?"))
+            found.append(column)
+    return tuple(found)
 
 
 WRITTEN_UNDER = Column(

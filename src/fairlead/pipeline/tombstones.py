@@ -6,13 +6,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.pipeline.warehouse.table import ERASED, TableState, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def tombstone(lake: Warehouse, key: str) -> str:
@@ -46,9 +45,6 @@ def readmit(table: WarehouseTable, stones: Collection[str]) -> bool:
 
 def parted(lake: Warehouse, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:
     """Return the rows (with a `fairness_key`) to keep, and those of erased keys."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not stones:
         return rows, rows.slice(0, 0)
     gone = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.clock import to_datetime
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -14,9 +16,6 @@ from fairlead.pipeline.incidents.key_minutes import MINUTE
 from fairlead.pipeline.incidents.over_history import IncidentWindow
 from fairlead.pipeline.incidents.watch import Alert
 from fairlead.pipeline.schema import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FOUND_BY_ALERTS = "alerts"
 """Value of the column found_by."""
@@ -53,9 +52,6 @@ def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
 def incidents_of_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
     """Return the incidents of these days that alerts found and the tables cannot show: incidents of
     ALERT_ONLY_KINDS, and incidents from `known` on, where the tables end."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = _of(tables, days)
     is_ours = pc.and_kleene(
         pc.equal(rows["found_by"], FOUND_BY_ALERTS),
@@ -68,9 +64,6 @@ def incidents_of_alerts(tables: SmallTables, days: Collection[str], known: datet
 
 
 def _merge(tables: SmallTables, rows: dict[str, dict[str, object]], days: Collection[str]) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     before = _of(tables, days)
     others = before.filter(pc.invert(pc.is_in(before["incident_id"], pa.array(list(rows)))))
     updated = pa.Table.from_pylist(list(rows.values()), INCIDENTS.arrow())

@@ -8,17 +8,15 @@ The state is bounded: the last minute and open alerts of a queue, and the keys w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fairlead.pipeline.incidents.heartbeat import decode
 from fairlead.pipeline.incidents.key_minutes import KeyMinutes
 from fairlead.pipeline.incidents.watch import ALL, Alert, Rules, Watched, observe
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
 
 ALERT_SCHEMA = (
     "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over"
@@ -127,6 +125,4 @@ class _Keys:
 
 
 def _row(store_id: str, alert: Alert) -> Row:
-    from pyspark.sql import Row
-
     return Row(store_id=store_id, **msgspec.structs.asdict(alert))

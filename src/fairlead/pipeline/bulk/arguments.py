@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
 
 from fairlead.core.payload import COMPRESS_ABOVE, pack
 from fairlead.core.values import is_finite
 from fairlead.model import PayloadFormat
 from fairlead.pipeline.bulk.checks import Problems
 from fairlead.pipeline.bulk.options import BulkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _encode = msgspec.json.Encoder().encode
 _compact = msgspec.json.format
@@ -47,8 +47,6 @@ def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> 
 
 def packed(payloads: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
     """Return the payloads as they are stored, and their formats."""
-    import pyarrow as pa
-
     if all(len(payload) <= COMPRESS_ABOVE for payload in payloads):
         return pa.array(payloads, pa.binary()), pa.repeat(PayloadFormat.JSON.value, len(payloads))
     stored, formats = zip(*map(pack, payloads), strict=True)
@@ -56,9 +54,6 @@ def packed(payloads: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
 
 
 def _found(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if options.args_columns:
         columns = [_values(name, batch.column(name), problems) for name in options.args_columns]
         return _objects(options.args_columns, columns)
@@ -99,8 +94,6 @@ def _object(row: int, text: bytes | None, problems: Problems) -> bytes:
 
 def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
     """Return the values as Python objects that JSON can carry; refuse rows with other values."""
-    import pyarrow as pa
-
     try:
         # NumPy is ten times faster, and has the same values as Python.
         found: list[Any] = (
@@ -120,17 +113,12 @@ def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
 def _is_simple(values: pa.Array) -> bool:
     """Return True when NumPy has the same values as Python; a null among numbers would become
     NaN."""
-    from pyarrow import types as t
-
     is_number = t.is_integer(values.type) or t.is_floating(values.type)
     return bool(t.is_string(values.type) or (is_number and not values.null_count))
 
 
 def _may_hide(values: pa.Array) -> bool:
     """Return whether values of this type can be written as JSON and still lose something."""
-    import pyarrow.compute as pc
-    from pyarrow import types as t
-
     if t.is_floating(values.type):
         return not pc.all(pc.is_finite(values.drop_null())).as_py()
     return bool(t.is_nested(values.type))

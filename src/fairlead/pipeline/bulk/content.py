@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from fairlead.pipeline.bulk.binary_rows import row_bytes
 from fairlead.pipeline.bulk.message import StagedPart
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from fairlead.pipeline.bulk.checks import Reject
 
 _BYTES = 16
@@ -61,8 +61,6 @@ class RowDigest:
 
 def _sorted(contexts: pa.Array) -> pa.Array:
     """Return the JSON objects with sorted keys: the order of a map's entries is no content."""
-    import pyarrow as pa
-
     if contexts.null_count == len(contexts):
         return contexts
     texts = (text and json.dumps(json.loads(text), sort_keys=True) for text in contexts.to_pylist())

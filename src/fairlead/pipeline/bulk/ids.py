@@ -4,14 +4,14 @@ ordering key is the same as in `core`."""
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
 
 # A UUIDv7 has 74 free bits.
 _PART_BITS, _ORDINAL_BITS, _SALT_BITS = 14, 34, 26
@@ -50,8 +50,6 @@ class IdSpace(NamedTuple):
     def lows(self, first: int, count: int) -> npt.NDArray[np.uint64]:
         """Return the lower 64 bits of the ids from ordinal `first` on. Raise ConfigurationError
         for more rows than a partition may have."""
-        import numpy as np
-
         if first + count > 1 << _ORDINAL_BITS:
             raise ConfigurationError(
                 f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows"
@@ -65,9 +63,6 @@ class IdSpace(NamedTuple):
 
     def ids(self, lows: npt.NDArray[np.uint64]) -> pa.Array:
         """Return the 16 bytes of each id, big-endian."""
-        import numpy as np
-        import pyarrow as pa
-
         halves = np.empty((len(lows), 2), dtype=">u8")
         halves[:, 0] = self.high
         halves[:, 1] = lows
@@ -80,9 +75,6 @@ class IdSpace(NamedTuple):
     ) -> npt.NDArray[np.int16]:
         """Return the partition of each row, as `fairlead.core.sharding.partitions.partition_of`
         does. `counts`: number of partitions of each row's queue."""
-        import numpy as np
-        import pyarrow.compute as pc
-
         # Compute (high * 2^64 + low) modulo the count in 64 bits.
         high = (
             np.uint64(self.high) % counts * ((np.uint64(2**32) % counts) ** np.uint64(2) % counts)

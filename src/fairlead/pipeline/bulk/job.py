@@ -6,7 +6,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from fairlead.app import App
 from fairlead.clock import SYSTEM_CLOCK
@@ -22,9 +23,6 @@ from fairlead.pipeline.bulk.stage import Encoded, Stage
 from fairlead.pipeline.bulk.stages import stage_of
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.ports.statements import Statement, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["BulkJob", "SubmissionTotals"]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT
 from fairlead.pipeline.bulk import arguments
@@ -14,9 +17,6 @@ from fairlead.pipeline.bulk.content import RowDigest
 from fairlead.pipeline.bulk.declared_types import PLACE, PROBLEM, convert
 from fairlead.pipeline.bulk.ids import IdSpace
 from fairlead.pipeline.bulk.options import BulkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MOST_BYTES = 64 << 20
 """Maximum number of bytes of user rows in one batch: the encoded rows may be several times larger,
@@ -48,8 +48,6 @@ class RowEncoder:
             yield self._encode(batch.slice(first, at_once))
 
     def _encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Reject]]:
-        import pyarrow as pa
-
         options = self._options
         known = known_columns(batch.schema, options)
         problems = Problems(self._rows_read, batch.num_rows, _places(batch))
@@ -84,8 +82,6 @@ class RowEncoder:
         self, count: int, columns: dict[str, pa.Array], payloads: list[bytes]
     ) -> list[pa.Array]:
         """Return the columns as in `columns.staged()`."""
-        import pyarrow as pa
-
         options = self._options
         queues = _given(columns, "queue", pa.string(), count, options.queue)
         ordering_keys = _given(columns, "ordering_key", pa.string(), count)
@@ -116,8 +112,6 @@ class RowEncoder:
 
     def _counts(self, queues: pa.Array) -> pa.Array:
         """Return the number of partitions of each row's queue."""
-        import numpy as np
-
         names = queues.dictionary_encode()
         found = names.dictionary.to_pylist()
         for queue in found:
@@ -135,8 +129,6 @@ def _given(
     default: str | float | None = None,
 ) -> pa.Array:
     """Return the column with its nulls filled by the default; without the column, the default."""
-    import pyarrow as pa
-
     if name not in columns:
         return (
             pa.nulls(count, type) if default is None else pa.repeat(pa.scalar(default, type), count)
@@ -153,8 +145,6 @@ def _places(batch: pa.RecordBatch) -> list[str] | None:
 def _readable(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> pa.RecordBatch:
     """Return the rows with the declared types; refuse those that a reader of files could not
     read."""
-    import pyarrow.compute as pc
-
     if PROBLEM in batch.schema.names:
         found = batch.column(PROBLEM)
         for row in pc.indices_nonzero(found.is_valid()).to_pylist():
@@ -167,8 +157,6 @@ def _readable(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -
 
 
 def _need_unique_keys(batch: pa.RecordBatch, problems: Problems) -> None:
-    import pyarrow.compute as pc
-
     for row in pc.indices_nonzero(batch.column("unique_key").is_null()).to_pylist():
         problems.note(
             row,
@@ -179,8 +167,6 @@ def _need_unique_keys(batch: pa.RecordBatch, problems: Problems) -> None:
 
 
 def _contexts(column: pa.Array | None, count: int) -> pa.Array:
-    import pyarrow as pa
-
     if column is None:
         return pa.nulls(count, pa.string())
     return pa.array(

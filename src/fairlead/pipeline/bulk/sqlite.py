@@ -132,57 +132,9 @@ class SqliteStage:
 
 def _tasks(batch: pa.RecordBatch, now: int) -> list[NewTask]:
     """Return the rows as new tasks, submitted now."""
-    column = batch.to_pydict()
-    return [
-        NewTask(
-            id_text(int.from_bytes(id)),
-            queue,
-            partition,
-            name,
-            payload,
-            payload_format,
-            priority,
-            fairness_key,
-            weight,
-            ordering_key,
-            unique_key,
-            now if run_at is None else run_at,
-            now,
-            keep_result,
-            context,
-        )
-        for (
-            id,
-            queue,
-            partition,
-            name,
-            payload,
-            payload_format,
-            priority,
-            fairness_key,
-            weight,
-            ordering_key,
-            unique_key,
-            run_at,
-            keep_result,
-            context,
-        ) in zip(*(column[name] for name in _TASK_COLUMNS), strict=True)
-    ]
-
-
-_TASK_COLUMNS = (
-    "id",
-    "queue",
-    "partition",
-    "name",
-    "payload",
-    "payload_format",
-    "priority",
-    "fairness_key",
-    "weight",
-    "ordering_key",
-    "unique_key",
-    "run_at",
-    "keep_result",
-    "context",
-)
+    columns = batch.to_pydict()
+    columns["id"] = [id_text(int.from_bytes(id)) for id in columns["id"]]
+    columns["run_at"] = [now if run_at is None else run_at for run_at in columns["run_at"]]
+    columns["submitted_at"] = [now] * batch.num_rows
+    in_order = (columns[name] for name in NewTask.__struct_fields__)
+    return [NewTask(*values) for values in zip(*in_order, strict=True)]

@@ -11,9 +11,10 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.bounds import reason_against
@@ -21,9 +22,6 @@ from fairlead.pipeline.bulk.columns import KNOWN_COLUMNS
 from fairlead.pipeline.bulk.declared_types import ORDER, PLACE, PROBLEM
 from fairlead.pipeline.bulk.files import DataFile, check_unchanged
 from fairlead.pipeline.errors import RefusedRows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 16 << 20
 _MOST_FIELD_BYTES = 1 << 30
@@ -103,8 +101,6 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
 
 def csv_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the types of the rows of a CSV file."""
-    import pyarrow as pa
-
     return pa.schema([(name, pa.string()) for name in (*columns, PLACE, PROBLEM)])
 
 
@@ -140,8 +136,6 @@ def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iter
 
 def json_schema(order_by: str | None) -> pa.Schema:
     """Return the types of the rows of a JSON lines file."""
-    import pyarrow as pa
-
     own = {
         "priority": pa.int64(),
         "weight": pa.float64(),
@@ -232,8 +226,6 @@ def _position(column: str | None, value: Any) -> dict[str, Any]:
 
 def batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches."""
-    import pyarrow as pa
-
     kept: list[Row] = []
     size = 0
     for row in rows:

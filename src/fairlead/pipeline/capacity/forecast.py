@@ -244,8 +244,8 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     every = [*wrong[True], *wrong[False]]
     moves = [
         {
-            True: max(_at_rank(wrong[True] or every, q), _at_rank(every, q)),
-            False: _at_rank(wrong[False], q),
+            True: max(at_rank(wrong[True] or every, q), at_rank(every, q)),
+            False: at_rank(wrong[False], q),
         }
         for q in QUANTILES
     ]
@@ -268,9 +268,9 @@ def _busy_mean(guesses: Sequence[float]) -> float:
     return fmean(busy) if busy else 0.0
 
 
-def _at_rank(errors: Sequence[float], quantile: float) -> float:
-    """Return the quantile of the errors; 0 for none."""
-    return sorted(errors)[max(0, ceil(quantile * len(errors)) - 1)] if errors else 0.0
+def at_rank(values: Sequence[float], quantile: float) -> float:
+    """Return the quantile by nearest rank; 0 for no values."""
+    return sorted(values)[max(0, ceil(quantile * len(values)) - 1)] if values else 0.0
 
 
 def _unit(guess: float, mean: float) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from fairlead.pipeline.capacity.erlang import Work, slots_for
-from fairlead.pipeline.capacity.forecast import HOURS, Forecast, forecast
-from fairlead.pipeline.capacity.rates import MINUTES, Load, at_rank, hour_of_week
+from fairlead.pipeline.capacity.forecast import HOURS, Forecast, at_rank, forecast
+from fairlead.pipeline.capacity.rates import MINUTES, Load, hour_of_week
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 

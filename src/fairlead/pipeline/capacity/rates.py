@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from math import ceil
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from fairlead.clock import MICROS
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.clock import MICROS, to_micros
 from fairlead.pipeline.capacity.forecast import HOURS
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
@@ -19,10 +20,7 @@ from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.parts import HOUR_US, hour_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from fairlead.pipeline.parts import HOUR_US, dates_of, hours_between
 
 MINUTES = 60
 LEAST_RUNS = 30
@@ -83,12 +81,12 @@ class Load:
         ]
 
     def minutes(self, hours: Sequence[int]) -> list[int]:
-        """Return the tasks in each minute of these hours, ascending."""
-        return sorted(
-            self.arrived[hour][m] if hour in self.arrived else 0
+        """Return the tasks in each minute of these hours."""
+        return [
+            self.arrived[hour][minute] if hour in self.arrived else 0
             for hour in hours
-            for m in range(MINUTES)
-        )
+            for minute in range(MINUTES)
+        ]
 
     def cv2_arrival(self, hours: Sequence[int]) -> float:
         """Return the index of dispersion of the arrivals per minute; 1 (Poisson) when too few tasks
@@ -99,10 +97,7 @@ class Load:
         """
         variance = mean = 0.0
         for hour in hours:
-            counts = [
-                self.arrived[hour][minute] if hour in self.arrived else 0
-                for minute in range(MINUTES)
-            ]
+            counts = self.minutes([hour])
             middle = fmean(counts)
             mean += middle
             variance += sum((count - middle) ** 2 for count in counts) / (MINUTES - 1)
@@ -130,26 +125,16 @@ def hour_of_week(hour: int) -> int:
     return (hour - _MONDAY) % HOURS
 
 
-def at_rank(ascending: Sequence[int], quantile: float) -> int:
-    """Return the quantile by nearest rank; 0 for no values."""
-    return ascending[max(0, ceil(quantile * len(ascending)) - 1)] if ascending else 0
-
-
 def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
     """Return the load of each queue in [first_hour, end_hour), from silver.backlog,
     gold.latency_hist and silver.tasks. Arrivals are read from a week before that on, because they
     tell which queues are older."""
     found: dict[str, Load] = defaultdict(Load)
-    names = [
-        hour_name(datetime.fromtimestamp(hour * 3600, UTC))
-        for hour in range(first_hour - HOURS, end_hour)
-    ]
+    names = hours_between((first_hour - HOURS) * HOUR_US, (end_hour - 1) * HOUR_US)
     hours = set(names[HOURS:])
     for part in sorted({*names} & set(tables.parts(BACKLOG))):
         _arrivals(found, tables.load(BACKLOG, [part], ["minute", "queue", "arrived"]))
-    for part in sorted(
-        {hour.partition("/")[0] for hour in hours} & set(tables.parts(LATENCY_HIST))
-    ):
+    for part in sorted({*dates_of(hours)} & set(tables.parts(LATENCY_HIST))):
         columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n", "max_us"]
         _services(found, tables.load(LATENCY_HIST, [part], columns), first_hour, end_hour)
     for part in sorted(hours & set(tables.parts(TASKS))):
@@ -162,17 +147,15 @@ def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Loa
 def _arrivals(found: dict[str, Load], rows: pa.Table) -> None:
     for row in rows.group_by(["minute", "queue"]).aggregate([("arrived", "sum")]).to_pylist():
         if row["arrived_sum"]:
-            micros = _micros(row["minute"])
+            micros = to_micros(row["minute"])
             minute = micros // (60 * MICROS) % MINUTES
             found[row["queue"]].arrived[micros // HOUR_US][minute] += row["arrived_sum"]
 
 
 def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour: int) -> None:
-    import pyarrow.compute as pc
-
     of_all = pc.and_(pc.equal(rows["fairness_key"], ALL), pc.equal(rows["measure"], "run"))
     for row in rows.filter(of_all).to_pylist():
-        hour = _micros(row["hour"]) // HOUR_US
+        hour = to_micros(row["hour"]) // HOUR_US
         if first_hour <= hour < end_hour:
             us = min(2 / (GROWTH + 1) * GROWTH ** row["bucket"], row["max_us"])
             runs = found[row["queue"]].runs
@@ -183,21 +166,14 @@ def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour:
 
 
 def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
-    for row in _by_priority(rows):
-        load, hour = found[row["queue"]], hour_of_week(_micros(row["submitted_at_min"]) // HOUR_US)
-        load.work_us[hour] += row["run_us_sum"]
-        load.deferrable_us[hour] += (
-            row["run_us_sum"] if row["priority"] >= FIRST_DEFERRABLE_PRIORITY else 0
-        )
-
-
-def _by_priority(rows: pa.Table) -> list[dict[str, Any]]:
     # A partition holds one hour, which is the hour of the least instant.
     grouped = rows.group_by(["queue", "priority"]).aggregate(
         [("run_us", "sum"), ("submitted_at", "min")]
     )
-    return list(grouped.to_pylist())
-
-
-def _micros(instant: datetime) -> int:
-    return round(instant.timestamp() * MICROS)
+    for row in grouped.to_pylist():
+        load = found[row["queue"]]
+        hour = hour_of_week(to_micros(row["submitted_at_min"]) // HOUR_US)
+        load.work_us[hour] += row["run_us_sum"]
+        load.deferrable_us[hour] += (
+            row["run_us_sum"] if row["priority"] >= FIRST_DEFERRABLE_PRIORITY else 0
+        )

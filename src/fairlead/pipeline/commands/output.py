@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_text
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -94,7 +92,7 @@ def print_result(json: bool, value: Any, text: str) -> None:
 def print_run(run: JobRun, json: bool, text: str | None = None) -> None:
     """Print the result of a job; `text` replaces its summary line."""
     if json:
-        as_json(json_text.loads(msgspec.json.encode(run)))
+        as_json(run)
         return
     if run.tables:
         as_table(("table", "rows"), [(name, f"{rows:,}") for name, rows in run.tables.items()])

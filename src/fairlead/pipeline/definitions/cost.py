@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 COST = Table(
     "gold.cost",
@@ -11,35 +11,23 @@ COST = Table(
     key=("day", "queue", "fairness_key"),
     instant="day",
     by="date",
-    columns=(
-        Column("day", "timestamp", "start of the day in the time zone of the setting [time]"),
-        Column("queue", "string", "queue that the row is about"),
-        Column("fairness_key", "string", "fairness key; '*': a bill for which no key ran anything"),
-        Column("busy_us", "bigint", "worker time that the key got"),
-        Column("wasted_us", "bigint", "part of busy_us spent on runs that did not succeed"),
-        Column(
-            "idle_allocated_us",
-            "bigint",
-            "the key's part of the worker time that was paid for and not used",
-        ),
-        Column(
-            "price",
-            "double",
-            "price of a paid worker-hour; null without a bill, or if the bill has no worker time",
-            nullable=True,
-        ),
-        Column(
-            "amount",
-            "decimal(18,6)",
-            "the key's part of the bill, in the bill's currency; 0 without a bill",
-        ),
-        Column("method", "string", "rule by which idle time was divided: usage, peak or reserved"),
-        Column(
-            "local_date",
-            "string",
-            "date of the day in that time zone, as in 2026-11-27; null in older rows",
-            nullable=True,
-        ),
+    columns=columns_in(
+        """
+        day               timestamp     start of the day in the time zone of the setting [time]
+        queue             string        queue that the row is about
+        fairness_key      string        fairness key; '*': a bill for which no key ran anything
+        busy_us           bigint        worker time that the key got
+        wasted_us         bigint        part of busy_us spent on runs that did not succeed
+        idle_allocated_us bigint        the key's part of the worker time that was paid for and not
+                                        used
+        price             double?       price of a paid worker-hour; null without a bill, or if the
+                                        bill has no worker time
+        amount            decimal(18,6) the key's part of the bill, in the bill's currency; 0
+                                        without a bill
+        method            string        rule by which idle time was divided: usage, peak or reserved
+        local_date        string?       date of the day in that time zone, as in 2026-11-27; null in
+                                        older rows
+        """,
         WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 FORGOTTEN = Table(
     "ops.forgotten",
@@ -10,16 +10,18 @@ FORGOTTEN = Table(
     key=("table", "batch", "day", "store_id", "queue", "name", "outcome"),
     instant="day",
     by="date",
-    columns=(
-        Column("day", "timestamp", "day of the rows in UTC: of the end of a run, or of an event"),
-        Column("table", "string", "table from which the rows were removed"),
-        Column("store_id", "string", "identity of the store"),
-        Column("queue", "string", "queue of the tasks"),
-        Column("name", "string", "name of the tasks"),
-        Column("outcome", "string", "outcome of the attempts, or kind of the events"),
-        Column("rows", "bigint", "number of removed rows"),
-        Column("busy_us", "bigint", "time of workers in these runs; 0 for events"),
-        Column("batch", "string", "digest of the removed files"),
+    columns=columns_in(
+        """
+        day      timestamp day of the rows in UTC: of the end of a run, or of an event
+        table    string    table from which the rows were removed
+        store_id string    identity of the store
+        queue    string    queue of the tasks
+        name     string    name of the tasks
+        outcome  string    outcome of the attempts, or kind of the events
+        rows     bigint    number of removed rows
+        busy_us  bigint    time of workers in these runs; 0 for events
+        batch    string    digest of the removed files
+        """,
         WRITTEN_UNDER,
     ),
 )

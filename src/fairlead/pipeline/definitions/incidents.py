@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 INCIDENTS = Table(
     "gold.incidents",
@@ -10,52 +10,26 @@ INCIDENTS = Table(
     key=("incident_id",),
     instant="start_at",
     by="date",
-    columns=(
-        Column(
-            "incident_id",
-            "string",
-            "id made from kind, queue, subject and start; the same incident always has the same id",
-        ),
-        Column(
-            "kind",
-            "string",
-            "kind of the incident: stall, flood, error burst, starved, node loss; from alerts"
-            " also stuck and silence",
-        ),
-        Column(
-            "queue", "string", "queue of the incident; a lost node has one for each of its queues"
-        ),
-        Column(
-            "subject",
-            "string",
-            "key that flooded or starved, or node that was lost; '*': the whole queue",
-        ),
-        Column("start_at", "timestamp", "first instant of the first minute"),
-        Column("end_at", "timestamp", "first instant after the last minute"),
-        Column("is_over", "boolean", "whether the incident has ended in the history so far"),
-        Column(
-            "keys_hit",
-            "int",
-            "number of keys with waiting tasks or failed runs during the incident",
-        ),
-        Column(
-            "tasks_delayed",
-            "bigint",
-            "number of tasks that waited at the start or became ready during the incident;"
-            " for error bursts and node losses, number of runs",
-        ),
-        Column(
-            "extra_wait_us",
-            "bigint",
-            "waiting time of tasks during the incident, beyond that in the queue's median minute",
-        ),
-        Column(
-            "found_by",
-            "string",
-            "alerts if it was found while it happened, with approximate numbers; null if it was"
-            " found in the tables",
-            nullable=True,
-        ),
+    columns=columns_in(
+        """
+        incident_id   string    id made from kind, queue, subject and start; the same incident
+                                always has the same id
+        kind          string    kind of the incident: stall, flood, error burst, starved, node loss;
+                                from alerts also stuck and silence
+        queue         string    queue of the incident; a lost node has one for each of its queues
+        subject       string    key that flooded or starved, or node that was lost; '*': the whole
+                                queue
+        start_at      timestamp first instant of the first minute
+        end_at        timestamp first instant after the last minute
+        is_over       boolean   whether the incident has ended in the history so far
+        keys_hit      int       number of keys with waiting tasks or failed runs during the incident
+        tasks_delayed bigint    number of tasks that waited at the start or became ready during the
+                                incident; for error bursts and node losses, number of runs
+        extra_wait_us bigint    waiting time of tasks during the incident, beyond that in the
+                                queue's median minute
+        found_by      string?   alerts if it was found while it happened, with approximate numbers;
+                                null if it was found in the tables
+        """,
         WRITTEN_UNDER,
     ),
 )

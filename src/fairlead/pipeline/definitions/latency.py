@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 GROWTH = 1.02
 """Ratio of the upper bounds of two neighbouring buckets. The value that represents a bucket is
@@ -10,21 +10,15 @@ within (1.02 - 1) / (1.02 + 1) < 1 % of every value in it."""
 
 ERROR_BOUND = 0.01
 
-_GROUP = (
-    Column("queue", "string", "queue of the attempts"),
-    Column("name", "string", "name of the tasks"),
-    Column(
-        "fairness_key",
-        "string",
-        "fairness key, or '*' for all keys together (a key named '*' has no row)",
-    ),
-    Column(
-        "measure",
-        "string",
-        "pickup (ready to started), run (started to finished), e2e (submitted to"
-        " finished, for the attempt that made the task DONE) or retry_delay (due to"
-        " started, for runs after the first)",
-    ),
+_GROUP = columns_in(
+    """
+    queue        string queue of the attempts
+    name         string name of the tasks
+    fairness_key string fairness key, or '*' for all keys together (a key named '*' has no row)
+    measure      string pickup (ready to started), run (started to finished), e2e (submitted to
+                        finished, for the attempt that made the task DONE) or retry_delay (due to
+                        started, for runs after the first)
+    """,
 )
 
 LATENCY_HIST = Table(
@@ -35,12 +29,14 @@ LATENCY_HIST = Table(
     key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
     instant="hour",
     by="date",
-    columns=(
-        Column("hour", "timestamp", "hour that contains finished_at"),
+    columns=columns_in(
+        "hour timestamp hour that contains finished_at",
         *_GROUP,
-        Column("bucket", "int", "number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)"),
-        Column("n", "bigint", "number of attempts in the bucket"),
-        Column("max_us", "bigint", "greatest duration in the bucket"),
+        """
+        bucket int    number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)
+        n      bigint number of attempts in the bucket
+        max_us bigint greatest duration in the bucket
+        """,
         WRITTEN_UNDER,
     ),
 )
@@ -53,25 +49,23 @@ LATENCY = Table(
     key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
     instant="window_start",
     by="date",
-    columns=(
-        Column("window_start", "timestamp", "start of the window that contains finished_at"),
-        Column(
-            "window_s",
-            "int",
-            "length of the window in seconds: 3600, or 86400 for a business day of [time]",
-        ),
+    columns=columns_in(
+        """
+        window_start timestamp start of the window that contains finished_at
+        window_s     int       length of the window in seconds: 3600, or 86400 for a business day of
+                               [time]
+        """,
         *_GROUP,
-        Column("n", "bigint", "number of attempts in the window"),
-        Column("p50", "double", "50th percentile in microseconds"),
-        Column("p90", "double", "90th percentile in microseconds"),
-        Column("p99", "double", "99th percentile in microseconds"),
-        Column("p999", "double", "99.9th percentile in microseconds"),
-        Column("max_us", "bigint", "greatest duration, exact"),
-        Column(
-            "error_bound",
-            "double",
-            "greatest relative error of the percentiles; below 100 us, the error is 1 us at most",
-        ),
+        """
+        n           bigint number of attempts in the window
+        p50         double 50th percentile in microseconds
+        p90         double 90th percentile in microseconds
+        p99         double 99th percentile in microseconds
+        p999        double 99.9th percentile in microseconds
+        max_us      bigint greatest duration, exact
+        error_bound double greatest relative error of the percentiles; below 100 us, the error is 1
+                           us at most
+        """,
         WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 STEP_S = 300
 
@@ -15,13 +15,13 @@ SPANS = {
 }
 """Length of each span in seconds, including the window itself."""
 
-_WINDOW = (
-    Column("window_start", "timestamp", "start of the five minutes that contain finished_at"),
-    Column("slo_id", "string", "id of the objective"),
-    Column(
-        "good", "bigint", "number of runs that did not fail and were no slower than the threshold"
-    ),
-    Column("bad", "bigint", "number of runs that failed or were slower than the threshold"),
+_WINDOW = columns_in(
+    """
+    window_start timestamp start of the five minutes that contain finished_at
+    slo_id       string    id of the objective
+    good         bigint    number of runs that did not fail and were no slower than the threshold
+    bad          bigint    number of runs that failed or were slower than the threshold
+    """,
 )
 
 _BURN = (
@@ -44,22 +44,16 @@ SLO = Table(
     key=("window_start", "slo_id"),
     instant="window_start",
     by="date",
-    columns=(
+    columns=columns_in(
         *_WINDOW,
-        Column("objective", "double", "fraction of the runs that must be good"),
-        *(Column(name, "double", _BURN.format(span=name.removeprefix("burn_"))) for name in SPANS),
-        Column(
-            "budget_left",
-            "double",
-            "1 - burn_3d: the fraction that is left of the error budget of three days; below"
-            " 0 if overspent",
-        ),
-        Column(
-            "state",
-            "string",
-            "page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h and 30m;"
-            " ticket: above 1 over both 3d and 6h; ok: neither",
-        ),
+        "objective double fraction of the runs that must be good",
+        *(f"{name} double {_BURN.format(span=name.removeprefix('burn_'))}" for name in SPANS),
+        """
+        budget_left double 1 - burn_3d: the fraction that is left of the error budget of three days;
+                           below 0 if overspent
+        state       string page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h
+                           and 30m; ticket: above 1 over both 3d and 6h; ok: neither
+        """,
         WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 TASKS = Table(
     "silver.tasks",
@@ -10,62 +10,36 @@ TASKS = Table(
     key=("store_id", "task_id"),
     instant="submitted_at",
     together=True,
-    columns=(
-        Column("store_id", "string", "store that the task comes from"),
-        Column("task_id", "string", "UUIDv7 of the task"),
-        Column("queue", "string", "queue of the task, as submitted"),
-        Column("name", "string", "name of the task, as submitted"),
-        Column("fairness_key", "string", "fairness key of the task, as submitted"),
-        Column("weight", "double", "weight of the task, as submitted"),
-        Column("priority", "tinyint", "priority of the task, as submitted"),
-        Column(
-            "ordering_key",
-            "string",
-            "ordering key of the task, as submitted; also null while no attempt is known",
-            nullable=True,
-        ),
-        Column("submitted_at", "timestamp", "time of the call of submit"),
-        Column(
-            "first_ready_at",
-            "timestamp",
-            "first instant at which the task might run; the due time while no attempt is known",
-            nullable=True,
-        ),
-        Column("first_claimed_at", "timestamp", "first claim by a node", nullable=True),
-        Column("first_started_at", "timestamp", "first call of the handler", nullable=True),
-        Column("last_finished_at", "timestamp", "end of the latest attempt", nullable=True),
-        Column("attempts", "int", "number of runs, lost ones included"),
-        Column("retries", "int", "number of runs after the first"),
-        Column(
-            "state",
-            "string",
-            "state after the latest attempt; state after the submit if there is no attempt",
-        ),
-        Column(
-            "wait_us",
-            "bigint",
-            "time from first_ready_at to first_claimed_at; null if never claimed",
-            nullable=True,
-        ),
-        Column("queue_us", "bigint", "time from ready to claimed, summed over all attempts"),
-        Column("run_us", "bigint", "worker time of all attempts"),
-        Column(
-            "e2e_us",
-            "bigint",
-            "time from the submit to the end of the task; null if not ended",
-            nullable=True,
-        ),
-        Column(
-            "slowdown",
-            "double",
-            "bounded slowdown: (queue_us + run_us) / run_us, with run_us at least 10 s; at least 1",
-        ),
-        Column(
-            "deadline_missed",
-            "boolean",
-            "always null, because tasks have no deadlines in this version",
-            nullable=True,
-        ),
+    columns=columns_in(
+        """
+        store_id         string     store that the task comes from
+        task_id          string     UUIDv7 of the task
+        queue            string     queue of the task, as submitted
+        name             string     name of the task, as submitted
+        fairness_key     string     fairness key of the task, as submitted
+        weight           double     weight of the task, as submitted
+        priority         tinyint    priority of the task, as submitted
+        ordering_key     string?    ordering key of the task, as submitted; also null while no
+                                    attempt is known
+        submitted_at     timestamp  time of the call of submit
+        first_ready_at   timestamp? first instant at which the task might run; the due time while no
+                                    attempt is known
+        first_claimed_at timestamp? first claim by a node
+        first_started_at timestamp? first call of the handler
+        last_finished_at timestamp? end of the latest attempt
+        attempts         int        number of runs, lost ones included
+        retries          int        number of runs after the first
+        state            string     state after the latest attempt; state after the submit if there
+                                    is no attempt
+        wait_us          bigint?    time from first_ready_at to first_claimed_at; null if never
+                                    claimed
+        queue_us         bigint     time from ready to claimed, summed over all attempts
+        run_us           bigint     worker time of all attempts
+        e2e_us           bigint?    time from the submit to the end of the task; null if not ended
+        slowdown         double     bounded slowdown: (queue_us + run_us) / run_us, with run_us at
+                                    least 10 s; at least 1
+        deadline_missed  boolean?   always null, because tasks have no deadlines in this version
+        """,
         WRITTEN_UNDER,
     ),
 )
@@ -76,14 +50,16 @@ OPEN_TASKS = Table(
     " ended. A build counts them as waiting without reading all tasks",
     key=("store_id", "task_id"),
     instant="submitted_at",
-    columns=(
-        Column("store_id", "string", "store that the task comes from"),
-        Column("task_id", "string", "UUIDv7 of the task"),
-        Column("queue", "string", "queue of the task, as submitted"),
-        Column("fairness_key", "string", "fairness key of the task, as submitted"),
-        Column("weight", "double", "weight of the task, as submitted"),
-        Column("submitted_at", "timestamp", "time of the call of submit"),
-        Column("ready_at", "timestamp", "first instant at which the task may run", nullable=True),
+    columns=columns_in(
+        """
+        store_id     string     store that the task comes from
+        task_id      string     UUIDv7 of the task
+        queue        string     queue of the task, as submitted
+        fairness_key string     fairness key of the task, as submitted
+        weight       double     weight of the task, as submitted
+        submitted_at timestamp  time of the call of submit
+        ready_at     timestamp? first instant at which the task may run
+        """,
         WRITTEN_UNDER,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.pipeline.definitions.windows import OF_WINDOW
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
 
 TENANT_SHARE = Table(
     "gold.tenant_share",
@@ -11,70 +11,35 @@ TENANT_SHARE = Table(
     key=("window_start", "window_s", "queue", "fairness_key"),
     instant="window_start",
     by="date",
-    columns=(
+    columns=columns_in(
         *OF_WINDOW,
-        Column("fairness_key", "string", "fairness key of the tasks"),
-        Column("busy_us", "bigint", "worker time that the key got"),
-        Column(
-            "share",
-            "double",
-            "fraction of the queue's worker time in the window, 0 to 1; 0 if no key got any",
-        ),
-        Column(
-            "weight",
-            "double",
-            "weight that the claimed tasks were submitted with: their harmonic mean, which is one"
-            " weight for all of them with the same effect on the order; without a claim, that of"
-            " the worker time; without both, the greatest weight of a waiting task",
-        ),
-        Column(
-            "weighted_us",
-            "double",
-            "busy_us, the time of each run divided by the weight of its task",
-            nullable=True,
-        ),
-        Column(
-            "demand_us",
-            "bigint",
-            "worker time that the key could have used: work that remained at the start of the"
-            " window, and work that arrived during it",
-        ),
-        Column(
-            "entitled_us",
-            "bigint",
-            "worker time due to the key if time is divided by weight and no key gets more"
-            " than its demand",
-        ),
-        Column(
-            "deficit_us",
-            "bigint",
-            "entitled_us - busy_us; below 0 if the key got more than it was entitled to",
-        ),
-        Column(
-            "lag_us",
-            "bigint",
-            "sum of deficit_us since midnight or since the last window without backlog; 0 in"
-            " a window without backlog",
-        ),
-        Column(
-            "backlogged_fraction",
-            "double",
-            "fraction of the window in which tasks of the key waited, 0 to 1",
-        ),
-        Column(
-            "throughout",
-            "boolean",
-            "whether tasks of the key waited throughout every minute of the window",
-        ),
-        Column("claimed", "bigint", "number of tasks of the key that nodes claimed in the window"),
-        Column("longest_run_us", "bigint", "length of the key's longest run of the day"),
-        Column(
-            "starved",
-            "boolean",
-            "whether, in some minute of the window, tasks had waited without any claim for at"
-            " least a minute and at least 10 x the queue's median pickup (time from ready to"
-            " started) of that day",
-        ),
+        """
+        fairness_key        string  fairness key of the tasks
+        busy_us             bigint  worker time that the key got
+        share               double  fraction of the queue's worker time in the window, 0 to 1; 0 if
+                                    no key got any
+        weight              double  weight that the claimed tasks were submitted with: their
+                                    harmonic mean, which is one weight for all of them with the same
+                                    effect on the order; without a claim, that of the worker time;
+                                    without both, the greatest weight of a waiting task
+        weighted_us         double? busy_us, the time of each run divided by the weight of its task
+        demand_us           bigint  worker time that the key could have used: work that remained at
+                                    the start of the window, and work that arrived during it
+        entitled_us         bigint  worker time due to the key if time is divided by weight and no
+                                    key gets more than its demand
+        deficit_us          bigint  entitled_us - busy_us; below 0 if the key got more than it was
+                                    entitled to
+        lag_us              bigint  sum of deficit_us since midnight or since the last window
+                                    without backlog; 0 in a window without backlog
+        backlogged_fraction double  fraction of the window in which tasks of the key waited, 0 to 1
+        throughout          boolean whether tasks of the key waited throughout every minute of the
+                                    window
+        claimed             bigint  number of tasks of the key that nodes claimed in the window
+        longest_run_us      bigint  length of the key's longest run of the day
+        starved             boolean whether, in some minute of the window, tasks had waited without
+                                    any claim for at least a minute and at least 10 x the queue's
+                                    median pickup (time from ready to started) of that day
+        """,
         WRITTEN_UNDER,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from fairlead.pipeline.schema import Column
+from fairlead.pipeline.schema import columns_in
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
 
@@ -16,14 +16,13 @@ crosses its end."""
 ALL = "*"
 """Value that stands for all queues, names or keys together."""
 
-OF_WINDOW = (
-    Column("window_start", "timestamp", "start of the window"),
-    Column(
-        "window_s",
-        "int",
-        "length of the window in seconds: 60, 3600, or 86400 for a business day of [time]",
-    ),
-    Column("queue", "string", "queue of the tasks"),
+OF_WINDOW = columns_in(
+    """
+    window_start timestamp start of the window
+    window_s     int       length of the window in seconds: 60, 3600, or 86400 for a business day of
+                           [time]
+    queue        string    queue of the tasks
+    """,
 )
 """First columns of the tables with a row for each window of a queue."""
 

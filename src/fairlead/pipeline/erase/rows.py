@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.pipeline.bronze import QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
@@ -12,9 +15,6 @@ from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
 from fairlead.pipeline.schema import Table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TOGETHER = (LATENCY_HIST.name, LATENCY.name, COST.name, INCIDENTS.name)
 """Tables in which '*' means all keys."""
@@ -42,16 +42,12 @@ def owner_of(table: Table) -> str | None:
 
 def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     """Return a mask of the rows of the key; `rows` may have only some of the table's columns."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     nothing = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     if table.name == QUARANTINE.name:
         # Parse only rows that contain the key.
-        near = [any(form in raw for form in wanted.forms) for raw in rows["raw"].to_pylist()]
         mask = [
-            n and wanted.is_in_json(raw)
-            for n, raw in zip(near, rows["raw"].to_pylist(), strict=True)
+            any(form in raw for form in wanted.forms) and wanted.is_in_json(raw)
+            for raw in rows["raw"].to_pylist()
         ]
         return pa.chunked_array([pa.array(mask, pa.bool_())])
     owner = owner_of(table)
@@ -63,14 +59,10 @@ def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     """Return a mask of the rows that mention the key, in a column of keys or in free text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     found = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     for name in columns_of(table, KEY_COLUMNS):
         if name != owner_of(table):
-            held = pc.is_in(rows[name], value_set=pa.array(sorted(wanted.names), pa.string()))
-            found = pc.or_(found, pc.fill_null(held, False))
+            found = pc.or_(found, _holds(rows[name], wanted))
     for name in columns_of(table, TEXT_COLUMNS):
         found = pc.or_(found, _in_text(rows[name], wanted))
     return found
@@ -81,33 +73,26 @@ def without(
 ) -> Without:
     """Return the rows without the key. Set `error_text` to null in the rows of the mask
     `to_clear`."""
-    import pyarrow.compute as pc
-
     is_own = is_of(table, rows, wanted)
     kept, erased = rows.filter(pc.invert(is_own)), rows.filter(is_own)
     changed = mentions(table, kept, wanted)
     if to_clear is not None:
-        changed = pc.or_(changed, to_clear.filter(pc.invert(is_own)))
-        kept = _with_value(kept, "error_text", to_clear.filter(pc.invert(is_own)), None)
+        cleared = to_clear.filter(pc.invert(is_own))
+        changed = pc.or_(changed, cleared)
+        kept = _replaced(kept, "error_text", pc.if_else(cleared, None, kept["error_text"]))
     for name in columns_of(table, KEY_COLUMNS):
         if name != owner_of(table):
-            held = [value in wanted.names for value in kept[name].to_pylist()]
-            kept = _replaced(
-                kept,
-                name,
-                [ERASED if h else v for h, v in zip(held, kept[name].to_pylist(), strict=True)],
-            )
+            names = _holds(kept[name], wanted)
+            kept = _replaced(kept, name, pc.if_else(names, ERASED, kept[name]))
     for name in columns_of(table, TEXT_COLUMNS):
         if pc.any(_in_text(kept[name], wanted)).as_py():
             texts = kept[name].to_pylist()
-            kept = _replaced(kept, name, [text and wanted.redacted(text) for text in texts])
+            redacted = [text and wanted.redacted(text) for text in texts]
+            kept = _replaced(kept, name, pa.array(redacted, pa.string()))
     return Without(kept, erased, int(pc.sum(changed).as_py() or 0))
 
 
 def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     near = pa.chunked_array([pa.repeat(pa.scalar(False), len(texts))])
     for form in wanted.forms:
         near = pc.or_(near, pc.fill_null(pc.match_substring(texts, form), False))
@@ -120,13 +105,12 @@ def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
     )
 
 
-def _with_value(rows: pa.Table, name: str, where: pa.ChunkedArray, value: str | None) -> pa.Table:
-    pairs = zip(where.to_pylist(), rows[name].to_pylist(), strict=True)
-    return _replaced(rows, name, [value if here else old for here, old in pairs])
+def _holds(keys: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
+    """Return a mask of the values that are the key."""
+    return pc.fill_null(
+        pc.is_in(keys, value_set=pa.array(sorted(wanted.names), pa.string())), False
+    )
 
 
-def _replaced(rows: pa.Table, name: str, values: list[str | None]) -> pa.Table:
-    import pyarrow as pa
-
-    field = rows.schema.field(name)
-    return rows.set_column(rows.schema.get_field_index(name), field, pa.array(values, field.type))
+def _replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)

@@ -23,12 +23,11 @@ from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _LAST = (QUARANTINE, EVENTS, ATTEMPTS)
 """Tables erased last, so that a run after a crash still finds the days and errors of the key."""
-
-_DAY_US = 86_400 * 1_000_000
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -165,5 +164,5 @@ def _expire(warehouse: Warehouse, table: Table, now: Callable[[], int]) -> None:
         except CommitFailedException:
             continue  # another writer was first
     # Everything that is there now is older than an instant in the future.
-    here.expire(now() + _DAY_US)
-    here.sweep(now() + _DAY_US)
+    here.expire(now() + DAY_US)
+    here.sweep(now() + DAY_US)

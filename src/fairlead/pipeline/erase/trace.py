@@ -6,17 +6,18 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairlead.clock import MICROS
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.erase.rows import is_of
 from fairlead.pipeline.erase.wanted import Wanted
+from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 READ = (
     "fairness_key",
@@ -30,8 +31,6 @@ READ = (
     "started_at",
     "finished_at",
 )
-
-_HOUR_US = DAY_US // 24
 
 Error = tuple[int, str, str, int]
 """Hour (microseconds), queue, name and fingerprint: the key of gold.failures."""
@@ -47,9 +46,6 @@ class Trace:
 
     def add(self, rows: pa.Table) -> None:
         """Add attempts of the key."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
@@ -68,11 +64,10 @@ class Trace:
     def may_quote(self, failures: pa.Table) -> pa.ChunkedArray:
         """Return a mask of the rows of gold.failures that may contain an error text of these
         attempts."""
-        import pyarrow as pa
-
         keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()
         found = [
-            (_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors for k in keys
+            (to_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors
+            for k in keys
         ]
         return pa.chunked_array([pa.array(found, pa.bool_())])
 
@@ -87,15 +82,11 @@ def trace(warehouse: Warehouse, wanted: Wanted) -> Trace:
 
 
 def _error(row: dict[str, Any]) -> Error:
-    end = _micros(row["finished_at"])
+    end = to_micros(row["finished_at"])
     fingerprint = row["error_fp"]
     if fingerprint is None:
         fingerprint = zlib.crc32(row["outcome"].encode())  # as in gold.failures
-    return end - end % _HOUR_US, row["queue"], row["name"], fingerprint
-
-
-def _micros(instant: datetime) -> int:
-    return round(instant.timestamp() * MICROS)
+    return end - end % HOUR_US, row["queue"], row["name"], fingerprint
 
 
 def _date(day: int) -> str:

@@ -54,14 +54,8 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Fairness keys that got less than their share; only tables show them."""
 
 
-def encode(heartbeat: Heartbeat) -> bytes:
-    """Return the message of the heartbeat."""
-    return msgspec.json.encode(heartbeat)
+encode = msgspec.json.Encoder().encode
+"""Return the message of a heartbeat."""
 
-
-_decode = json_reader(Heartbeat)
-
-
-def decode(message: bytes | str) -> Heartbeat:
-    """Return the heartbeat of a message. Raise msgspec.DecodeError."""
-    return _decode(message)
+decode = json_reader(Heartbeat)
+"""Return the heartbeat of a message. Raise msgspec.DecodeError."""

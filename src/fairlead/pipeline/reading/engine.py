@@ -4,14 +4,14 @@ the lake."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.extra import need
-from fairlead.pipeline.schema import Table
+from fairlead.pipeline.schema import Column, Table
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,20 +23,7 @@ if TYPE_CHECKING:
 MEMORY = "1GB"
 """Memory of a connection unless given; a query that needs more is refused."""
 
-_TYPES = {
-    "string": "VARCHAR",
-    "bigint": "BIGINT",
-    "int": "INTEGER",
-    "smallint": "SMALLINT",
-    "tinyint": "TINYINT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "date": "DATE",
-    "timestamp": "TIMESTAMPTZ",
-    "decimal(18,6)": "DECIMAL(18,6)",
-}
-"""Types of DuckDB by the type of a column."""
-
+_PARAMETER = re.compile(r"\$(\w+)")
 _WILD = re.compile(r"[*?\[]")
 _LOCAL = re.compile(r"^file:/*")
 
@@ -121,11 +108,16 @@ def reader_of(table: Table, files: str) -> str:
     A column that is newer than a file is null there. No file is opened before a query needs it.
     """
     columns = ", ".join(
-        f"'{column.name}': {{'name': '{column.name}', 'type': '{_TYPES[column.type]}',"
+        f"'{column.name}': {{'name': '{column.name}', 'type': '{type_of(column)}',"
         " 'default_value': NULL}"
         for column in table.columns
     )
     return f"read_parquet({files}, schema = MAP {{{columns}}}, hive_partitioning = false)"
+
+
+def type_of(column: Column) -> str:
+    """Return the type of a column in DuckDB."""
+    return "TIMESTAMPTZ" if column.type == "timestamp" else column.type
 
 
 def patterns(files: Iterable[str]) -> list[str]:
@@ -136,8 +128,7 @@ def patterns(files: Iterable[str]) -> list[str]:
 def empty(table: Table) -> str:
     """Return a query without rows that has the columns of the table."""
     columns = ", ".join(
-        f"CAST(NULL AS {_TYPES[column.type]}) AS {quoted_name(column.name)}"
-        for column in table.columns
+        f"CAST(NULL AS {type_of(column)}) AS {quoted_name(column.name)}" for column in table.columns
     )
     return f"SELECT {columns} WHERE false"
 
@@ -196,6 +187,11 @@ def as_errors_of_a_person(memory: str) -> Iterator[None]:
                 )
                 else f"the query failed: {cause}; if the query is right, {_CURE}"
             ) from None
+
+
+def parameters_of(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that a statement names, as DuckDB needs them."""
+    return {name: value for name, value in values.items() if name in _PARAMETER.findall(text)}
 
 
 def first_line(error: Exception) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import CheckFailed
@@ -16,6 +19,7 @@ from fairlead.pipeline.reading.engine import (
     empty,
     file_name,
     file_names,
+    parameters_of,
     patterns,
     quoted,
     reach,
@@ -26,12 +30,7 @@ from fairlead.pipeline.reading.snapshots import Seen
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
 _TABLE = re.compile(r"\{(\w+\.\w+)\}")
-_PARAMETER = re.compile(r"\$(\w+)")
 _BY_NAME = {table.name: table for table in TABLES}
 
 
@@ -100,9 +99,7 @@ class Frames:
         Sums of whole numbers are 64 bits. Raise ConfigurationError when the query needs more
         memory, BrokenLake for a file that cannot be read or was replaced meanwhile.
         """
-        used = {
-            name: value for name, value in (given or {}).items() if name in _PARAMETER.findall(text)
-        }
+        used = parameters_of(text, given or {})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
             return _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
 
@@ -136,8 +133,6 @@ class Frames:
 
 def _narrow(rows: pa.Table) -> pa.Table:
     """Return the rows with sums as 64 bits, and with instants without their zone."""
-    import pyarrow as pa
-
     for position, field in enumerate(rows.schema):
         if pa.types.is_decimal(field.type) and not field.type.scale:
             rows = rows.set_column(position, field.name, rows[field.name].cast(pa.int64()))

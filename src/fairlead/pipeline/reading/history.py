@@ -3,7 +3,6 @@ of some."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -37,6 +36,7 @@ from fairlead.pipeline.reading.engine import (
     as_our_errors,
     close_outside,
     file_name,
+    parameters_of,
     patterns,
     reach,
     reader_of,
@@ -59,7 +59,6 @@ _TRIES = 3
 _LATEST = 253_402_300_800 * MICROS
 """Start of the year 10000, in microseconds since the epoch."""
 
-_PARAMETER = re.compile(r"\$(\w+)")
 _HASHED = "the keys of this lake are hashed, so the rows of a tenant cannot be told from others"
 _ALL_TENANTS_ONLY = "these numbers are about all tenants together, and you may see some tenants"
 
@@ -132,8 +131,9 @@ class History(LakeHistory):
     ) -> HistoryRows[Runs]:
         _check_choice("by", by, ("queue", "tenant", "name"))
         steps = self._steps(since, until, points, MINUTE)
-        given = {"by": by, "queue": queue, "name": name, "top": _checked_top(top)}
-        return self._read("runs", SERVICE, steps, Runs, tenants, given)
+        return self._read(
+            "runs", SERVICE, steps, Runs, tenants, by=by, queue=queue, name=name, top=top
+        )
 
     def waits(
         self,
@@ -151,16 +151,19 @@ class History(LakeHistory):
         _check_choice("by", by, ("queue", "tenant", "name"))
         _check_choice("measure", measure, ("pickup", "run", "e2e", "retry_delay"))
         steps = self._steps(since, until, points, HOUR)
-        given = {
-            "by": by,
-            "measure": measure,
-            "queue": queue,
-            "name": name,
-            "all_keys": by != "tenant" and tenants is None,
-            "growth": GROWTH,
-            "top": _checked_top(top),
-        }
-        return self._read("waits", LATENCY_HIST, steps, Waits, tenants, given)
+        return self._read(
+            "waits",
+            LATENCY_HIST,
+            steps,
+            Waits,
+            tenants,
+            by=by,
+            measure=measure,
+            queue=queue,
+            name=name,
+            all_keys=by != "tenant" and tenants is None,
+            top=top,
+        )
 
     def shares(
         self,
@@ -173,8 +176,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Shares]:
         steps = self._steps(since, until, points, MINUTE)
-        given = {"queue": queue, "top": _checked_top(top)}
-        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, given)
+        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, queue=queue, top=top)
 
     def fairness(
         self,
@@ -188,8 +190,9 @@ class History(LakeHistory):
         steps = self._steps(since, until, points, MINUTE)
         if tenants is not None:
             return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
-        given = {"queue": queue, "most": MOST_FAIRNESS}
-        return self._read("fairness", FAIRNESS, steps, Fairness, None, given)
+        return self._read(
+            "fairness", FAIRNESS, steps, Fairness, None, queue=queue, most=MOST_FAIRNESS
+        )
 
     def incidents(
         self,
@@ -200,8 +203,9 @@ class History(LakeHistory):
         tenants: Collection[str] | None = None,
     ) -> HistoryRows[Incident]:
         steps = self._steps(since, until, 1, MINUTE)
-        given = {"queue": queue, "most": MOST_INCIDENTS}
-        return self._read("incidents", INCIDENTS, steps, Incident, tenants, given, from_first=True)
+        return self._read(
+            "incidents", INCIDENTS, steps, Incident, tenants, queue=queue, most=MOST_INCIDENTS
+        )
 
     def costs(
         self,
@@ -214,8 +218,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Costs]:
         steps = self._steps(since, until, points, DAY)
-        given = {"queue": queue, "top": _checked_top(top)}
-        return self._read("costs", COST, steps, Costs, tenants, given)
+        return self._read("costs", COST, steps, Costs, tenants, queue=queue, top=top)
 
     def top_tenants(
         self,
@@ -290,15 +293,17 @@ class History(LakeHistory):
         steps: _Steps,
         kind: Callable[..., Row],
         tenants: Collection[str] | None,
-        given: dict[str, Any],
-        from_first: bool = False,
+        **given: Any,
     ) -> HistoryRows[Row]:
-        """Run a statement over the partitions of the period; with `from_first`, also over those
-        before it. Try again if another process replaced files meanwhile."""
+        """Run a statement with these parameters over the partitions of the period. Try again if
+        another process replaced files meanwhile. Raise ConfigurationError for too many parts."""
+        if not 1 <= given.get("top", 1) <= MOST_PARTS:
+            raise ConfigurationError(f"top {given['top']}: use 1 to {MOST_PARTS}")
         if tenants is not None and self._warehouse.hash_proof is not None:
             return HistoryRows([], *steps, self.as_of(table), _HASHED)
         values: dict[str, Any] = {
             **given,
+            "growth": GROWTH,
             "since": steps.since,
             "until": steps.until,
             "step_us": steps.step_s * MICROS,
@@ -308,7 +313,7 @@ class History(LakeHistory):
             seen = self._look(table)
             values["window_s"] = steps.window_s(seen.build.zone)
             at = seen.tables.get(table)
-            files = [] if at is None else _files_between(at, table, steps, from_first)
+            files = [] if at is None else _files_between(at, table, steps)
             try:
                 rows = self._rows(statement, table, files, values) if files else []
             except BrokenLake:
@@ -327,14 +332,10 @@ class History(LakeHistory):
     def _rows(
         self, statement: str, table: Table, files: Sequence[str], values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        text = self._statements[statement]
-        named = set(_PARAMETER.findall(text)) | {"files"}
-        used = {name: value for name, value in values.items() if name in named}
+        text = self._statements[statement].format(rows=reader_of(table, "$files"))
+        used = parameters_of(text, {**values, "files": patterns(files)})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
-            cursor.execute(
-                text.format(rows=reader_of(table, "$files")), {**used, "files": patterns(files)}
-            )
-            return cursor.fetchall()
+            return cursor.execute(text, used).fetchall()
 
     def _look(self, table: Table) -> Seen:
         """Return the present state of a table."""
@@ -349,9 +350,9 @@ def _as_of(seen: Seen, table: Table) -> AsOf:
     return AsOf(None if at is None else at.written_at, seen.build.until or None)
 
 
-def _files_between(at: TableAt, table: Table, steps: _Steps, from_first: bool) -> list[str]:
-    """Return the files of the partitions of the period; with `from_first`, also of those before
-    it."""
+def _files_between(at: TableAt, table: Table, steps: _Steps) -> list[str]:
+    """Return the files of the partitions of the period; of incidents, also of those before it,
+    because an incident that overlaps the period may begin at any time."""
     length = (HOUR if table.by == "hour" else DAY) * MICROS
     if table == COST:
         length += DAY * MICROS  # a business day may begin on the date before its own
@@ -359,19 +360,13 @@ def _files_between(at: TableAt, table: Table, steps: _Steps, from_first: bool) -
         file_name(file.path)
         for file in at.files
         if micros_of(file.part) < steps.until
-        and (from_first or micros_of(file.part) + length > steps.since)
+        and (table == INCIDENTS or micros_of(file.part) + length > steps.since)
     ]
 
 
 def _rounded(begin: int, end: int, unit_s: int) -> tuple[int, int]:
     unit = unit_s * MICROS
     return begin // unit * unit, -(-end // unit) * unit
-
-
-def _checked_top(top: int) -> int:
-    if not 1 <= top <= MOST_PARTS:
-        raise ConfigurationError(f"top {top}: use 1 to {MOST_PARTS}")
-    return top
 
 
 def _check_choice(what: str, given: str, allowed: Sequence[str]) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
 from fairlead.pipeline.bronze import ATTEMPTS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _TEXTS = ("name", "fairness_key")
 _COLUMNS = (*_TEXTS, "weight", "priority", "ready_at", "started_at", "finished_at")
@@ -34,9 +32,6 @@ def of_lake(
     Raise BrokenLake, or ConfigurationError when there is no such run, or when the lake has several
     queues and `queue` is None.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table = lake.table(ATTEMPTS)
     snapshot = table.state().snapshot
     if queue is None:

@@ -4,11 +4,11 @@ finalists."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from fairlead.clock import to_datetime
 from fairlead.lab.policies.candidate import CandidateResult
 from fairlead.lab.policies.measures import KeyWaits, Measures
 from fairlead.lab.policies.study import Study
@@ -55,7 +55,7 @@ def _run_columns(replay_id: str, origin: int, found: CandidateResult) -> dict[st
     candidate = found.candidate
     return {
         "replay_id": replay_id,
-        "recorded_from": datetime.fromtimestamp(origin / 1e6, UTC),
+        "recorded_from": to_datetime(origin),
         "policy_id": candidate.policy_id,
         "part": candidate.part,
         "sample": candidate.sample,

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.hashing import hashed_key
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
 from fairlead.pipeline.report.period import Period, period
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 TOP = 12
 """Number of keys, names and errors shown one by one; the others share one row."""

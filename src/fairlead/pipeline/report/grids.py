@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from fairlead.pipeline.report import numbers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NONE = "-"
 LONGEST_TEXT = 90
@@ -69,8 +68,6 @@ def grid(
 
 
 def _cell(row: dict[Any, Any], column: GridColumn) -> Cell:
-    import pandas as pd
-
     value = row[column.column]
     if pd.isna(value):
         if column.column == "fairness_key" and "keys" in row:

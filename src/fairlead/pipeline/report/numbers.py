@@ -32,14 +32,14 @@ def unit_of(us: float, days: bool = True) -> tuple[str, int]:
 def duration(us: float) -> str:
     """Return microseconds with three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
     name, size = unit_of(us)
-    return f"{_digits(us / size)} {name}" if us else "0"
+    return f"{ratio(us / size)} {name}" if us else "0"
 
 
 def work(us: float) -> str:
     """Return worker time in hours at most, because a day of a worker is not a day of the clock:
     1,234 h."""
     name, size = unit_of(us, days=False)
-    return f"{_digits(us / size)} {name}" if us else "0"
+    return f"{ratio(us / size)} {name}" if us else "0"
 
 
 def count(number: float) -> str:
@@ -56,11 +56,6 @@ def percent(part: float) -> str:
     to_an_end = min(abs(value), abs(100 - value))
     places = 1 if to_an_end >= 0.1 else -floor(log10(to_an_end))
     return f"{value:.{places}f} %"
-
-
-def ratio(value: float) -> str:
-    """Return three digits: 0.987, 1.25, 14.4."""
-    return _digits(value)
 
 
 def amount(value: Decimal) -> str:
@@ -83,8 +78,8 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     return f"{plain[: longest - tail - 1]}…{plain[-tail:]}"
 
 
-def _digits(value: float) -> str:
-    """Return three significant digits, without an exponent or trailing zeros."""
+def ratio(value: float) -> str:
+    """Return three significant digits, without an exponent or trailing zeros: 0.987, 1.25, 14.4."""
     size = abs(value)
     places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     text = f"{value:,.{places}f}"

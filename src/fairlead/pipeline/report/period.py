@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
+
+import pandas as pd
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
@@ -12,13 +14,9 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.windows import WINDOWS, window_of_utc
 from fairlead.pipeline.parts import start_of
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 _STATEMENTS = load("report.sql", "fairlead.pipeline.report.facts")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC
+from typing import Any
 
-from fairlead.clock import MICROS, to_datetime
+import pandas as pd
+
+from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.findings import BAD, LOOK, OK, Tile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _OLD_US = 86_400 * MICROS
 """Microseconds without a finished attempt after which the report warns."""
@@ -32,7 +31,7 @@ def _fresh(data: ReportData) -> Tile:
             "`fairlead pipeline ingest` brings attempts into the lake",
             LOOK,
         )
-    age = data.made_at - _micros(newest)
+    age = data.made_at - to_micros(newest.replace(tzinfo=UTC))
     note = f"before this report: {numbers.instant(newest)}"
     return Tile("Newest attempt", numbers.duration(age), note, LOOK if age > _OLD_US else OK)
 
@@ -97,7 +96,3 @@ def _of_table(data: ReportData, name: str) -> pd.Series:
 
 def _is_none(value: Any) -> bool:
     return value is None or value != value
-
-
-def _micros(at: datetime) -> int:
-    return round(at.replace(tzinfo=UTC).timestamp() * MICROS)

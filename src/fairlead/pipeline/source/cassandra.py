@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 from cassandra import InvalidRequest
 
 from fairlead.backends.cassandra.backlog import CassandraBacklogStore
@@ -18,9 +19,6 @@ from fairlead.pipeline.source.columns import arrow_schema, from_rows
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import Piece
 from fairlead.pipeline.source.tables import BACKLOG_READ
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SQL = load("cassandra.cql", __package__)
 _FIRST_TOKEN, _LAST_TOKEN = -(2**63), 2**63 - 1

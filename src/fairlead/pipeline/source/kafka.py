@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
@@ -24,10 +26,6 @@ from fairlead.pipeline.source.options import (
 )
 from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
 from fairlead.pipeline.stream.topic import Topic
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
@@ -87,8 +85,6 @@ class KafkaOptions:
 
     def schema(self) -> StructType:
         """Return the schema of the chosen columns, in their order."""
-        from pyspark.sql.types import StructType
-
         every = self.table.spark()
         return StructType([every[name] for name in self.columns])
 

@@ -13,7 +13,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.incidents.heartbeat import decode
-from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.schema import Column, Table, columns_in
 from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
 
@@ -76,17 +76,17 @@ def _heartbeats(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
     }
 
 
-def _table(name: str, meaning: str, *columns: Column, instant: str = "") -> Table:
-    position = (
-        Column("kafka_partition", "int", "partition of the topic"),
-        Column("kafka_offset", "bigint", "offset of the message in the partition"),
-    )
+def _table(name: str, meaning: str, *columns: str | Column, instant: str = "") -> Table:
+    position = """
+    kafka_partition int    partition of the topic
+    kafka_offset    bigint offset of the message in the partition
+    """
     return Table(
         name,
         meaning,
-        key=tuple(each.name for each in position),
+        key=("kafka_partition", "kafka_offset"),
         instant=instant,
-        columns=(*position, *columns),
+        columns=columns_in(position, *columns),
     )
 
 
@@ -108,7 +108,7 @@ MESSAGES_SENT = TopicTable(
     _table(
         "messages",
         "one unchanged message of the topic, attempt or mark",
-        Column("value", "string", "JSON; see fairlead.pipeline.stream.messages"),
+        "value string JSON; see fairlead.pipeline.stream.messages",
     ),
     AttemptsTopic,
     _messages,
@@ -118,9 +118,11 @@ HEARTBEATS_SENT = TopicTable(
     _table(
         "heartbeats",
         "heartbeat of a queue at an instant, sent by a relay for alerts",
-        Column("store_id", "string", "identity of the store"),
-        Column("queue", "string", "queue of that store"),
-        Column("heartbeat", "string", "JSON; see fairlead.pipeline.incidents.heartbeat"),
+        """
+        store_id  string identity of the store
+        queue     string queue of that store
+        heartbeat string JSON; see fairlead.pipeline.incidents.heartbeat
+        """,
     ),
     _heartbeats_topic,
     _heartbeats,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from pyspark.sql.types import StructType
+
+from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.tables import ONLY_ON_REQUEST, TABLES
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 BATCH_ROWS = 20_000
 """Default number of rows in an Arrow batch, about 6 MB of attempts."""
@@ -52,7 +51,6 @@ ONLY_STREAM = {
     ),
 }
 _EVERY = ONLY_BATCH | ONLY_STREAM
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,6 @@ class ReadOptions:
 
     def schema(self) -> StructType:
         """Return the schema of the chosen columns, in their order."""
-        from pyspark.sql.types import StructType
-
         every = self.table.spark()
         return StructType([every[name] for name in self.columns])
 
@@ -193,4 +189,4 @@ def _instant(option: str, text: str | None) -> int | None:
         raise ConfigurationError(
             f"option {option}: {text!r} has no time zone; write 2026-01-31T12:00:00Z"
         )
-    return (instant - _EPOCH) // timedelta(microseconds=1)
+    return to_micros(instant)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from fairlead.ports.history import Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Piece(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from adbc_driver_manager import Error
 from adbc_driver_postgresql import StatementOptions, dbapi
 from psycopg import sql
@@ -21,9 +21,6 @@ from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Position
 from fairlead.ports.statements import Row, Statement, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 BLOCKS_PER_PIECE = 8192
 """Blocks of a piece: 64 MiB, some 200,000 attempts or two seconds of reading."""

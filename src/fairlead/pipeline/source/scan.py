@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.errors import ConfigurationError
@@ -12,9 +12,6 @@ from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import FollowedScan, ReadPart, Scan, spread
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.urls import split_url
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _BACKLOGS_ONLY = "cassandra"
 READABLE = "sqlite:///... or postgresql://..."

@@ -6,24 +6,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline.bulk.columns import check
 from fairlead.pipeline.bulk.job import BulkJob
 from fairlead.pipeline.bulk.message import StagedPart
 from fairlead.pipeline.bulk.options import BulkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -153,10 +152,6 @@ def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow types of the columns. Raise InvalidTask for a type that cannot leave
     Spark."""
-    import pyarrow as pa
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-
     fields, wrong = [], []
     for field in schema.fields:
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
@@ -17,9 +19,6 @@ from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS_PER_PIECE = 250_000
 """Rows of a piece of a table, by row number; some two seconds of reading."""

@@ -4,8 +4,9 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from fairlead.backends.sql.history import SqlHistory
@@ -25,9 +26,6 @@ from fairlead.pipeline.source.stream_offsets import (
 from fairlead.pipeline.source.tables import ATTEMPTS_READ
 from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 

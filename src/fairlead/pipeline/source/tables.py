@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.pipeline.bronze import ATTEMPTS, TRIGGER_PATHS
-from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.schema import Column, Table, columns_in
 from fairlead.ports.history import ATTEMPT_FIELDS
 
 _ATTEMPTS = {column.name: column for column in ATTEMPTS.columns}
@@ -22,41 +22,35 @@ TASKS_READ = Table(
     "a task that has not ended: WAITING, SUBMITTED, PROCESSING or ERROR",
     key=("task_id",),
     instant="submitted_at",
-    columns=(
-        Column("task_id", "string", "UUIDv7 of the task"),
-        Column("queue", "string", "queue of the task, as submitted"),
-        Column("partition", "int", "partition of the queue"),
-        Column("name", "string", "name of the task (its type)"),
-        Column("state", "string", "WAITING, SUBMITTED, PROCESSING or ERROR"),
-        Column("version", "int", "version of the task, raised by every change"),
-        Column("attempt", "int", "number of runs so far"),
-        Column("tries", "int", "number of runs that count against the retry policy"),
-        Column("priority", "tinyint", "priority of the task, 0 (first) to 9 (last)"),
-        Column("fairness_key", "string", "fairness key (tenant) of the task"),
-        Column("weight", "double", "weight of the task, as submitted"),
-        Column("ordering_key", "string", "ordering key of the task, as submitted", nullable=True),
-        Column("unique_key", "string", "unique key, as submitted", nullable=True),
-        Column("submitted_at", "timestamp", "time of the call of submit, by the submitter's clock"),
-        Column("run_at", "timestamp", "earliest start of the next run"),
-        Column(
-            "ready_at", "timestamp", "time at which the task last became SUBMITTED", nullable=True
-        ),
-        Column("triggered_at", "timestamp", "time at which the trigger was sent", nullable=True),
-        Column(
-            "claimed_at", "timestamp", "time at which a node last claimed the task", nullable=True
-        ),
-        Column("node", "string", "node that has claimed the task", nullable=True),
-        Column("trigger_path", "string", f"source of the last trigger: {TRIGGER_PATHS}"),
-        Column("error_type", "string", "class of the last error", nullable=True),
-        Column("error_text", "string", "text of the last error", nullable=True),
-        Column("payload_bytes", "int", "stored size of the arguments"),
-        Column(
-            "context",
-            "string",
-            "JSON object of strings that accompanies the task; read only if `columns` names it",
-            nullable=True,
-        ),
-        Column("payload", "string", "arguments as JSON; read only if `columns` names it"),
+    columns=columns_in(
+        f"""
+        task_id       string     UUIDv7 of the task
+        queue         string     queue of the task, as submitted
+        partition     int        partition of the queue
+        name          string     name of the task (its type)
+        state         string     WAITING, SUBMITTED, PROCESSING or ERROR
+        version       int        version of the task, raised by every change
+        attempt       int        number of runs so far
+        tries         int        number of runs that count against the retry policy
+        priority      tinyint    priority of the task, 0 (first) to 9 (last)
+        fairness_key  string     fairness key (tenant) of the task
+        weight        double     weight of the task, as submitted
+        ordering_key  string?    ordering key of the task, as submitted
+        unique_key    string?    unique key, as submitted
+        submitted_at  timestamp  time of the call of submit, by the submitter's clock
+        run_at        timestamp  earliest start of the next run
+        ready_at      timestamp? time at which the task last became SUBMITTED
+        triggered_at  timestamp? time at which the trigger was sent
+        claimed_at    timestamp? time at which a node last claimed the task
+        node          string?    node that has claimed the task
+        trigger_path  string     source of the last trigger: {TRIGGER_PATHS}
+        error_type    string?    class of the last error
+        error_text    string?    text of the last error
+        payload_bytes int        stored size of the arguments
+        context       string?    JSON object of strings that accompanies the task; read only if
+                                 `columns` names it
+        payload       string     arguments as JSON; read only if `columns` names it
+        """,
     ),
 )
 
@@ -66,26 +60,23 @@ BACKLOG_READ = Table(
     " was not dispatched when the lane saved the level, but may have been since",
     key=("queue", "partition", "priority", "pass", "id"),
     instant="",
-    columns=(
-        Column("queue", "string", "queue of the lane"),
-        Column("partition", "int", "partition of the lane"),
-        Column("priority", "tinyint", "priority of the lane, 0 (first) to 9 (last)"),
-        Column(
-            "pass",
-            "bigint",
-            "first part of the level (pass, id), the trigger's position in the lane",
-        ),
-        Column("id", "bigint", "second part of the level (pass, id), unique in the lane"),
-        Column("task_id", "string", "UUIDv7 of the task"),
-        Column("version", "int", "version of the task that the trigger may claim"),
-        Column("name", "string", "name of the task (its type)"),
-        Column("fairness_key", "string", "fairness key (tenant) of the task"),
-        Column("weight", "double", "weight of the task, as submitted"),
-        Column("ordering_key", "string", "ordering key of the task, as submitted", nullable=True),
-        Column("seq", "bigint", "position in the channel"),
-        Column(
-            "order_at", "timestamp", "position among the tasks of the ordering key", nullable=True
-        ),
+    columns=columns_in(
+        """
+        queue        string     queue of the lane
+        partition    int        partition of the lane
+        priority     tinyint    priority of the lane, 0 (first) to 9 (last)
+        pass         bigint     first part of the level (pass, id), the trigger's position in the
+                                lane
+        id           bigint     second part of the level (pass, id), unique in the lane
+        task_id      string     UUIDv7 of the task
+        version      int        version of the task that the trigger may claim
+        name         string     name of the task (its type)
+        fairness_key string     fairness key (tenant) of the task
+        weight       double     weight of the task, as submitted
+        ordering_key string?    ordering key of the task, as submitted
+        seq          bigint     position in the channel
+        order_at     timestamp? position among the tasks of the ordering key
+        """,
     ),
 )
 

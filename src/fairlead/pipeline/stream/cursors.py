@@ -105,12 +105,10 @@ def streamed_test(seen: TableState, store_id: str) -> Callable[[Position, str], 
     return is_streamed
 
 
-def release(
-    seen: TableState, store_id: str, through: Position
-) -> dict[str, tuple[str | None, str | None]]:
+def release(seen: TableState, store_id: str, through: Position) -> dict[str, str | None]:
     """Return the moves of cursors that remove this store from its topics, or no moves if a topic
     has exported attempts beyond `through`."""
-    moves: dict[str, tuple[str | None, str | None]] = {}
+    moves: dict[str, str | None] = {}
     for topic, cursors in topics_of(seen, store_id).items():
         for partition, cursor in cursors.items():
             if cursor.position_of(store_id) > through:
@@ -119,7 +117,7 @@ def release(
                 name: position for name, position in cursor.stores.items() if name != store_id
             }
             after = str(msgspec.structs.replace(cursor, stores=others)) if others else None
-            moves[cursor_name(topic, partition)] = (str(cursor), after)
+            moves[cursor_name(topic, partition)] = after
     return moves
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -16,7 +16,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import hashing_of
 from fairlead.pipeline.history_rows import recorded_table
-from fairlead.pipeline.landing import BronzeTable
+from fairlead.pipeline.landing import land
 from fairlead.pipeline.stream.cursors import Cursor
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Message, read, recorded_of
@@ -24,9 +24,6 @@ from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS = 50_000
 """Maximum number of attempts in one file."""
@@ -90,11 +87,10 @@ class _Part:
     def __init__(self, plan: Plan, partition: int) -> None:
         self._plan = plan
         self._partition = partition
-        lake = Warehouse(plan.location)
-        self._table = BronzeTable(lake, ATTEMPTS)
+        self._lake = Warehouse(plan.location)
         # Read the state only now, but not its tombstones: the commit rests on the plan.
-        self._seen = self._table.state()._replace(erased=list(plan.stones))
-        self._hashing = hashing_of(lake)
+        self._seen = self._lake.table(ATTEMPTS).state()._replace(erased=list(plan.stones))
+        self._hashing = hashing_of(self._lake)
         cursor = plan.cursors.get(partition)
         self._next = None if cursor is None else cursor.next
         """Expected next offset; None for any."""
@@ -166,14 +162,12 @@ class _Part:
         rows = self._new.pop(store)
         batch = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{self._partition}-{rows[0].position}-{rows[-1].position}"
-        self._landed += self._table.land(batch, name, self._seen, self._hashing)
+        self._landed += land(self._lake, ATTEMPTS, batch, name, self._seen, self._hashing)
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take one partition in a Spark task: read rows of `MESSAGES_SENT`, and yield one outcome as
     MessagePack; yield nothing without rows. Raise CheckFailed for rows of several partitions."""
-    import pyarrow as pa
-
     partitions: list[int] = []
 
     def messages() -> Iterator[Numbered]:

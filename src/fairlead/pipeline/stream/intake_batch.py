@@ -16,7 +16,6 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.landing import BronzeTable
 from fairlead.pipeline.stream.cursors import (
     Cursor,
     cursor_name,
@@ -58,7 +57,7 @@ class IntakeBatch:
     def __init__(self, lake: Warehouse, topic: AttemptsTopic, clock: Clock) -> None:
         self._lake = lake
         self._topic = topic
-        self._table = BronzeTable(lake, ATTEMPTS)
+        self._table = lake.table(ATTEMPTS)
         self._clock = clock
 
     def take(self, run: Run) -> Counted:
@@ -129,14 +128,13 @@ class IntakeBatch:
         """List the files and move the cursors, in one commit. Return False when another process has
         changed the lake so that the outcomes are out of date."""
         cursors = dict(plan.cursors)
-        moves: dict[str, tuple[str | None, str | None]] = {}
+        moves: dict[str, str | None] = {}
         for outcome in outcomes:
             if not outcome.messages:
                 continue
             n = outcome.partition
             cursors[n] = Cursor(outcome.next, plan.partitions, outcome.stores)
-            name = cursor_name(plan.topic, n)
-            moves[name] = (before.cursors.get(name), str(cursors[n]))
+            moves[cursor_name(plan.topic, n)] = str(cursors[n])
         if not moves:
             return True
         stores = {store for outcome in outcomes for store in outcome.stores}
@@ -147,7 +145,7 @@ class IntakeBatch:
                 for n in range(plan.partitions)
             )
             if least > (START if known is None else Position.of(known)):
-                moves[store_cursor(store)] = (known, str(least))
+                moves[store_cursor(store)] = str(least)
 
         landed = [file for outcome in outcomes for file in outcome.landed]
         return self._table.append(landed, moves, before)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.clock import to_micros
 from fairlead.core.tuning.canary import Wait, misallocated
 from fairlead.core.tuning.control import Used, declared_weight
 from fairlead.core.tuning.limit_control import Workers
@@ -15,10 +19,8 @@ from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import ALL, HOUR, MINUTE
+from fairlead.pipeline.parts import dates_of, hours_between
 from fairlead.pipeline.schema import Table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 """Assumed greatest difference of two clocks; rows further in the future come from a wrong clock and
@@ -113,8 +115,6 @@ class Gold:
         Add to `use`, for each key and hour, the greatest number of workers that the key had at once
         and whether tasks of the key waited throughout a minute.
         """
-        import pyarrow.compute as pc
-
         columns = ["window_start", "queue", "fairness_key", "busy_us", "throughout"]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, MINUTE, columns)
         rows = rows.append_column("hour", pc.floor_temporal(rows["window_start"], unit="hour"))
@@ -214,8 +214,6 @@ class Gold:
         self, queue: str, since: datetime, until: datetime, excluded: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
         """Yield (key, bucket, count), ascending by bucket."""
-        import pyarrow.compute as pc
-
         columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n"]
         rows = self._load(LATENCY_HIST, _dates(since, until), columns)
         wanted = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["measure"], "pickup"))
@@ -253,8 +251,6 @@ class Gold:
     def _shares(
         self, since: datetime, until: datetime, window_s: int, columns: list[str]
     ) -> pa.Table:
-        import pyarrow.compute as pc
-
         wanted = ["window_s", *columns, *({"window_start"} - set(columns))]
         rows = self._load(TENANT_SHARE, _dates(since, until), wanted)
         return _between(
@@ -274,14 +270,10 @@ def _wait(buckets: list[tuple[int, int]]) -> Wait:
 
 
 def _dates(since: datetime, until: datetime) -> list[str]:
-    day, last = since.astimezone(UTC).date(), until.astimezone(UTC).date()
-    return [str(day + timedelta(days=n)) for n in range((last - day).days + 1)]
+    return dates_of(hours_between(to_micros(since), to_micros(until)))
 
 
 def _between(rows: pa.Table, column: str, since: datetime, until: datetime) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = pa.timestamp("us", tz="UTC")
     low, high = pa.scalar(since, kind), pa.scalar(until, kind)
     return rows.filter(pc.and_(pc.greater_equal(rows[column], low), pc.less(rows[column], high)))

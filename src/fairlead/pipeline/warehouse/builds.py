@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
+from fairlead.clock import to_datetime
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
@@ -40,11 +39,13 @@ BUILDS = Table(
     key=("build_id", "table"),
     instant="published_at",
     by="date",
-    columns=(
-        Column("build_id", "string", "random id of the build"),
-        Column("published_at", "timestamp", "time at which the build was published"),
-        Column("table", "string", "name of the table"),
-        Column("snapshot_id", "bigint", "snapshot of the table in its Iceberg metadata"),
+    columns=columns_in(
+        """
+        build_id     string    random id of the build
+        published_at timestamp time at which the build was published
+        table        string    name of the table
+        snapshot_id  bigint    snapshot of the table in its Iceberg metadata
+        """,
         WRITTEN_UNDER,
     ),
 )
@@ -111,7 +112,7 @@ class Builds:
         rows = [
             {
                 "build_id": build.id,
-                "published_at": datetime.fromtimestamp(now / 1e6, UTC),
+                "published_at": to_datetime(now),
                 "table": name,
                 "snapshot_id": snapshot,
                 "schema_version": SCHEMA_VERSION,
@@ -232,10 +233,7 @@ def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
             manage.set_current_snapshot(snapshot)
         manage.create_tag(snapshot, PUBLISHED)
         for name in built:
-            if refs[name].snapshot_ref_type == SnapshotRefType.TAG:
-                manage.remove_tag(name)
-            else:
-                manage.remove_branch(name)
+            manage.remove_branch(name)  # or a tag
 
 
 def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:

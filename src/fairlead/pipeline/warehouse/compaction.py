@@ -4,19 +4,16 @@ most of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.warehouse.data_files import TableFile, Written
 from fairlead.pipeline.warehouse.layout import DAY_US
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fairlead.pipeline.warehouse.data_files import TableFile, Written
-    from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
+from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
 
 CLOSES_AFTER = 26 * HOUR_US
 """Microseconds after the end of a partition at which the partition is closed, because late rows
@@ -119,9 +116,6 @@ def _paths(table: WarehouseTable, name: str, seen: TableState) -> set[str]:
 
 
 def _sorted(table: WarehouseTable, rows: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     names = table.table.column_names
     keys = [key for key in ("queue", "fairness_key", table.table.instant) if key in names]
     # An array of the type string holds at most 2 GiB of text.

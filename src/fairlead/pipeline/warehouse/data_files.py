@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
@@ -27,9 +28,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, TimestamptzType
 
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.layout import DAY_US, part_name, split
+from fairlead.pipeline.warehouse.layout import part_name, split, unit_of
 
 GROUP_ROWS = 250_000
 """Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
@@ -95,7 +96,7 @@ def holding(
 ) -> Callable[[ManifestFile], bool]:
     """Return a condition for lists of files that may name files of these partitions, from the
     partition `since` on."""
-    unit = HOUR_US if table.by == "hour" else DAY_US
+    unit = unit_of(table)
     first = micros_of(since) // unit if since else 0
     numbers = None if parts is None else sorted(micros_of(part) // unit for part in parts)
     # Rows of a wrong clock count as in the first partition, whatever their number is.
@@ -171,8 +172,6 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
 def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     """Return sizes and counts by column, and bounds of instants, which may be beyond those of
     Python. Texts have no bounds, so that no key of a tenant is in the metadata."""
-    import pyarrow.compute as pc
-
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes: dict[int, int] = {}
     nulls: dict[int, int] = {}

@@ -7,9 +7,10 @@ All columns are optional, because Spark writes them so. Partition names are thos
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform
@@ -26,9 +27,10 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.parts import HOUR_US
+from fairlead.pipeline.parts import HOUR_US, part_of
 from fairlead.pipeline.schema import Table
 
 DAY_US = 24 * HOUR_US
@@ -36,9 +38,7 @@ LAST_US = 253_402_300_799 * 1_000_000
 """The last second of the year 9999. Rows with later instants, or before 1970, have a wrong clock.
 Their partitions have the name of the first one."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_FIRST_US = round((datetime(1, 1, 2, tzinfo=UTC) - _EPOCH).total_seconds()) * 1_000_000
+_FIRST_US = to_micros(datetime(1, 1, 2, tzinfo=UTC))
 """Rows outside of the years 1 to 9999 are in the first or last partition of these years, because
 engines print the names of partitions as dates."""
 
@@ -130,22 +130,23 @@ def missing_columns(table: Table, found: Schema) -> list[tuple[str, IcebergType,
     return [(c.name, _TYPES[c.type], c.doc) for c in table.columns if c.name not in stored]
 
 
+def unit_of(table: Table) -> int:
+    """Return the length of a partition in microseconds."""
+    return HOUR_US if table.by == "hour" else DAY_US
+
+
 def part_name(table: Table, number: int | None) -> str:
     """Return the name of a partition; rows without an instant, and those of a wrong clock, count
     as in the first partition."""
-    unit = HOUR_US if table.by == "hour" else DAY_US
-    micros = (number or 0) * unit
-    when = _EPOCH + timedelta(microseconds=micros if 0 <= micros <= LAST_US else 0)
-    return when.strftime("%Y-%m-%d/%H" if table.by == "hour" else "%Y-%m-%d")
+    micros = (number or 0) * unit_of(table)
+    return part_of(table, to_datetime(micros if 0 <= micros <= LAST_US else 0))
 
 
 def split(table: Table, rows: pa.Table) -> list[tuple[int | None, pa.Table]]:
     """Return the rows of each partition, with its number."""
-    import pyarrow.compute as pc
-
     if not rows.num_rows:
         return []
-    unit = HOUR_US if table.by == "hour" else DAY_US
+    unit = unit_of(table)
     instants = rows[table.instant].cast(pa.int64())
     within = pc.min_element_wise(
         pc.max_element_wise(instants, _FIRST_US, skip_nulls=False), LAST_US, skip_nulls=False

@@ -5,16 +5,12 @@ The library removes snapshots from the metadata, and never their files.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def expired(metadata: TableMetadata, before_ms: int, replaced_before_ms: int) -> list[int]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -28,7 +29,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
@@ -48,9 +49,6 @@ from fairlead.pipeline.warehouse.layout import (
     spec_of,
 )
 from fairlead.pipeline.warehouse.location import NAMESPACE, Location, flat_name
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
 
 _MANY = 60
 """Snapshots that are worth a commit to forget them."""
@@ -161,6 +159,16 @@ class WarehouseTable:
 
         return self._commit(seen, change, {CURSOR + name: at for name, at in moves.items()})
 
+    def add(self, rows: pa.Table, name: str) -> None:
+        """Add rows in files whose names begin with `name`, and start again if another writer was
+        first. Raise BrokenLake, ConfigurationError, StoreUnavailable."""
+        while True:
+            seen = self.state()
+            written = self.write(rows, name, seen)
+            if self.append(written, {}, seen):
+                return
+            self.take_away(written)
+
     def update(self, change: Callable[[TableState], Mapping[str, str | None] | None]) -> bool:
         """Change properties by the result of `change` (None removes one), and start again if
         another writer was first. Return False without a change if `change` returns None."""
@@ -201,16 +209,12 @@ class WarehouseTable:
                 for entry in (data_files.entries(snapshot, stored.io) if snapshot else ())
                 if data_files.facts_of(self.table, stored, entry.data_file).part in names
             ]
-            if not gone:
-                with transaction.update_snapshot(_marked(work)).merge_append() as files:
-                    for each in written:
-                        files.append_data_file(data_files.as_data_file(stored, each))
-                return
-            with transaction.update_snapshot(_marked(work)).overwrite() as both:
+            update = transaction.update_snapshot(_marked(work))
+            with update.overwrite() if gone else update.merge_append() as files:
                 for file in gone:
-                    both.delete_data_file(file)
+                    files.delete_data_file(file)
                 for each in written:
-                    both.append_data_file(data_files.as_data_file(stored, each))
+                    files.append_data_file(data_files.as_data_file(stored, each))
 
         return self._commit(seen, change, properties)
 
@@ -382,10 +386,7 @@ class WarehouseTable:
                 stored.manage_snapshots() as manage,
             ):
                 for name in dead:
-                    if stored.metadata.refs[name].snapshot_ref_type == SnapshotRefType.TAG:
-                        manage.remove_tag(name)
-                    else:
-                        manage.remove_branch(name)
+                    manage.remove_branch(name)  # or a tag
 
     def sweep(self, before: int) -> int:
         """Remove files that no snapshot lists and that were written before this instant
@@ -402,8 +403,7 @@ class WarehouseTable:
             found = sweeping.unreachable(stored, before)
             if not found:
                 return 0
-            while not self._commit(self.state(), _sweeping, {}):
-                pass
+            self._mark_swept({})
             stored = self._load()
             assert stored is not None
             listed = sweeping.reachable(stored)
@@ -418,8 +418,12 @@ class WarehouseTable:
         seen, old = self.state(), now - DAY_US
         if int(seen.properties.get(_SWEPT, 0)) <= old:
             self.sweep(old)
-            while not self._commit(self.state(), _sweeping, {_SWEPT: str(now)}):
-                pass
+            self._mark_swept({_SWEPT: str(now)})
+
+    def _mark_swept(self, properties: Mapping[str, str]) -> None:
+        """Make a snapshot without a change of rows."""
+        while not self._commit(self.state(), partial(_nothing, work="sweep"), properties):
+            pass
 
     # one commit -----------------------------------------------------------------------------------
 
@@ -600,15 +604,11 @@ def _marked(work: Housekeeping | None) -> dict[str, str]:
     return {} if work is None else {_HOUSEKEEPING: work}
 
 
-def _nothing(transaction: Transaction, stored: IcebergTable) -> None:
+def _nothing(
+    transaction: Transaction, stored: IcebergTable, work: Housekeeping | None = None
+) -> None:
     """Change no rows."""
-    with transaction.update_snapshot().merge_append():
-        pass
-
-
-def _sweeping(transaction: Transaction, stored: IcebergTable) -> None:
-    """Make a snapshot without a change."""
-    with transaction.update_snapshot(_marked("sweep")).merge_append():
+    with transaction.update_snapshot(_marked(work)).merge_append():
         pass
 
 

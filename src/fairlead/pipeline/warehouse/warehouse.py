@@ -120,10 +120,6 @@ class Warehouse:
             with catalog_errors(self.location):
                 self.catalog.update_namespace_properties(NAMESPACE, updates={_HASHED: proof})
 
-    def has_rows(self, table: Table) -> bool:
-        """Return whether a table has rows."""
-        return bool(self.table(table).files())
-
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """Yield the path (below the lake) and the content of each file of the lake, listed or not;
         without a catalog that lies elsewhere. Raise StoreUnavailable."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.period import Period
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 
 def by_key(tables: Frames, period: Period, top: int) -> pd.DataFrame:

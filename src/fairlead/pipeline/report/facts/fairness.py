@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.facts.service import MOST_QUEUES, QUEUES_DRAWN
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.steps import MOST_POINTS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 
 def over_time(tables: Frames, period: Period, queues: Sequence[str]) -> pd.DataFrame:

@@ -3,9 +3,10 @@ the jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pandas as pd
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import to_datetime
@@ -13,13 +14,9 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.reading.engine import quoted_name
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.runs import RUNS, Check
 from fairlead.pipeline.schema import Table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 MOST_REASONS = 20
 
@@ -30,8 +27,6 @@ def freshness(tables: Frames, now: int) -> pd.DataFrame:
     Columns: table, rows, newest (greatest instant up to `now`, because a clock may have been wrong;
     null if there is none), written_at (last change; null without one). Raise BrokenLake.
     """
-    import pandas as pd
-
     rows = []
     for table in (table for table in TABLES if table != RUNS):
         at = tables.seen.tables.get(table)
@@ -69,8 +64,6 @@ def runs(tables: Frames) -> pd.DataFrame:
     Columns: job, started_at, seconds, state, rows_out, quarantined, checks (number of checks made),
     failed_checks (text; empty if all checks hold), error (null if none).
     """
-    import pandas as pd
-
     last = tables.arrow(load("report.sql", __package__)["last_runs"]).to_pylist()
     found = []
     for row in last:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from fairlead.pipeline.definitions.slo import STEP_S
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.steps import MOST_POINTS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 MOST_OBJECTIVES = 50
 """Maximum number of objectives in the report; it lists those with the least budget left."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.steps import MOST_POINTS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 MOST_QUEUES = 1000
 """Maximum number of queues listed. Queues are few, because they are named in code."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fairlead.clock import MICROS, to_micros
 from fairlead.pipeline.definitions.latency import GROWTH
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.report.facts.service import QUEUES_DRAWN
 from fairlead.pipeline.report.period import Period
 from fairlead.pipeline.steps import MOST_POINTS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fairlead.pipeline.reading.frames import Frames
 
 HOUR_S = 3600
 HOURS_OF_WEEK = 168

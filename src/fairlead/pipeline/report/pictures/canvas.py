@@ -9,9 +9,12 @@ import warnings
 from contextlib import ExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -20,11 +23,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from fairlead.clock import MICROS
 from fairlead.pipeline.report.numbers import duration, shortened
 from fairlead.pipeline.report.period import Period
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933")
 """Colours that colour-blind people can distinguish: the scheme `muted` of Paul Tol, Colour Schemes,
@@ -148,8 +146,6 @@ def time_axis(axes: Axes, period: Period) -> None:
 
 def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> pd.DataFrame:
     """Return a row for every step of the period. A step without data is a gap in the line."""
-    import pandas as pd
-
     return steps.reindex(
         pd.date_range(naive(period.since), naive(period.until), freq=f"{step_s or period.step_s}s")
     )

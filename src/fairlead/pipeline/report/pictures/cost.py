@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
-from fairlead.clock import MICROS
+from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
 from fairlead.pipeline.report.numbers import amount, percent
 from fairlead.pipeline.report.pictures.canvas import BAD, COLOURS, REST, Canvas, label
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_HOUR_US = 3600 * MICROS
 
 
 def pareto(cost: pd.DataFrame, name: str) -> str:
@@ -32,8 +27,8 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
         for piece, (us, colour) in pieces.items():
             ax.barh(
                 range(len(cost)),
-                us / _HOUR_US,
-                left=left / _HOUR_US,
+                us / HOUR_US,
+                left=left / HOUR_US,
                 color=colour,
                 label=piece,
                 height=0.7,
@@ -43,14 +38,14 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
             paid = f"{amount(cost['amount'].iloc[row])} · " if billed else ""
             ax.annotate(
                 f"{paid}{percent(part)}, together {percent(so_far)}",
-                (left.iloc[row] / _HOUR_US, row),
+                (left.iloc[row] / HOUR_US, row),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8,
             )
         ax.set_ylim(len(cost) - 0.4, -0.6)
-        ax.set_xlim(0, 1.25 * max(left.max() / _HOUR_US, 1e-6))
+        ax.set_xlim(0, 1.25 * max(left.max() / HOUR_US, 1e-6))
         ax.set_yticks(range(len(cost)), key_names(cost))
         ax.set_xlabel("worker-hours")
         ax.grid(visible=False, axis="y")

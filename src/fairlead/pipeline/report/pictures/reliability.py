@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from matplotlib.patches import Patch
 
 from fairlead.pipeline.definitions.slo import STEP_S
@@ -21,9 +22,6 @@ from fairlead.pipeline.report.pictures.canvas import (
     on_grid,
     time_axis,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HOUR_S = 3600
 STATES = {"ok": GOOD, "ticket": WARN, "page": BAD}

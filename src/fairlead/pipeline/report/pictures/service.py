@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -21,10 +21,6 @@ from fairlead.pipeline.report.pictures.canvas import (
     on_grid,
     time_axis,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 REST_RANK = 0
 """Rank, in pictures, of the keys without a colour of their own."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -29,10 +31,6 @@ from fairlead.pipeline.report.pictures.canvas import (
     on_grid,
     time_axis,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _LINES = (("p50", COLOURS[6], "-"), ("p99", COLOURS[0], "-"), ("p999", BAD, ":"))
 _NAMES = {"p50": "half", "p99": "99 %", "p999": "99.9 %"}

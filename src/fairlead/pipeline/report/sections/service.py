@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.definitions.fairness import FAIRNESS
@@ -13,9 +13,6 @@ from fairlead.pipeline.report.data import TOP, ReportData
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import service as pictures
 from fairlead.pipeline.report.sections import Picture, Section, missing_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LOAD = (
     GridColumn("queue", "queue"),
