@@ -18,13 +18,20 @@ class Keyed(Protocol):
     """The keys that the place of a task depends on."""
 
     @property
-    def fairness_key(self) -> str: ...
+    def fairness_key(self) -> str:
+        """Key that shares; it may be a path."""
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """Weight of the key."""
+
     @property
-    def ordering_key(self) -> str | None: ...
+    def ordering_key(self) -> str | None:
+        """Key whose tasks run in their order."""
+
     @property
-    def unique_key(self) -> str | None: ...
+    def unique_key(self) -> str | None:
+        """Key of which one task waits at a time."""
 
 
 def spread(tasks: Sequence[Keyed]) -> Sequence[int]:
