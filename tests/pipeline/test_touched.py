@@ -9,7 +9,6 @@ from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.jobs.touched import touched
-from fairlead.pipeline.parts import hour_name
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from tests.pipeline.frames import T0, attempt, event
@@ -20,7 +19,7 @@ HOUR = 3600
 
 def hours(*numbers: int) -> set[str]:
     """Return the hours that begin so many hours after T0."""
-    return {hour_name(T0 + timedelta(hours=number)) for number in numbers}
+    return {f"{T0 + timedelta(hours=number):%Y-%m-%d/%H}" for number in numbers}
 
 
 def test_changed_rows_touch_the_hours_of_their_submits_runs_and_waits(tmp_path: Path) -> None:
