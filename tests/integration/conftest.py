@@ -84,7 +84,7 @@ def as_submitted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Store the tasks of a submit in the order of its drafts in tests of orders, which would
     otherwise see the order of the submit rather than that of the lane."""
     if request.node.get_closest_marker("ordered"):
-        monkeypatch.setattr(submission, "spread", lambda tasks: range(len(tasks)))
+        monkeypatch.setattr(submission, "stored_order", lambda tasks: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fairlead.core.fair.spreading import spread
+from fairlead.core.fair.stored_order import stored_order
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
@@ -98,26 +98,24 @@ class Submitter:
         if self.ordered.takes(drafts):
             return (yield from self.ordered.submission(drafts, connection))
         order = self._order(drafts)
-        tasks, submitted, notification = yield from self._insert(
-            [drafts[position] for position in order], connection
-        )
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return self._announced(
-            [tasks[place] for place in back],
-            [submitted[place] for place in back],
-            notification,
-            connection,
-        )
+        stored = drafts if order is None else [drafts[position] for position in order]
+        tasks, submitted, notification = yield from self._insert(stored, connection)
+        if order is not None:
+            back = sorted(range(len(order)), key=order.__getitem__)
+            tasks = [tasks[place] for place in back]
+            submitted = [submitted[place] for place in back]
+        return self._announced(tasks, submitted, notification, connection)
 
-    def _order(self, drafts: Sequence[Draft]) -> Sequence[int]:
-        """Return the positions of the drafts in the order to store their tasks. Only a fair queue
-        leaves the order open."""
+    def _order(self, drafts: Sequence[Draft]) -> list[int] | None:
+        """Return the positions of the drafts in the order to store their tasks; None for that of
+        the drafts. Only a fair queue leaves the order open."""
+        declared, channel = self._context.declared.queues, self._context.connector.channel
+        if len(drafts) == 1 or channel.decides_order:
+            return None
         queues = {draft.handler.queue for draft in drafts}
-        if self._context.connector.channel.decides_order or any(
-            self._context.declared.queues[queue].order == "fifo" for queue in queues
-        ):
-            return range(len(drafts))
-        return spread([draft.options for draft in drafts])
+        if any(declared[queue].order == "fifo" for queue in queues):
+            return None
+        return stored_order([draft.options for draft in drafts])
 
     def _announced(
         self,

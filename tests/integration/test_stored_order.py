@@ -55,7 +55,7 @@ def test_a_fifo_queue_stores_tasks_as_they_are_submitted(app: App) -> None:
     assert stored(app, "fifo", KEYS) == KEYS
 
 
-def test_the_pieces_of_a_large_submit_are_spread_together(app: App) -> None:
+def test_the_pieces_of_a_large_submit_are_stored_in_turns_together(app: App) -> None:
     flood, late = ["a"] * (2 * BULK), ["b"] * 5
     expected = list(itertools.chain(*zip(flood, late, strict=False)))
     assert stored(app, "fair", flood + late) == [*expected, *flood[5:]]

@@ -34,15 +34,14 @@ class Keyed(Protocol):
         """Key of which one task waits at a time."""
 
 
-def spread(tasks: Sequence[Keyed]) -> Sequence[int]:
+def stored_order(tasks: Sequence[Keyed]) -> list[int] | None:
     """Return the positions of the tasks in the order to store them: one task of each tenant in
-    turn, and of each key inside a tenant, by weight. Tasks of one fairness key, one ordering key or
-    one unique key stay in their order."""
-    order: Sequence[int] = range(len(tasks))
+    turn, and of each key inside a tenant, by weight; None if all have one key. Tasks of one
+    fairness key, one ordering key or one unique key stay in their order."""
     tenants = {key: tenant_of(key) for key in {task.fairness_key for task in tasks}}
     if len(tenants) < 2:
-        return order
-    order = _in_turn(order, tasks, {key: key for key in tenants})
+        return None
+    order = _in_turn(range(len(tasks)), tasks, {key: key for key in tenants})
     if any(tenant != key for key, tenant in tenants.items()):
         order = _in_turn(order, tasks, tenants)
     return order
