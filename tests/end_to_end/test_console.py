@@ -453,6 +453,26 @@ def test_times_are_shown_in_the_zone_of_the_viewer(either: World) -> None:
 
 
 @SQLITE
+def test_a_screen_that_is_loaded_again_keeps_the_focus_in_the_same_row(either: World) -> None:
+    from playwright.sync_api import expect
+
+    def submit(key: str) -> None:
+        either.module.send_mail.options(fairness_key=key).submit(to="a@b.example")
+
+    with either.viewer() as viewer:
+        page = viewer.visit("/tenants?search=focused")
+        submit("focused-m")
+        link = page.get_by_role("link", name="focused-m")
+        expect(link).to_be_visible(timeout=SLOW)
+        link.focus()
+        for key in ("focused-a", "focused-z", "focused-m"):
+            submit(key)
+            expect(page.get_by_role("link", name=key)).to_be_visible(timeout=SLOW)
+        expect(page.locator("tr", has=link)).to_contain_text("2", timeout=SLOW)
+        assert page.evaluate("document.activeElement.textContent") == "focused-m"
+
+
+@SQLITE
 def test_the_keyboard_reaches_and_confirms_an_action(either: World) -> None:
     with either.viewer() as viewer:
         page = viewer.visit("/queues")

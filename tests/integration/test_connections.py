@@ -339,7 +339,7 @@ async def test_a_worker_whose_table_is_gone_ends_and_its_tasks_stay(
             node = app.node()
             run = asyncio.create_task(node.run())
             await node.ready.wait()
-            admin.execute("ALTER TABLE fairlead_tasks RENAME TO gone")
+            await asyncio.to_thread(admin.execute, "ALTER TABLE fairlead_tasks RENAME TO gone")
             await run
         admin.execute("ALTER TABLE gone RENAME TO fairlead_tasks")
     assert caught.value.split(SchemaMismatch)[1] is None

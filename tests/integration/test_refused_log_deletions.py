@@ -65,7 +65,7 @@ async def test_a_refused_deletion_of_log_entries_stops_no_queue_and_is_tried_aga
             await until(lambda: any("nothing is deleted" in text for text in incidents()))
             assert ("kept", 2) not in ran and left() >= 2
             assert not [each for each in caplog.records if "is reloaded" in each.message]
-            admin.execute("DROP TRIGGER refusal ON fairlead_task_log")
+            await asyncio.to_thread(admin.execute, "DROP TRIGGER refusal ON fairlead_task_log")
             await until(lambda: ("kept", 2) in ran and left() == 0)
     assert sorted(ran) == [("kept", 1), ("kept", 2), ("other", 1), ("other", 2)]
     app.close()

@@ -361,8 +361,8 @@ while True:
 
 
 def pause(exporter: subprocess.Popen[str], catalog: Path | None) -> None:
-    """Stop the exporter wherever it is, except within its commit: then its lock on the catalog would
-    hold all others."""
+    """Stop the exporter wherever it is, except where it reads or writes the catalog: then its lock
+    would hold the commits of all others."""
     assert catalog is not None
     with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
         while True:
@@ -371,7 +371,7 @@ def pause(exporter: subprocess.Popen[str], catalog: Path | None) -> None:
             for wait_ms in (0, 60_000):
                 with suppress(sqlite3.OperationalError):
                     connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("BEGIN EXCLUSIVE")
                     connection.execute("ROLLBACK")
                     if not wait_ms:
                         return

@@ -72,8 +72,26 @@
       || (!getSelection().isCollapsed && region.contains(getSelection().anchorNode));
   }
 
-  // A region that is loaded again keeps the focus on the same link or button.
+  // A region that is loaded again keeps the focus on the same link or button of the same row: a row
+  // is known by its first link, whatever rows came before it meanwhile and whatever its numbers say.
   let focused = null;
+
+  const rowOf = (element) => element.closest("tr");
+  const nameOf = (row) => row && row.querySelector("a[href]") && row.querySelector("a[href]").getAttribute("href");
+  const alike = (within, element) => [...within.querySelectorAll(element.tagName)];
+
+  function placeOf(element, region) {
+    const row = nameOf(rowOf(element)) ? rowOf(element) : null;
+    const index = alike(row || region, element).indexOf(element);
+    return { row: nameOf(row), tagName: element.tagName, index, text: element.textContent };
+  }
+
+  function focusAgain(place, region) {
+    const row = [...region.querySelectorAll("tr")].find((each) => nameOf(each) === place.row);
+    if (place.row && !row) return;
+    const found = alike(row || region, place)[place.index];
+    if (found && (row || found.textContent === place.text)) found.focus({ preventScroll: true });
+  }
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.detail.elt.id === "live" && isInUse(event.detail.elt)) event.preventDefault();
@@ -81,11 +99,12 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     const region = document.getElementById("live");
     const active = document.activeElement;
+    const isInside = event.detail.target === region && region.contains(active) && active !== region;
+    focused = isInside ? placeOf(active, region) : null;
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    if (focused) focusAgain(focused, document.getElementById("live"));
     focused = null;
-    if (event.detail.target === region && region.contains(active) && active !== region) {
-      const alike = [...region.querySelectorAll(active.tagName)];
-      focused = { tag: active.tagName, index: alike.indexOf(active), text: active.textContent };
-    }
   });
 
   // Pages -------------------------------------------------------------------------------------
@@ -115,14 +134,7 @@
   document.addEventListener("htmx:configRequest", (event) => {
     event.detail.headers["X-CSRF-Token"] = document.body.dataset.csrf;
   });
-  document.addEventListener("htmx:afterSettle", () => {
-    localTimes(document);
-    if (focused) {
-      const found = document.querySelectorAll(`#live ${focused.tag}`)[focused.index];
-      if (found && found.textContent === focused.text) found.focus({ preventScroll: true });
-      focused = null;
-    }
-  });
+  document.addEventListener("htmx:afterSettle", () => localTimes(document));
   localTimes(document);
   const current = document.querySelector(".menu [aria-current]");
   if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
