@@ -312,7 +312,7 @@ async def test_a_trigger_that_refuses_to_take_a_task_back_stops_no_worker_and_no
         refused = [record for record in caplog.records if "the store refuses" in record.message]
         assert "no changes before Monday" in vars(refused[0])["error"]
         assert node.parts.reconciler.is_requested
-        await asyncio.to_thread(admin.execute, "DROP TRIGGER refusal ON fairlead_tasks")  # waits for the node
+        await asyncio.to_thread(admin.execute, "DROP TRIGGER refusal ON fairlead_tasks")
         await until(lambda: "bad" in ran)
         assert not node.parts.reconciler.is_requested
         node.stop()
