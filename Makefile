@@ -17,9 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 # Tests of Django run in processes of their own: a process has one set of Django's settings.
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 --ignore=tests/django
+QUICK = not slow and not full and not spark
+SLOW = slow and not full and not spark
 DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/django
 
-.PHONY: help demo docs console-pictures picture test test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
+.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -27,8 +29,11 @@ help:  ## list the targets
 demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; needs the package only
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql pgbouncer java redis chromium  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
-	@failed=0; $(TESTS) -m 'not full and not spark' || failed=1; $(DJANGO_TESTS) -m 'not full and not spark' || failed=1; exit $$failed
+test: $(STAMP) postgresql pgbouncer redis  ## test the library in minutes, with fixed seeds; start the servers it needs
+	@failed=0; $(TESTS) -m '$(QUICK)' || failed=1; $(DJANGO_TESTS) -m '$(QUICK)' || failed=1; exit $$failed
+
+test-slow: $(STAMP) postgresql pgbouncer java redis chromium  ## test the rest once: Kafka, Cassandra, ZooKeeper, browsers, processes, the pipeline
+	@failed=0; $(TESTS) -m '$(SLOW)' || failed=1; $(DJANGO_TESTS) -m '$(SLOW)' || failed=1; exit $$failed
 
 test-all: test-matrix test-pipeline  ## test everything, in hours: all stores, channels and seeds, and all of Spark
 
@@ -54,7 +59,7 @@ fuzz: $(STAMP) postgresql java redis  ## give each reader of other processes' re
 fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; an hour or more
 	@FAIRLEAD_FUZZ=1000000 $(BIN)/python -m pytest -q -s $(SEEDS) -m fuzz tests/unit
 
-coverage: $(STAMP) postgresql pgbouncer java redis chromium  ## measure the lines and branches that `make test` runs; also write coverage.json
+coverage: $(STAMP) postgresql pgbouncer java redis chromium  ## measure the lines and branches that `make test test-slow` runs; also write coverage.json
 	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
 
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error

@@ -97,9 +97,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
         metafunc._calls = kept or metafunc._calls[:1]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test whose id contains a memory address, because the id differs in each process."""
+    """Mark slow tests. Refuse a test whose id contains a memory address, because the id differs in
+    each process."""
     for item in items:
+        if tiers.is_slow(item):
+            item.add_marker("slow")
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: give this parameter an id")
 

@@ -1,11 +1,18 @@
-"""The two tiers of the tests, and the rules by which a test belongs to one.
+"""The tiers of the tests, and the rules by which a test belongs to one.
 
-`make test` runs all tests without the mark `full` or `spark`, with fixed seeds; `make test-all` runs
-all tests, with new seeds. A test has the mark `full` for one of these reasons, which it names:
+`make test` takes minutes: it runs the tests without the mark `slow`, `full` or `spark`, with fixed
+seeds. `make test-slow` runs those that are slow only; CI runs both. `make test-all` runs all tests,
+with new seeds.
+
+A test is `slow` if it starts processes or servers of its own and has the mark therefore, if it needs
+Kafka, Cassandra, ZooKeeper or a browser, or if it is in one of the folders `end_to_end` (whole
+processes) and `pipeline` (whole lakes): `is_slow`.
+
+A test has the mark `full` for one of these reasons, which it names:
 
 - **the matrix**: a behaviour of the engine, which `make test` tests on SQLite, on the other
   stores and channels (`matrix`). The contract suites test the promises of each store and channel
-  themselves, and a test marked `smoke` runs over the whole matrix in both tiers.
+  themselves, and a test marked `smoke` runs over the whole matrix in every tier.
 - **seeds**: a simulation or a property with other seeds than the first few (`seeds`), or with more
   examples (`examples`).
 - **a slow start**: the test needs a Cassandra or a Kafka with settings of its own, which starts for
@@ -18,7 +25,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +36,21 @@ from hypothesis import settings
 FULL = pytest.mark.full
 """Mark of the tests that only `make test-all` runs, with one of the reasons above."""
 
+SLOW_FOLDERS = frozenset({"end_to_end", "pipeline"})
+_SLOW_SERVERS = re.compile("kafka|cassandra|zookeeper|browser")
+
 _NEW_SEEDS = "FAIRLEAD_NEW_SEEDS"
 _FIXED_SEED = 20260
+_TESTS = Path(__file__).parent
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Return whether a test is slow by its folder, its fixtures, or its file or parameters' names."""
+    folder = item.path.relative_to(_TESTS).parts[0]
+    if folder in SLOW_FOLDERS:
+        return True
+    names = [item.nodeid, *getattr(item, "fixturenames", ())]
+    return folder != "unit" and any(map(_SLOW_SERVERS.search, names))
 
 
 def choose(new_seeds: bool) -> None:

@@ -37,16 +37,16 @@ def is_later_than(instant: float) -> Any:
 @pytest.mark.usefixtures("redis_server")  # skips the test without Redis
 async def test_a_server_that_was_down_for_longer_than_ttl_has_lost_nothing() -> None:
     with RedisServer(appendonly=True) as server:
-        with SyncShardedQueue(server.url, "q", ttl=1.0, max_deliveries=1) as queue:
+        with SyncShardedQueue(server.url, "q", ttl=4.0, max_deliveries=1) as queue:
             queue.write_many([NewMessage({"n": n}, shard_key=f"k{n % 7}") for n in range(100)])
             queue.write({"n": 100}, at=ago(seconds=-1))
             dead = queue.read("g", "dead").id
             assert queue.reclaim("g", "c", min_idle=0) == []
             claimed = queue.read("g", "dead").id
         server.crash()
-        await until(is_later_than(time.monotonic() + 1.5))
+        await until(is_later_than(time.monotonic() + 4.5))
         server.start()
-        with SyncShardedQueue(server.url, "q", ttl=1.0, max_deliveries=1) as queue:
+        with SyncShardedQueue(server.url, "q", ttl=4.0, max_deliveries=1) as queue:
             read = drain(queue)
             assert len(read) == 99
             assert [letter.id for letter in queue.dead_letters()] == [dead]
