@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import traceback
 from contextlib import nullcontext
@@ -192,6 +194,44 @@ def test_a_kit_on_the_database_of_the_application_uses_no_other_server_of_it(
         assert app.connector.settings.parts == {}
         kit.drain()
     assert app.connector.settings.parts != {}
+
+
+HOLDER = """
+import sys
+from fairlead import App
+from fairlead.testing import open_kit
+
+app = App(sys.argv[1])
+with open_kit(app):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_a_kit_never_empties_the_database_of_a_test_in_another_process(
+    shop: Shop, url: str, end: str
+):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "open\n"
+        with pytest.raises(ConfigurationError, match="another process"), open_kit(shop.app, url):
+            pass
+        if end == "kill":
+            other.kill()
+        else:
+            other.communicate("")
+    with open_kit(shop.app, url), open_kit(Shop().app, url):  # two services with one database
+        shop.confirm.submit(order=1)
+
+
+def test_an_asynchronous_drain_without_a_loop_of_asyncio_says_what_works(kit: Kit):
+    with pytest.raises(ConfigurationError, match=r"asyncio.*use drain\(\)"):
+        kit.drain_async().send(None)  # as Trio does
 
 
 def test_code_that_outlives_its_test_reaches_no_database(shop: Shop, url: str):
