@@ -13,13 +13,12 @@ from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pytest
 
 from fairlead.connector import Connector
 from fairlead.errors import ConfigurationError
-from fairlead.urls import shown_url, split_url
+from fairlead.urls import shown_url
 
 if TYPE_CHECKING:
     from fairlead import App
@@ -76,13 +75,11 @@ class _TestsOnly:
             )
 
     def _is_of_tests_now(self, url: str) -> bool:
-        from fairlead.testing.store import is_named_for_tests
+        from fairlead.testing.store import file_of, is_named_for_tests
 
-        if is_named_for_tests(url):
-            return True
-        parts = split_url(url)
-        file = Path(unquote(parts.path).removeprefix("/")).resolve()
-        return parts.scheme == "sqlite" and any(file.is_relative_to(each) for each in self._roots)
+        file = file_of(url)
+        is_temporary = file is not None and any(map(file.is_relative_to, self._roots))
+        return is_temporary or is_named_for_tests(url)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

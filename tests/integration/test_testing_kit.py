@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -197,10 +198,12 @@ def test_a_kit_on_the_database_of_the_application_uses_no_other_server_of_it(
 
 
 HOLDER = """
+import os
 import sys
 from fairlead import App
 from fairlead.testing import open_kit
 
+os.chdir(sys.argv[2])
 app = App(sys.argv[1])
 with open_kit(app):
     print("open", flush=True)
@@ -208,25 +211,46 @@ with open_kit(app):
 """
 
 
-@pytest.mark.parametrize("end", ["exit", "kill"])
-def test_a_kit_never_empties_the_database_of_a_test_in_another_process(
-    shop: Shop, url: str, end: str
-):
+@contextmanager
+def kit_elsewhere(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another process in this folder, with an open kit."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, url],
+        [sys.executable, "-c", HOLDER, url, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == "open\n"
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "open\n"
+        yield process
+        process.communicate("")
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_a_kit_never_empties_the_database_of_a_test_in_another_process(
+    shop: Shop, url: str, end: str, tmp_path: Path
+):
+    with kit_elsewhere(url, tmp_path) as process:
         with pytest.raises(ConfigurationError, match="another process"), open_kit(shop.app, url):
             pass
         if end == "kill":
-            other.kill()
-        else:
-            other.communicate("")
+            process.kill()
     with open_kit(shop.app, url), open_kit(Shop().app, url):  # two services with one database
         shop.confirm.submit(order=1)
+
+
+def test_one_relative_url_in_two_folders_is_two_databases(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with kit_elsewhere("sqlite:///test.db", tmp_path / "other"):
+        with open_kit(shop.app, "sqlite:///test.db"):
+            shop.confirm.submit(order=1)
+        with (
+            pytest.raises(ConfigurationError, match="another process"),
+            open_kit(shop.app, "sqlite:///other/test.db?synchronous=OFF"),
+        ):
+            pass
 
 
 def test_an_asynchronous_drain_without_a_loop_of_asyncio_says_what_works(kit: Kit):

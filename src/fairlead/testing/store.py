@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from urllib.parse import unquote
 
 from fairlead.connector import Connector
 from fairlead.errors import ConfigurationError, FairleadError
@@ -38,7 +39,7 @@ _own: set[str] = set()
 """URLs of databases that a kit of this process has found or made empty."""
 
 _locked: set[str] = set()
-"""URLs of databases that this process has locked."""
+"""Databases that this process has locked."""
 
 
 def is_named_for_tests(url: str) -> bool:
@@ -46,22 +47,30 @@ def is_named_for_tests(url: str) -> bool:
     return _FOR_TESTS.search(split_url(url).path.rpartition("/")[2]) is not None
 
 
+def file_of(url: str) -> Path | None:
+    """Return the absolute path of a database of SQLite; None for another store."""
+    parts = split_url(url)
+    path = Path(unquote(parts.path).removeprefix("/"))
+    return path.resolve() if parts.scheme == "sqlite" else None
+
+
 @contextmanager
 def alone(url: str) -> Iterator[None]:
     """Lock the database during the block, because a kit of another process would empty it. The lock
     is a file of this machine, and ends with the process. Raise ConfigurationError if another
     process has it."""
-    if fcntl is None or url in _locked:
+    place = str(file_of(url) or url)
+    if fcntl is None or place in _locked:
         yield
         return
-    digest = hashlib.sha256(url.encode()).hexdigest()[:32]
+    digest = hashlib.sha256(place.encode()).hexdigest()[:32]
     file = Path(tempfile.gettempdir(), f"fairlead-kit-{os.getuid()}-{digest}")
     descriptor = _lock(file, url)
-    _locked.add(url)
+    _locked.add(place)
     try:
         yield
     finally:
-        _locked.discard(url)
+        _locked.discard(place)
         file.unlink(missing_ok=True)
         os.close(descriptor)
 
