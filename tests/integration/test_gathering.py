@@ -21,11 +21,12 @@ from fairlead import (
     TaskHandle,
     UnknownTask,
 )
+from fairlead.contrib.celery import Celery
 from fairlead.declare import waiting
 from fairlead.declare.task import Task
 from fairlead.errors import NotSupported
 from fairlead.ports.statements import Statement
-from fairlead.testing import drain
+from fairlead.testing import drain, open_kit
 
 STORES = ["sqlite_url", "migrated_postgres_url"]
 SOON = 30.0
@@ -239,6 +240,22 @@ async def test_a_result_that_was_deleted_before_its_history_is_no_none(shop: Sho
         assert isinstance(error, ResultNotKept) and "deleted" in str(error)
     with pytest.raises(ResultNotKept):
         shop.app.handle(handles[0].id).result()
+
+
+def test_a_result_of_celerys_names_that_was_deleted_leaves_the_state(sqlite_url: str) -> None:
+    app = Celery("shop", broker=sqlite_url)
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with open_kit(app) as kit:
+        result = add.delay(1, 2)
+        kit.drain()
+        deleted(app.fairlead, "DELETE FROM fairlead_results")
+        assert (result.state, result.result, result.successful()) == ("SUCCESS", None, True)
+        with pytest.raises(ResultNotKept):
+            result.get(timeout=1)
 
 
 async def test_ended_tasks_are_yielded_before_the_error_of_an_unknown_one(shop: Shop) -> None:
