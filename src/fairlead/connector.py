@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from fairlead.clock import Clock
 from fairlead.config import SAME_AS_STORE, Settings
@@ -28,9 +28,19 @@ _run_of: ContextVar[tuple[Connector, Settings] | None] = ContextVar("fairlead_te
 """Connector and servers of the test to which a run belongs."""
 
 
+class Guard(Protocol):
+    """Decides which databases this process may use; for tests."""
+
+    def check(self, url: str) -> None:
+        """Raise ConfigurationError for a task store that must not be used now."""
+
+
 class Connector:
     """Maker of the adapters of an application. After `close`, the next use makes new adapters.
     Thread-safe."""
+
+    guard: ClassVar[Guard | None] = None
+    """Asked at each use of the servers of an application, but not inside `leading_to`."""
 
     def __init__(
         self,
@@ -91,8 +101,10 @@ class Connector:
         if bound is not None and bound[0] is self and bound[1] is not self._given:
             raise ConfigurationError("the test that this task belongs to has ended")
         with self._lock:
+            settings = self._settings or self.settings
+            if self.guard is not None and self._given is None:
+                self.guard.check(settings.url)
             if self._connections is None:
-                settings = self.settings
                 self.use(connect(settings, self._clock(), self._declared.partitions, self._counted))
                 self._settings = settings
             assert self._connections is not None

@@ -1,17 +1,24 @@
 """Fixtures of pytest: an application on a database of its own for each test.
 
 Override `fairlead_app` to test the application of your project, and `fairlead_url` to say where its
-tasks are meanwhile. The modules of Fairlead are imported at the first use of a fixture.
+tasks are meanwhile. Outside of a kit, a test uses only databases that are of tests. The testing kit
+is imported at its first use.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from fairlead.connector import Connector
+from fairlead.errors import ConfigurationError
+from fairlead.urls import shown_url
 
 if TYPE_CHECKING:
     from fairlead import App
@@ -19,14 +26,73 @@ if TYPE_CHECKING:
     from fairlead.testing.kit import HasApp
 
 
+OWN_URL = "fairlead_own_url"
+"""Name of a mark, and of an option in the file of pytest."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option --fairlead-url."""
+    """Add the options --fairlead-url and, in the file of pytest, `fairlead_own_url`."""
+    parser.addini(
+        OWN_URL, "let all tests use the databases of their applications", type="bool", default=False
+    )
     parser.getgroup("fairlead").addoption(
         "--fairlead-url",
         metavar="URL",
         help="database for tests with `fairlead_kit`, such as postgresql://db/shop_test_{worker};"
         " {worker} is the worker of pytest-xdist, or main. Default: a file for each test",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse databases that are not of tests from now on, unless all tests may use them."""
+    config.addinivalue_line(
+        "markers", f"{OWN_URL}: may use the database of an application, outside of `fairlead_kit`"
+    )
+    if not config.getini(OWN_URL):
+        config.pluginmanager.register(_TestsOnly(config.option.basetemp))
+
+
+class _TestsOnly:
+    """A `fairlead.connector.Guard` that allows only databases of tests: files in the folder of
+    temporary files, and databases whose name has the word `test`."""
+
+    def __init__(self, basetemp: str | None) -> None:
+        """`basetemp`: folder of pytest's own temporary files."""
+        roots = (basetemp, os.environ.get("PYTEST_DEBUG_TEMPROOT"), tempfile.gettempdir())
+        self._roots = [Path(root).resolve() for root in roots if root]
+        self._may_use_all = False
+        self._is_of_tests = cache(self._is_of_tests_now)
+        self._before, Connector.guard = Connector.guard, self
+
+    def check(self, url: str) -> None:
+        """Raise ConfigurationError for a database that is not of tests."""
+        if not self._may_use_all and not self._is_of_tests(url):
+            raise ConfigurationError(
+                f"a test uses {shown_url(url)} without `fairlead_kit`: give the test this fixture,"
+                " before others that submit, or give the application a database whose name has the"
+                f" word `test`; a test that means this database has the mark {OWN_URL}, and the"
+                " option of this name in the file of pytest is for all tests"
+            )
+
+    def _is_of_tests_now(self, url: str) -> bool:
+        from fairlead.testing.store import file_of, is_named_for_tests
+
+        file = file_of(url)
+        is_temporary = file is not None and any(map(file.is_relative_to, self._roots))
+        return is_temporary or is_named_for_tests(url)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let a test with the mark use all databases, with its fixtures."""
+        self._may_use_all = item.get_closest_marker(OWN_URL) is not None
+        try:
+            return (yield)
+        finally:
+            self._may_use_all = False
+
+    def pytest_unconfigure(self) -> None:
+        """Leave the process as it was, which may run pytest again."""
+        Connector.guard = self._before
 
 
 @pytest.fixture

@@ -5,14 +5,15 @@ import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fairlead import App, InvalidTask, NoRetry, SchemaMismatch, State
 from fairlead.contrib.asgi import lifespan
@@ -69,6 +70,183 @@ async def test_a_submitter_joins_the_transaction_and_its_savepoints(
     await drain(app)
     assert sorted(paid) == [1, 3, 5]
     app.close()
+
+
+def engine_of(url: str) -> Engine:
+    """Return an engine whose transactions begin with BEGIN on SQLite too, as SQLAlchemy's manual
+    says."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    if url.startswith("sqlite"):
+
+        @event.listens_for(engine, "connect")
+        def leave_transactions_to_us(connection: Any, _: Any) -> None:
+            connection.isolation_level = None
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Any) -> None:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Announced:
+    """A shop whose notifications are counted, with the tasks that are visible at each."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.app, self.paid, self.pay = shop(url)
+        self.reader = App(url)
+        self.engine = engine_of(url)
+        self.visible: list[int] = []
+        self.app.connector.on_announced = lambda: self.visible.append(self.tasks())
+
+    def tasks(self) -> int:
+        """Return the number of tasks that other connections see."""
+        return len(self.reader.management.find())
+
+    def close(self) -> None:
+        self.engine.dispose()
+        self.app.close()
+        self.reader.close()
+
+
+@pytest.fixture(params=["sqlite_url", "migrated_postgres_url"])
+def announced(request: pytest.FixtureRequest) -> Iterator[Announced]:
+    found = Announced(request.getfixturevalue(request.param))
+    yield found
+    found.close()
+
+
+def test_savepoints_of_a_session_announce_nothing_and_lose_no_notification(
+    announced: Announced,
+) -> None:
+    with Session(announced.engine) as session:
+        submitter = Submitter(session)
+        submitter.submit(announced.pay, order=1)
+        with session.begin_nested():
+            submitter.submit(announced.pay, order=2)
+        session.begin_nested().rollback()
+        assert announced.visible == []
+        session.commit()
+        assert announced.visible == [2, 2]
+        with session.begin_nested():
+            submitter.submit(announced.pay, order=3)
+        session.rollback()
+        submitter.submit(announced.pay, order=4)
+        session.close()
+        submitter.submit(announced.pay, order=5)
+        with session.begin_nested(), session.begin_nested():
+            pass
+        session.commit()
+    assert announced.visible == [2, 2, 3]
+
+
+def test_savepoints_of_a_connection_announce_nothing_and_lose_no_notification(
+    announced: Announced,
+) -> None:
+    with announced.engine.connect() as connection:
+        submitter = Submitter(connection)
+        submitter.submit(announced.pay, order=1)
+        with connection.begin_nested():
+            submitter.submit(announced.pay, order=2)
+        connection.begin_nested().rollback()
+        assert announced.visible == []
+        connection.commit()
+        assert announced.visible == [2, 2]
+        submitter.submit(announced.pay, order=3)
+        connection.rollback()
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+        submitter.submit(announced.pay, order=4)
+        connection.commit()
+    assert announced.visible == [2, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["create_savepoint", "rollback_only", "control_fully"])
+def test_a_session_inside_a_transaction_of_its_connection_announces_at_the_real_commit(
+    announced: Announced, mode: Any
+) -> None:
+    """As in tests that roll all back at their end."""
+    with announced.engine.connect() as connection:
+        for order, end in enumerate(("commit", "rollback")):
+            transaction = connection.begin()
+            with Session(connection, join_transaction_mode=mode) as session:
+                Submitter(session).submit(announced.pay, order=order)
+                session.commit()
+            if mode == "control_fully":
+                assert not transaction.is_active
+            else:
+                assert len(announced.visible) == announced.tasks() <= 1
+                getattr(transaction, end)()
+    committed = 2 if mode == "control_fully" else 1
+    assert announced.visible == [*range(1, committed + 1)]
+
+
+@pytest.mark.parametrize("kind", ["session", "connection", "scoped"])
+def test_a_long_lived_session_keeps_no_listener_for_each_submit(
+    announced: Announced, kind: str
+) -> None:
+    with Session(announced.engine) as session, announced.engine.connect() as connection:
+        scoped = scoped_session(lambda: session)
+        found: Any = {"session": session, "connection": connection, "scoped": scoped}[kind]
+        for order in range(5):
+            Submitter(found).submit(announced.pay, order=order)
+            (found.commit if order % 2 else found.rollback)()
+        target = connection if kind == "connection" else session
+        names = ("commit", "rollback", "after_commit", "after_rollback", "after_transaction_end")
+        listeners = [getattr(target.dispatch, name, ()) for name in names]
+        assert max(len(list(each)) for each in listeners) == 1
+    assert announced.visible == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["session", "connection"])
+async def test_asynchronous_savepoints_announce_once_after_the_commit(
+    announced: Announced, kind: str
+) -> None:
+    engine = create_async_engine(
+        announced.url.replace("postgresql:", "postgresql+psycopg:").replace(
+            "sqlite:", "sqlite+aiosqlite:"
+        )
+    )
+    async with AsyncSession(engine) as session, engine.connect() as connection:
+        found: Any = session if kind == "session" else connection
+        await Submitter(found).submit_async(announced.pay, order=1)
+        async with found.begin_nested():
+            await Submitter(found).submit_async(announced.pay, order=2)
+        await (await found.begin_nested()).rollback()
+        assert announced.visible == []
+        await found.commit()
+        assert announced.visible == [2, 2]
+        await Submitter(found).submit_async(announced.pay, order=3)
+        await found.rollback()
+        await found.commit()
+    assert announced.visible == [2, 2]
+    await engine.dispose()
+
+
+async def test_a_two_phase_transaction_is_refused_before_anything_is_written(
+    announced: Announced,
+) -> None:
+    engine = announced.engine
+    scoped = scoped_session(sessionmaker(engine, twophase=True))
+    for session in (Session(engine, twophase=True), scoped):
+        with pytest.raises(ConfigurationError, match="two-phase.*after its commit"):
+            Submitter(session).submit(announced.pay, order=1)
+        session.close()
+    if announced.url.startswith("postgresql"):
+        with engine.connect() as connection, connection.begin_twophase():
+            with pytest.raises(ConfigurationError, match="two-phase"):
+                Submitter(connection).submit(announced.pay, order=1)
+    async_engine = create_async_engine(
+        announced.url.replace("postgresql:", "postgresql+psycopg:").replace(
+            "sqlite:", "sqlite+aiosqlite:"
+        )
+    )
+    async with AsyncSession(async_engine, twophase=True) as found:
+        with pytest.raises(ConfigurationError, match="two-phase"):
+            await Submitter(found).submit_async(announced.pay, order=1)
+    await async_engine.dispose()
+    assert announced.tasks() == 0
 
 
 # ASGI ---------------------------------------------------------------------------------------------
@@ -138,6 +316,116 @@ def test_fastapi_gives_the_submitter_the_session_of_the_endpoint(sqlite_url: str
     assert len(sessions) == 2
     asyncio.run(drain(app))
     assert paid == [1]
+    engine.dispose()
+    app.close()
+
+
+@pytest.mark.parametrize("scope", ["function", "request", None])
+@pytest.mark.parametrize("way", ["background", "stream"])
+def test_fastapi_refuses_a_submit_that_no_commit_follows(
+    sqlite_url: str, scope: Any, way: str
+) -> None:
+    """A session of the scope "function" ends before the response; one of a request after it."""
+    pytest.importorskip("fastapi")
+    from fastapi import BackgroundTasks, Depends, FastAPI
+    from fastapi.responses import StreamingResponse
+    from fastapi.testclient import TestClient
+
+    from fairlead.contrib.fastapi import submitter
+
+    app, paid, pay = shop(sqlite_url)
+    engine = create_engine(sqlite_url, connect_args={"check_same_thread": False})
+
+    def get_session() -> Iterator[Session]:
+        with Session(engine) as session:
+            yield session
+            session.commit()
+
+    SessionDep = Annotated[Session, Depends(get_session, scope=scope)]
+    Tasks = Annotated[Submitter, submitter(SessionDep)]
+    site = FastAPI()
+    errors: list[str] = []
+
+    def late(tasks: Submitter) -> str:
+        try:
+            tasks.submit(pay, order=2)
+        except InvalidTask as error:
+            errors.append(str(error))
+        return "done"
+
+    @site.post("/background")
+    def background(tasks: Tasks, after: BackgroundTasks) -> None:
+        tasks.submit(pay, order=1)
+        after.add_task(late, tasks)
+
+    @site.post("/stream")
+    def stream(tasks: Tasks) -> StreamingResponse:
+        tasks.submit(pay, order=1)
+        return StreamingResponse(late(tasks) for _ in range(1))
+
+    with TestClient(site) as client:
+        assert client.post(f"/{way}").status_code == 200
+    asyncio.run(drain(app))
+    if scope == "function":
+        assert paid == [1] and "the session of this request has ended" in errors[0]
+    else:
+        assert sorted(paid) == [1, 2] and errors == []
+    engine.dispose()
+    app.close()
+
+
+@pytest.mark.parametrize("way", ["background", "stream"])
+def test_litestar_refuses_a_submit_that_no_commit_follows(sqlite_url: str, way: str) -> None:
+    pytest.importorskip("litestar")
+    from litestar import Litestar, Response, post
+    from litestar.background_tasks import BackgroundTask
+    from litestar.di import Provide
+    from litestar.response import Stream
+    from litestar.testing import TestClient
+
+    from fairlead.contrib.litestar import submitter
+
+    app, paid, pay = shop(sqlite_url)
+    engine = create_engine(sqlite_url, connect_args={"check_same_thread": False})
+    errors: list[str] = []
+
+    def get_session() -> Iterator[Session]:
+        with Session(engine) as session:
+            yield session
+            session.commit()
+
+    async def late(tasks: Submitter) -> str:
+        try:
+            await tasks.submit_async(pay, order=2)
+        except InvalidTask as error:
+            errors.append(str(error))
+        return "done"
+
+    @post("/background")
+    async def background(tasks: Submitter) -> Response[str]:
+        await tasks.submit_async(pay, order=1)
+        return Response("", background=BackgroundTask(late, tasks))
+
+    @post("/stream")
+    async def stream(tasks: Submitter) -> Stream:
+        await tasks.submit_async(pay, order=1)
+
+        async def parts() -> AsyncIterator[str]:
+            yield await late(tasks)
+
+        return Stream(parts())
+
+    site = Litestar(
+        [background, stream],
+        dependencies={
+            "session": Provide(get_session),
+            "tasks": submitter(),
+        },
+    )
+    with TestClient(site) as client:
+        assert client.post(f"/{way}").status_code == 201
+    asyncio.run(drain(app))
+    assert paid == [1] and "the session of this request has ended" in errors[0]
     engine.dispose()
     app.close()
 
@@ -229,6 +517,45 @@ async def test_each_run_has_an_application_context_of_its_own(sqlite_url: str) -
         assert not flask.has_app_context()
     assert sorted(ended) == ["KeyError('lost')"] * 2 + ["None"] * 8
     app.close()
+
+
+def test_requests_of_two_sites_in_several_threads_submit_what_they_commit(
+    announced: Announced,
+) -> None:
+    flask = pytest.importorskip("flask")
+    from fairlead.contrib.flask import FlaskTasks
+
+    session = scoped_session(sessionmaker(announced.engine))
+    submitter = Submitter(session)
+    other = App(announced.url)
+    pay_of_other = other.task(name="pay_of_other")(lambda order: None)
+    sites = []
+    for app, task in ((announced.app, announced.pay), (other, pay_of_other)):
+        site = flask.Flask(task.name)
+        FlaskTasks(app, site)
+        site.teardown_appcontext(lambda error: session.remove())
+
+        @site.post("/orders/<int:order>")
+        def place(order: int, task: Any = task) -> tuple[str, int]:
+            submitter.submit(task, order=order)
+            if order % 2:
+                flask.abort(409)
+            session.commit()
+            return "", 201
+
+        sites.append(site)
+
+    def requests(site: Any) -> list[int]:
+        with site.test_client() as client:
+            return [client.post(f"/orders/{order}").status_code for order in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(requests, sites * 2)]
+    assert found == [[201, 409, 201, 409]] * 4
+    names = [task.name for task in announced.reader.management.find()]
+    assert sorted(names) == ["pay"] * 4 + ["pay_of_other"] * 4
+    assert len(announced.visible) == 4
+    other.close()
 
 
 async def test_a_worker_without_a_site_says_what_is_missing(sqlite_url: str) -> None:

@@ -18,11 +18,15 @@ from fairlead import (
     ResultNotKept,
     ResultTimeout,
     TaskFailed,
+    TaskHandle,
     UnknownTask,
 )
+from fairlead.contrib.celery import Celery
+from fairlead.declare import waiting
 from fairlead.declare.task import Task
 from fairlead.errors import NotSupported
-from fairlead.testing import drain
+from fairlead.ports.statements import Statement
+from fairlead.testing import drain, open_kit
 
 STORES = ["sqlite_url", "migrated_postgres_url"]
 SOON = 30.0
@@ -161,6 +165,120 @@ async def test_an_id_that_no_task_has_is_a_clear_error(shop: Shop) -> None:
     with pytest.raises(UnknownTask, match=unknown.id):
         await fairlead.gather_async(known, unknown)
     assert shop.app.handle(uuid.UUID(known.id)).result() == 2
+
+
+# History that was cleaned --------------------------------------------------------------------------
+
+
+async def cleaned(app: App) -> None:
+    """Delete all history, as after the time for which it is kept."""
+    while await app.store.clean(app.clock.now() + 1_000_000, 1000):
+        pass
+
+
+def deleted(app: App, statement: str) -> None:
+    """Run a statement that deletes rows."""
+
+    def steps() -> Any:
+        yield Statement(statement)
+
+    app.store.database.run(steps())
+
+
+async def outcomes(*handles: TaskHandle) -> list[BaseException]:
+    """Wait for handles in each way, and return the errors."""
+
+    async def completed() -> None:
+        async for handle in fairlead.as_completed_async(handles, timeout=SOON):
+            handle.result()
+
+    def completed_in_thread() -> None:
+        for handle in fairlead.as_completed(handles, timeout=SOON):
+            handle.result()
+
+    return await asyncio.gather(
+        completed(),
+        asyncio.to_thread(completed_in_thread),
+        fairlead.gather_async(*handles, timeout=SOON),
+        asyncio.to_thread(fairlead.gather, *handles, timeout=SOON),
+        handles[0].result_async(SOON),
+        asyncio.to_thread(handles[0].result, SOON),
+        handles[0].result_async(0),
+        return_exceptions=True,
+    )
+
+
+async def test_a_task_whose_history_was_cleaned_before_the_wait_is_unknown(shop: Shop) -> None:
+    handle = shop.double.submit(1)
+    await drain(shop.worker)
+    await cleaned(shop.worker)
+    for error in await outcomes(handle):
+        assert isinstance(error, UnknownTask) and handle.id in str(error)
+
+
+async def test_a_task_that_is_deleted_during_the_wait_is_unknown(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.1)
+    handle = shop.double.submit(1)
+    reads = len(shop.reads)
+    found = asyncio.create_task(outcomes(handle))
+    while len(shop.reads) < reads + 6:  # all of them look
+        await asyncio.sleep(0.01)
+    deleted(shop.app, "DELETE FROM fairlead_tasks")
+    *errors, looked = await found
+    assert isinstance(looked, ResultTimeout)
+    for error in errors:
+        assert isinstance(error, UnknownTask) and handle.id in str(error)
+
+
+async def test_a_result_that_was_deleted_before_its_history_is_no_none(shop: Shop) -> None:
+    handles = shop.double.submit_many([{"n": 1}, {"n": 2}])
+    await drain(shop.worker)
+    deleted(shop.app, "DELETE FROM fairlead_results")
+    for error in await outcomes(*handles):
+        assert isinstance(error, ResultNotKept) and "deleted" in str(error)
+    with pytest.raises(ResultNotKept):
+        shop.app.handle(handles[0].id).result()
+
+
+def test_a_result_of_celerys_names_that_was_deleted_leaves_the_state(sqlite_url: str) -> None:
+    app = Celery("shop", broker=sqlite_url)
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with open_kit(app) as kit:
+        result = add.delay(1, 2)
+        kit.drain()
+        deleted(app.fairlead, "DELETE FROM fairlead_results")
+        assert (result.state, result.result, result.successful()) == ("SUCCESS", None, True)
+        with pytest.raises(ResultNotKept):
+            result.get(timeout=1)
+
+
+async def test_ended_tasks_are_yielded_before_the_error_of_an_unknown_one(shop: Shop) -> None:
+    gone = shop.double.submit(1)
+    await drain(shop.worker)
+    await cleaned(shop.worker)
+    ended = shop.double.submit(2)
+    await drain(shop.worker)
+    steps = fairlead.as_completed([gone, ended], timeout=SOON)
+    assert next(steps) is ended
+    with pytest.raises(UnknownTask, match=gone.id):
+        next(steps)
+
+
+async def test_a_kept_none_is_a_result(shop: Shop) -> None:
+    @shop.app.task(keep_result=True)
+    async def nothing() -> None: ...
+
+    handle = nothing.submit()
+    await drain(shop.app)
+    assert handle.result() is None
+    assert fairlead.gather(handle) == [None]
+    assert App(shop.app.url).handle(handle.id).result() is None
 
 
 def test_other_objects_and_handles_of_other_applications_are_refused(shop: Shop) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fairlead import App
+from fairlead.connector import Connector
 
 pytest_plugins = ["pytester"]
 
@@ -116,6 +120,54 @@ def test_the_workers_of_xdist_and_of_an_option_have_a_database_each(project: pyt
     assert names == {f"shop_test_{worker}.db" for worker in ("gw0", "gw1", "main")}
 
 
+ASYNC = """
+    import anyio
+    import pytest
+    import shop
+
+    {mark}
+    async def test_on_the_loop_of_the_test(fairlead_kit):
+        await shop.confirm.submit_async(order=1)
+        await fairlead_kit.drain_async()
+        fairlead_kit.drain()
+        assert shop.ran == [1]
+        with fairlead_kit.inline():
+            await shop.confirm.submit_async(order=2)
+            assert shop.ran == [1, 2]
+        with pytest.raises(ValueError, match="unlucky"):
+            await shop.confirm.submit_async(order=13)
+            await fairlead_kit.drain_async()
+        fairlead_kit.assert_submitted(shop.confirm, 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "options"),
+    [
+        ("@pytest.mark.anyio", ("-p", "no:asyncio")),
+        ("@pytest.mark.anyio", ("--asyncio-mode=strict",)),
+        ("@pytest.mark.asyncio", ("--asyncio-mode=strict",)),
+        ("@pytest.mark.asyncio(loop_scope='session')", ("--asyncio-mode=strict",)),
+        ("", ("--asyncio-mode=auto",)),
+    ],
+    ids=["anyio", "anyio beside asyncio", "strict", "session", "auto"],
+)
+def test_asynchronous_tests_use_the_kit_with_each_plugin(
+    project: pytest.Pytester, mark: str, options: tuple[str, ...]
+):
+    pytest.importorskip("anyio")
+    project.makeconftest(
+        CONFTEST
+        + """
+    @pytest.fixture
+    def anyio_backend():
+        return "asyncio"
+"""
+    )
+    project.makepyfile(test_shop=ASYNC.format(mark=mark))
+    project.runpytest_subprocess(*PLUGIN, *options).assert_outcomes(passed=1)
+
+
 def test_a_project_without_tasks_gets_an_empty_application_and_its_own_url(
     pytester: pytest.Pytester,
 ):
@@ -151,6 +203,159 @@ def test_a_project_without_tasks_gets_an_empty_application_and_its_own_url(
         """
     )
     pytester.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=2)
+
+
+# Outside of a kit --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def production(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The database of the project, outside of the folders of temporary files."""
+    (project.path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(project.path / "tmp"))
+    monkeypatch.delenv("PYTEST_DEBUG_TEMPROOT", raising=False)
+    file = project.path / "shop.db"
+    project.makepyfile(shop=SHOP.replace("/nowhere/shop.db", str(file)))
+    App(f"sqlite:///{file}").migrate()
+    return file
+
+
+def count(file: Path) -> int:
+    """Return the number of tasks in the file."""
+    app = App(f"sqlite:///{file}")
+    try:
+        return len(app.management.find())
+    finally:
+        app.close()
+
+
+def test_a_test_without_the_kit_never_submits_to_the_database_of_the_application(
+    project: pytest.Pytester, production: Path
+):
+    project.makepyfile(
+        test_shop="""
+        import asyncio
+        import threading
+
+        import pytest
+        import shop
+        from fairlead import ConfigurationError
+
+        def test_forgotten():
+            shop.confirm.submit(order=1)
+
+        async def in_a_loop():
+            await shop.confirm.submit_async(order=1)
+
+        def test_forgotten_in_a_loop():
+            asyncio.run(in_a_loop())
+
+        def test_forgotten_in_a_thread():
+            errors = []
+            def run():
+                try:
+                    shop.confirm.submit(order=1)
+                except ConfigurationError as error:
+                    errors.append(error)
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            assert len(errors) == 1
+
+        def test_a_worker():
+            with pytest.raises(ConfigurationError, match="fairlead_kit"):
+                shop.app.node()
+                _ = shop.app.store
+
+        @pytest.fixture
+        def order():
+            shop.confirm.submit(order=1)
+
+        def test_a_fixture_before_the_kit(order, fairlead_kit):
+            pass
+
+        def test_a_fixture_after_the_kit(fairlead_kit, order):
+            fairlead_kit.assert_submitted(shop.confirm, 1)
+
+        def test_after_the_kit():
+            shop.confirm.submit(order=1)
+        """
+    )
+    result = project.runpytest_subprocess(*PLUGIN, "-p", "no:asyncio")
+    result.assert_outcomes(passed=3, failed=3, errors=1)
+    result.stdout.fnmatch_lines(
+        ["E*ConfigurationError: a test uses sqlite:///*/shop.db without `fairlead_kit`: give*"]
+    )
+    assert count(production) == 0
+
+
+def test_a_mark_or_an_option_lets_tests_use_the_database_of_the_application(
+    project: pytest.Pytester, production: Path
+):
+    project.makepyfile(
+        test_shop="""
+        import pytest
+        import shop
+
+        @pytest.fixture
+        def order():
+            shop.confirm.submit(order=1)
+
+        @pytest.mark.fairlead_own_url
+        def test_marked(order):
+            shop.confirm.submit(order=2)
+
+        def test_unmarked():
+            shop.confirm.submit(order=3)
+        """
+    )
+    args = (*PLUGIN, "--strict-markers")
+    project.runpytest_subprocess(*args).assert_outcomes(passed=1, failed=1)
+    assert count(production) == 2
+    project.makeini("[pytest]\nfairlead_own_url = true\n")
+    project.runpytest_subprocess(*args).assert_outcomes(passed=2)
+    assert count(production) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of_tests"),
+    [
+        ("shop_test.db", True),
+        ("tmp/shop.db", True),
+        ("tmp/../shop.db", False),
+        ("latest.db", False),
+        ("tests/shop.db", False),
+    ],
+)
+def test_databases_of_tests_need_no_kit(
+    project: pytest.Pytester, production: Path, name: str, is_of_tests: bool
+):
+    (project.path / "tests").mkdir()
+    project.makepyfile(
+        test_own=f"""
+        import fairlead
+
+        def test_own(tmp_path):
+            for file in ({str(project.path / name)!r}, tmp_path / "shop.db"):
+                app = fairlead.App(f"sqlite:///{{file}}")
+                app.migrate()
+
+                @app.task
+                def work() -> None: ...
+
+                work.submit()
+        """
+    )
+    result = project.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(passed=is_of_tests, failed=not is_of_tests)
+    assert (project.path / name).exists() == (is_of_tests or name == "tmp/../shop.db")
+
+
+def test_a_run_of_pytest_inside_a_process_leaves_it_as_it_was(project: pytest.Pytester):
+    before = Connector.guard
+    project.makepyfile(test_own="def test_own(): pass")
+    project.runpytest_inprocess().assert_outcomes(passed=1)
+    assert Connector.guard is before
 
 
 def test_the_plugin_imports_no_node_and_no_kit_before_its_use():

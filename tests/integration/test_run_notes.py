@@ -134,14 +134,64 @@ async def test_progress_out_of_range_is_refused_and_fails_the_run(app: App) -> N
 
     @app.task(name="bad", retry=NoRetry())
     def bad() -> None:
-        for given in ((-1,), (float("nan"),), ("3",), (1, -1), (1, 2, "x" * 1001), (1, 2, "\0")):
+        for given in ((-1,), (float("nan"),), ("3",), (1, -1), (1, 2, 3)):
             with pytest.raises(InvalidTask) as caught:
                 running().progress(*given)  # type: ignore[arg-type]
             found.append(str(caught.value))
 
     handle = bad.submit()
     await drain(app)
-    assert handle.state() == State.DONE and len(found) == 6
+    assert handle.state() == State.DONE and len(found) == 5
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
+@pytest.mark.parametrize(
+    ("note", "kept"),
+    [
+        ("x" * 1000, "x" * 1000),
+        ("x" * 1001, "x" * 997 + "\N{HORIZONTAL ELLIPSIS}"),
+        ("\N{SNOWMAN}" * 333 + "x", "\N{SNOWMAN}" * 333 + "x"),
+        ("\N{SNOWMAN}" * 334, "\N{SNOWMAN}" * 332 + "\N{HORIZONTAL ELLIPSIS}"),
+        ("x\N{SNOWMAN}" * 10_000_000, "x\N{SNOWMAN}" * 249 + "x\N{HORIZONTAL ELLIPSIS}"),
+        ("a\0b\udc80", "a\\0b\\udc80"),
+        ("", ""),
+    ],
+    ids=["whole", "ascii", "characters", "cut characters", "huge", "not storable", "empty"],
+)
+async def test_a_note_never_fails_its_run_and_is_cut_at_a_whole_character(
+    app: App, kind: str, note: str, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def report() -> None:
+        for row in range(3):
+            running().progress(row, 2, note)
+
+    if kind == "async":
+
+        @app.task(name="load", retry=NoRetry())
+        async def load() -> None:
+            report()
+
+    elif kind == "thread":
+
+        @app.task(name="load", retry=NoRetry())
+        def load() -> None:
+            report()
+
+    else:
+
+        @app.task(name="load", retry=NoRetry(), transactional=True)
+        def load(connection: Any) -> None:
+            report()
+
+    handle = load.submit()  # type: ignore[call-arg]
+    await drain(app)
+    assert handle.state() == State.DONE
+    seen = handle.progress()
+    assert seen is not None and (seen.done, seen.note) == (2, kept)
+    cuts = [each for each in caplog.records if "too long and was cut" in each.message]
+    assert [each.task_id for each in cuts] == [handle.id] * kept.endswith(  # type: ignore[attr-defined]
+        "\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 # checkpoints --------------------------------------------------------------------------------------

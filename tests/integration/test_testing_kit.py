@@ -6,9 +6,12 @@ import asyncio
 import logging
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -192,6 +195,67 @@ def test_a_kit_on_the_database_of_the_application_uses_no_other_server_of_it(
         assert app.connector.settings.parts == {}
         kit.drain()
     assert app.connector.settings.parts != {}
+
+
+HOLDER = """
+import os
+import sys
+from fairlead import App
+from fairlead.testing import open_kit
+
+os.chdir(sys.argv[2])
+app = App(sys.argv[1])
+with open_kit(app):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def kit_elsewhere(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another process in this folder, with an open kit."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "open\n"
+        yield process
+        process.communicate("")
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_a_kit_never_empties_the_database_of_a_test_in_another_process(
+    shop: Shop, url: str, end: str, tmp_path: Path
+):
+    with kit_elsewhere(url, tmp_path) as process:
+        with pytest.raises(ConfigurationError, match="another process"), open_kit(shop.app, url):
+            pass
+        if end == "kill":
+            process.kill()
+    with open_kit(shop.app, url), open_kit(Shop().app, url):  # two services with one database
+        shop.confirm.submit(order=1)
+
+
+def test_one_relative_url_in_two_folders_is_two_databases(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with kit_elsewhere("sqlite:///test.db", tmp_path / "other"):
+        with open_kit(shop.app, "sqlite:///test.db"):
+            shop.confirm.submit(order=1)
+        with (
+            pytest.raises(ConfigurationError, match="another process"),
+            open_kit(shop.app, "sqlite:///other/test.db?synchronous=OFF"),
+        ):
+            pass
+
+
+def test_an_asynchronous_drain_without_a_loop_of_asyncio_says_what_works(kit: Kit):
+    with pytest.raises(ConfigurationError, match=r"asyncio.*use drain\(\)"):
+        kit.drain_async().send(None)  # as Trio does
 
 
 def test_code_that_outlives_its_test_reaches_no_database(shop: Shop, url: str):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, get_args
 
 from fastapi import Depends
 
@@ -16,14 +17,22 @@ def submitter(session: Any) -> Any:
 
     `session`: the annotation by which your endpoints get it, such as `Annotated[AsyncSession,
     Depends(get_session, scope="function")]`. Within one request, FastAPI gives the same session to
-    all that name it so.
+    all that name it so. After the end of the session, a submit raises InvalidTask.
     """
 
-    def submitter_of(session: Any) -> Submitter:
-        return Submitter(session)
+    async def submitter_of(session: Any) -> AsyncIterator[Submitter]:
+        has_ended = False
+        given = Submitter(session)
+        given._has_ended = lambda: has_ended
+        try:
+            yield given
+        finally:
+            has_ended = True
 
     submitter_of.__annotations__["session"] = session
-    return Depends(submitter_of)
+    scopes = [getattr(each, "scope", None) for each in get_args(session)[1:]]
+    scope = next(filter(None, scopes), None)  # it ends with the session
+    return Depends(submitter_of, scope=scope) if scope else Depends(submitter_of)
 
 
 __all__ = ["Submitter", "lifespan", "submitter"]

@@ -116,8 +116,9 @@ class CurrentTask:
         `fairlead tasks show` and the console show it.
 
         Never waits: a worker writes the last report of each of its runs once a second, all in one
-        statement, and the end of the run writes its last one. Raises InvalidTask for a number below
-        0 or a note of more than 1,000 bytes, NotSupported where the store keeps no progress.
+        statement, and the end of the run writes its last one. A note has at most 1,000 bytes; the
+        rest of a longer one is cut off. Raises InvalidTask for a number below 0, NotSupported where
+        the store keeps no progress.
         """
         self.notes.report(done, total, note)
 

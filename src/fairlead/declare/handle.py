@@ -203,7 +203,12 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         return value
 
     def _decoded(self, status: TaskStatus) -> Any:
-        return None if status.result is None else msgspec.json.decode(status.result)
+        if status.result is None:  # a kept None is JSON too
+            raise ResultNotKept(
+                f"task {self.id} is done, and its result was deleted as old, or was not kept at"
+                " that time"
+            )
+        return msgspec.json.decode(status.result)
 
     def _not_kept(self) -> ResultNotKept:
         return ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")

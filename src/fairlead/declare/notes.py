@@ -16,8 +16,10 @@ from fairlead.core import values
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.model import LogLine, Progress, RunNotes
 
+log = logging.getLogger("fairlead.progress")
+
 MOST_NOTE_BYTES = 1000
-"""Maximum number of UTF-8 bytes of the note of a progress."""
+"""Maximum number of UTF-8 bytes of the note of a progress; the rest is cut off."""
 
 MOST_WORK = 1e15
 """Greatest amount of work of a progress; a float has all whole numbers up to here."""
@@ -30,6 +32,8 @@ MOST_LOG_CHARS = 32_768
 
 MOST_LINE_CHARS = 4000
 """Characters of one line, with its traceback; the rest is cut off."""
+
+_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -89,6 +93,7 @@ class Notes:
         "checkpoint",
         "child_lines",
         "id",
+        "is_cut",
         "is_transactional",
         "limit",
         "log",
@@ -121,19 +126,22 @@ class Notes:
         self.is_transactional = is_transactional
         self.log = RunLog() if keeps_log else None
         self.progress: Progress | None = None
+        self.is_cut = False
+        """Whether a note of a progress was too long."""
         self.written: Progress | None = None
         """Last progress that the store has."""
         self.child_lines: tuple[tuple[LogLine, ...], int] | None = None
         """Log of the run in its child process."""
 
     def report(self, done: float, total: float | None, note: str | None) -> None:
-        """Note the progress of the run. Raises InvalidTask, NotSupported."""
+        """Note the progress of the run; cut a note that is too long. Raises InvalidTask,
+        NotSupported."""
         reporter = self._supported("progress")
         values.number("done", done, 0, MOST_WORK, InvalidTask)
         if total is not None:
             values.number("total", total, 0, MOST_WORK, InvalidTask)
         if note is not None:
-            values.text("note", note, MOST_NOTE_BYTES, may_be_empty=True, error=InvalidTask)
+            note = self._short(note)
         self.progress = Progress(done, total, note, reporter.now(), self.attempt)
         reporter.report(self)
 
@@ -168,6 +176,24 @@ class Notes:
         if progress is None:
             progress = self.written
         return RunNotes(self.attempt, progress, lines, dropped)
+
+    def _short(self, note: str) -> str:
+        """Return the note, at most MOST_NOTE_BYTES of it, in a form that every store takes."""
+        if not isinstance(note, str):
+            raise InvalidTask(f"note {values.brief(note)}: use a string")
+        # A character has at least one byte, so one more character shows that the note is too long.
+        encoded = _storable(note, MOST_NOTE_BYTES + 1).encode()
+        if len(encoded) <= MOST_NOTE_BYTES:
+            return encoded.decode()
+        if not self.is_cut:
+            self.is_cut = True
+            log.warning(
+                "the note of a progress is too long and was cut",
+                extra={"task_id": self.id, "most_bytes": MOST_NOTE_BYTES},
+            )
+        return (
+            encoded[: MOST_NOTE_BYTES - len(_ELLIPSIS.encode())].decode(errors="ignore") + _ELLIPSIS
+        )
 
     def _encoded(self, value: object) -> bytes:
         try:

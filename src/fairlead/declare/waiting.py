@@ -83,13 +83,13 @@ def ended_now(
         while True:
             if look:
                 found = records.database.read_now(records.statuses(look))
-                for missing in set(look).difference(status.id for status in found):
-                    find(missing)
                 ended = [status for status in found if status.state in ENDED]
                 for status in ended:
                     del pending[status.id]
                 if ended:
                     yield ended
+                for missing in set(look).difference(status.id for status in found):
+                    find(missing)
             if not pending:
                 return
             left = POLL_SECONDS

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
+
+_waiting: WeakKeyDictionary[Any, list[Callable[[], None]]] = WeakKeyDictionary()
+"""Calls to make after the commit, by session or connection. Each has its listeners once, because
+SQLAlchemy keeps a listener until its target is gone."""
 
 
 def after_commit(source: Any, call: Callable[[], None]) -> None:
     """Call back once after the commit of the transaction of `source`, and never after its
-    rollback."""
+    rollback. The release of a savepoint is no commit."""
     if isinstance(source, async_scoped_session):
         source = source()
     if isinstance(source, AsyncSession):
@@ -21,26 +26,47 @@ def after_commit(source: Any, call: Callable[[], None]) -> None:
         source = source.sync_connection
     elif isinstance(source, scoped_session):
         source = source()
-    commit, rollback = (
-        ("after_commit", "after_rollback")
-        if isinstance(source, Session)
-        else ("commit", "rollback")
-    )
-    done = False
+    calls = _waiting.get(source)
+    if calls is None:
+        calls = _waiting[source] = []
+        if isinstance(source, Session):
+            event.listen(source, "after_commit", _session_committed)
+            event.listen(source, "after_transaction_end", _session_ended)
+        else:
+            event.listen(source, "commit", _connection_committed)
+            event.listen(source, "rollback", _connection_rolled_back)
+    calls.append(call)
 
-    def committed(committing: Any) -> None:
-        nonlocal done
-        if not done:
-            done = True
-            if not isinstance(committing, Session):
-                # A connection emits the event before its commit. Commit here, before the call;
-                # SQLAlchemy's own commit then does nothing.
-                committing.connection.commit()
+
+def _session_committed(session: Session) -> None:
+    if session.in_nested_transaction():
+        return
+    if isinstance(session.bind, Connection) and session.bind.in_transaction():
+        for call in _taken(session):  # the session has only released a savepoint
+            after_commit(session.bind, call)
+    for call in _taken(session):
+        call()
+
+
+def _session_ended(session: Session, transaction: Any) -> None:
+    if transaction.parent is None:  # no savepoint
+        _waiting[session].clear()
+
+
+def _connection_committed(connection: Any) -> None:
+    if _waiting[connection]:
+        # A connection emits the event before its commit. Commit here, before the calls;
+        # SQLAlchemy's own commit then does nothing.
+        connection.connection.commit()
+        for call in _taken(connection):
             call()
 
-    def rolled_back(_: Any) -> None:
-        nonlocal done
-        done = True
 
-    event.listen(source, commit, committed, once=True)
-    event.listen(source, rollback, rolled_back, once=True)
+def _connection_rolled_back(connection: Any) -> None:
+    _waiting[connection].clear()
+
+
+def _taken(source: Any) -> list[Callable[[], None]]:
+    calls = [*_waiting[source]]
+    _waiting[source].clear()
+    return calls

@@ -28,7 +28,7 @@ from fairlead.ports.task_records import TaskFilter
 from fairlead.testing.clock import TravelClock
 from fairlead.testing.nodes import CHECK_EVERY, running
 from fairlead.testing.recorder import Recorder
-from fairlead.testing.store import prepare
+from fairlead.testing.store import alone, prepare
 from fairlead.testing.submitted import Named, SubmittedTask, Wanted, shown, submitted_task
 
 T = TypeVar("T")
@@ -95,8 +95,11 @@ class Kit:
         self, timeout: float = 30.0, *, raises: bool = True, **settings: Any
     ) -> None:
         """Drain as `drain` does, with handlers on the event loop of the caller, so that they share
-        its connections and locks."""
+        its connections and locks. Raises ConfigurationError on the loop of another library, such as
+        Trio."""
         __tracebackhide__ = True
+        if asyncio._get_running_loop() is None:
+            raise ConfigurationError("drain_async: no event loop of asyncio runs here: use drain()")
         late = await self._drained(timeout, settings)
         failures = self._recorder.take_failures()
         _raise([*(failures if raises else []), *late])
@@ -356,8 +359,8 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
 
     `url`: a database of SQLite or PostgreSQL; by default that of the application. Its tables are
     made, and it is empty at the beginning. Raises ConfigurationError, before anything is deleted,
-    for a database with tasks or a history of others and no word `test` in its name, NotSupported
-    for another store.
+    for a database with tasks or a history of others and no word `test` in its name, and for one
+    that a test of another process uses now, NotSupported for another store.
     """
     celery = None if isinstance(app, App) else app
     app = app if isinstance(app, App) else app.fairlead
@@ -374,7 +377,7 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
     app.clock, app.observer = clock, cast(Observer, recorder)
     app.interceptors, app._lake = (recorder, *app.interceptors), None
     try:
-        with connector.leading_to(settings):
+        with alone(settings.url), connector.leading_to(settings):
             prepare(connector)
             kit = Kit(app, clock, recorder, lambda: celery is not None and celery.is_waking)
             kit._in_thread(kit._submit_slots)

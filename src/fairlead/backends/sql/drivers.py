@@ -291,12 +291,28 @@ def _copy_sql(step: Copy) -> bytes:
 
 def _sqlalchemy_driver(source: Any) -> Any:
     """Return the driver's connection, after SQLAlchemy has begun its transaction there."""
+    _check_phases(source)
     connection = source.connection() if hasattr(source, "get_bind") else source
     connection.exec_driver_sql("SELECT 1")
     return connection.connection.driver_connection
 
 
 async def _sqlalchemy_async_driver(source: Any) -> Any:
+    _check_phases(source)
     connection = await source.connection() if hasattr(source, "get_bind") else source
     await connection.exec_driver_sql("SELECT 1")
     return (await connection.get_raw_connection()).driver_connection
+
+
+def _check_phases(source: Any) -> None:
+    """Raise ConfigurationError for a two-phase transaction. PostgreSQL would refuse to prepare it,
+    as it notifies the workers, and SQLite has none."""
+    source = source() if callable(source) else source  # of a scoped session
+    for name in ("sync_session", "sync_connection"):
+        source = getattr(source, name, None) or source
+    kind = type(source.get_transaction()).__name__
+    if getattr(source, "twophase", False) or kind == "TwoPhaseTransaction":
+        raise ConfigurationError(
+            "a two-phase transaction cannot carry tasks: submit them after its commit, or in a"
+            " transaction of their own"
+        )

@@ -24,7 +24,14 @@ from fairlead.contrib.celery.exceptions import (
 from fairlead.contrib.celery.messages import from_json, ignored
 from fairlead.contrib.celery.request import running
 from fairlead.declare.handle import TaskHandle
-from fairlead.errors import NotAllowed, NotSupported, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import (
+    NotAllowed,
+    NotSupported,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.model import State, TaskRecord
 
 if TYPE_CHECKING:
@@ -126,18 +133,25 @@ class AsyncResult(missing.Names, names=missing.RESULT):
         if record is None:
             return None
         if record.state is State.DONE:
-            return from_json(self.handle.result(0))
+            return from_json(self._kept())
         if (custom := self._custom(record)) is not None:
             return custom.meta
         if record.state is State.WAITING and states.state_of(record) != states.RETRY:
             return None
         return _error_of(record) if record.error_type or _has_ended(record) else None
 
+    def _kept(self) -> Any:
+        """Return the result of a task that is done; None if it was deleted before its history."""
+        try:
+            return self.handle.result(0)
+        except ResultNotKept:
+            return None
+
     def _custom(self, record: TaskRecord) -> CustomState | None:
         """Return the custom state of the run that is under way, or that ended with Ignore; None
         without one."""
         if record.state is State.DONE:
-            found = ignored(self.handle.result(0))
+            found = ignored(self._kept())
             if found is None or found.state is None:
                 return None
             return CustomState(found.state, found.meta)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.contrib.celery.messages import Ids, ignored
 from fairlead.contrib.celery.states import BROKEN_DEPENDENCY
-from fairlead.errors import FairleadError, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import (
+    FairleadError,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.model import State
 from fairlead.operate.changes import Cancel, Change, Reschedule
 
@@ -52,7 +58,7 @@ def results(app: App, after: Ids) -> Any:
         found = app.handle(after).result(0)
     except ResultTimeout:
         raise NotYet(f"task {after} has not ended") from None
-    except (TaskFailed, UnknownTask) as error:
+    except (ResultNotKept, TaskFailed, UnknownTask) as error:
         raise BrokenDependency(str(error).partition("\n")[0]) from None
     if ignored(found) is not None:
         raise BrokenDependency(f"task {after} raised Ignore, and has no result")

@@ -35,6 +35,7 @@ UNREACHABLE = "sqlite:////dev/null/in-memory"
 class DjangoConnector(Connector):
     """Maker of adapters for the database in DATABASES, which tests may rename at any time."""
 
+    guard = None  # Django's own tests decide which databases they use
     _database_name: Any = None
 
     @property
