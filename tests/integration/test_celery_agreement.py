@@ -90,6 +90,7 @@ def test_a_setting_that_is_refused_is_found_however_it_is_written(name: str, val
         "@app.task(filter=print)\ndef work(): ...",
         "INSTALLED_APPS = ['django_celery_beat']",
         "self.result._get_task_meta()",
+        "from celery.result import allow_join_result",
     ],
 )
 def test_what_the_shim_refuses_is_found(source: str) -> None:

@@ -41,9 +41,13 @@ IMPORTS: missing.Missing = {
         "there are no schedules by the sun",
         "crontab, with the times worked out in the task",
     ),
+    "allow_join_result": (
+        "a task that waits for another keeps a worker busy",
+        "get(disable_sync_subtasks=False)",
+    ),
     "Abortable": ("there are no abortable tasks", "fairlead.current_task().cancelled"),
 }
-"""Names that exist in the shim only to refuse their use."""
+"""Names of which the report says more than that the shim lacks them."""
 
 ONE_KIND_OF_DAY = (
     "cron runs on days that match day_of_month or day_of_week",
