@@ -306,13 +306,8 @@ async def test_annotations_may_replace_hooks(celery: Celery) -> None:
 
 @pytest.mark.parametrize("given", [{"*": {"@__call__": print}}, [print]])
 def test_annotations_that_cannot_be_applied_are_refused(celery: Celery, given: Any) -> None:
-    celery.conf.task_annotations = given
-
-    @celery.task(name="work")
-    def work() -> None: ...
-
-    with pytest.raises(ImproperlyConfigured, match="is not carried over"):
-        celery.finalize()
+    with pytest.raises(ImproperlyConfigured, match="methods are not wrapped|no map of annotations"):
+        celery.conf.task_annotations = given
 
 
 async def test_a_submit_sends_its_signal_and_others_say_that_they_never_come(

@@ -68,8 +68,9 @@ def project(tmp_path: Path) -> Path:
 def test_each_line_that_must_change_is_found_with_the_reason_and_the_cure(project: Path) -> None:
     found = report(project / "shop")
     assert [(each.file, each.line, each.what, each.severity) for each in found.findings] == [
-        ("celery.py", 5, "task_serializer = 'pickle'", "change"),
+        ("celery.py", 5, "setting task_serializer", "change"),
         ("celery.py", 6, "setting worker_prefetch_multiplier", "note"),
+        ("celery.py", 12, "crontab(day_of_month=, day_of_week=)", "change"),
         ("tasks.py", 2, "signal setup_logging", "change"),
         ("tasks.py", 3, "import of kombu", "change"),
         ("tasks.py", 10, "serializer='pickle'", "change"),
@@ -176,7 +177,7 @@ def test_the_command_reads_a_real_celery_application(project: Path) -> None:
     )
     assert done.returncode == 1
     assert "tasks.py:14: a set as argument: it is not JSON; instead: use a list" in done.stdout
-    assert "7 to change, 2 notes, in 3 files" in done.stdout
+    assert "8 to change, 2 notes, in 3 files" in done.stdout
 
 
 def test_the_command_is_documented() -> None:

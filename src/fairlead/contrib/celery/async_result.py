@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import to_datetime
-from fairlead.contrib.celery import missing, states
+from fairlead.contrib.celery import missing, signals, states
 from fairlead.contrib.celery.custom_state import CustomState, reported
 from fairlead.contrib.celery.exceptions import (
     ChordError,
@@ -22,7 +22,7 @@ from fairlead.contrib.celery.exceptions import (
     TimeoutError,
 )
 from fairlead.contrib.celery.messages import from_json, ignored
-from fairlead.contrib.celery.request import running
+from fairlead.contrib.celery.request import Context, running
 from fairlead.declare.handle import TaskHandle
 from fairlead.errors import (
     NotAllowed,
@@ -283,6 +283,13 @@ class AsyncResult(missing.Names, names=missing.RESULT):
             self.app.fairlead.management.cancel(self.handle.id, actor="revoke")
         except (NotAllowed, UnknownTask):
             return
+        signals.task_revoked.send(
+            sender=self.app.tasks.get(self.name or ""),
+            request=Context(id=self.id, row_id=self.handle.id, task=self.name),
+            terminated=terminate,
+            signum=signal,
+            expired=False,
+        )
 
     def _drop(self) -> None:
         """Do nothing: the store removes results with its history."""
@@ -312,6 +319,17 @@ def _has_ended(record: TaskRecord) -> bool:
     return states.state_of(record) in states.READY_STATES
 
 
+def _arguments(text: Any) -> tuple[Any, ...]:
+    """Return the arguments of an exception with this text, which is a tuple if they are several."""
+    if text == "":
+        return ()
+    with suppress(ValueError, SyntaxError, TypeError):
+        found = ast.literal_eval(text)
+        if isinstance(found, tuple) and len(found) > 1:
+            return found
+    return (text,)
+
+
 def _error_of(record: TaskRecord) -> Exception:
     """Return the exception of a task that failed: of its own class if that is imported here, else
     of one with the same name."""
@@ -321,6 +339,7 @@ def _error_of(record: TaskRecord) -> Exception:
     if record.state is State.CANCELLED:
         return TaskRevokedError(record.error_text or "revoked")
     name = record.error_type or ""
+    error: Exception
     text: Any = (record.error_text or "").partition("\nTraceback ")[0]
     if name == "KeyError":  # whose text is the representation of its argument
         with suppress(ValueError, SyntaxError):
@@ -332,9 +351,11 @@ def _error_of(record: TaskRecord) -> Exception:
     kind = getattr(module, qualified, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
-            return kind(text)
+            return kind(*_arguments(text))
         except Exception:  # a class with other parameters
-            text = f"{qualified}: {text}"
+            error = kind.__new__(kind)
+            error.args = (text,)
+            return error
     made: Mapping[str, Any] = {"__module__": module_name}
-    error: Exception = type(qualified or "TaskError", (TaskError,), dict(made))(text)
+    error = type(qualified or "TaskError", (TaskError,), dict(made))(text)
     return error

@@ -34,6 +34,11 @@ def add_entry(app: Celery, name: str, entry: Mapping[str, Any]) -> None:
         options["expires"] = options["expires"].total_seconds()
     wanted = Signature(entry["task"], entry.get("args"), entry.get("kwargs"), options, app=app)
     zone = app.conf.timezone
+    if not zone and not app.conf.enable_utc:
+        raise ImproperlyConfigured(
+            f"beat_schedule[{name!r}]: the time zone of the machine is not used; name it with"
+            " timezone=, or leave enable_utc=False out"
+        )
     fairlead = app.declaring
     declare = fairlead.periodic(
         cron, timezone=str(zone) if zone else "UTC", catch_up="last" if seconds is None else "none"

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.contrib.celery.plan import Before, Plan
-from fairlead.contrib.celery.signature import KINDS, Signature, copied, listed, signature
+from fairlead.contrib.celery.signature import (
+    KINDS,
+    Signature,
+    copied,
+    listed,
+    maybe_signature,
+    signature,
+)
 
 if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
@@ -24,7 +31,16 @@ __all__ = [
     "xmap",
     "xstarmap",
 ]
-subtask = maybe_signature = signature
+subtask = signature
+
+
+def _signatures(kept: dict[str, Any], name: str, app: Celery | None) -> list[Signature]:
+    """Return an entry as a list of signatures, which stays the entry: changes of it count."""
+    if not isinstance(kept[name], list):
+        kept[name] = list(kept[name])
+    kept[name][:] = [signature(each, app=app) for each in kept[name]]
+    found: list[Signature] = kept[name]
+    return found
 
 
 class _Composed(Signature):
@@ -50,7 +66,11 @@ class _Composed(Signature):
     @property
     def tasks(self) -> list[Signature]:
         """The signatures in order."""
-        return [signature(each, app=self._app) for each in self["kwargs"]["tasks"]]
+        return _signatures(self["kwargs"], "tasks", self._app)
+
+    @tasks.setter
+    def tasks(self, tasks: Iterable[Any]) -> None:
+        self["kwargs"]["tasks"] = list(tasks)
 
     def __repr__(self) -> str:
         return f"{self.kind}({', '.join(map(repr, self.tasks))})"
@@ -118,7 +138,8 @@ class chain(_Composed):
             shared = self._shared(SHARED)
             if position:  # only the first one waits
                 shared = {k: v for k, v in shared.items() if k not in ("countdown", "eta")}
-            _inherit(task, shared, errbacks)
+            is_header = isinstance(task, group) and position < len(tasks) - 1
+            _inherit(task, shared, [] if is_header else errbacks)
             if position == len(tasks) - 1:
                 for callback in listed(self.options.get("link")):
                     task.link(callback)
@@ -133,6 +154,31 @@ class group(_Composed):
 
     kind = "group"
 
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def link(self, callback: Any) -> Any:
+        """Add a callback without arguments that runs after the first task; return it. Use a chord
+        for one that runs after all."""
+        return self.tasks[0].link(signature(callback).clone().set(immutable=True))
+
+    def link_error(self, errback: Any) -> Any:
+        """Add an errback to each task; return the errbacks."""
+        return tuple(each.link_error(signature(errback).clone()) for each in self.tasks)
+
+    def set_immutable(self, immutable: bool) -> None:
+        """Set it for each task."""
+        for each in self.tasks:
+            each.set_immutable(immutable)
+
+    def apply_async(
+        self, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Submit it as `Signature.apply_async`. Raise TypeError for a callback."""
+        if options.get("link") is not None or options.get("link_error") is not None:
+            raise TypeError("Cannot add link to group: use a chord, or link each task")
+        return super().apply_async(args, kwargs, **options)
+
     def _partial(
         self, tasks: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
     ) -> list[Any]:
@@ -141,9 +187,9 @@ class group(_Composed):
     def skew(self, start: float = 1.0, stop: float | None = None, step: float = 1.0) -> group:
         """Set countdowns on the tasks: `start`, then `step` seconds more each, up to `stop`."""
         wait = start
-        for task in self["kwargs"]["tasks"]:
-            task["options"]["countdown"] = wait
-            wait = start if stop is not None and wait + step >= stop else wait + step
+        for task in self.tasks:
+            task.set(countdown=wait)
+            wait = wait if stop and wait + step > stop else wait + step
         return self
 
     def add_to(self, plan: Plan, before: Before) -> Before:
@@ -184,18 +230,35 @@ class chord(Signature):
             subtask_type="chord",
         )
 
-    @property
-    def body(self) -> Signature:
-        """The task that gets the results."""
-        return signature(self["kwargs"]["body"], app=self._app)
+    def _part(self, name: str) -> Any:
+        found = self["kwargs"][name] = maybe_signature(self["kwargs"][name], app=self._app)
+        return found
 
     @property
-    def tasks(self) -> Signature:
-        """The header."""
-        return signature(self["kwargs"]["header"], app=self._app)
+    def body(self) -> Any:
+        """The task that gets the results; None without one."""
+        return self._part("body")
+
+    @body.setter
+    def body(self, body: Any) -> None:
+        self["kwargs"]["body"] = body
+
+    @property
+    def tasks(self) -> list[Signature]:
+        """The signatures of the header in order."""
+        found: list[Signature] = self._part("header").tasks
+        return found
+
+    @tasks.setter
+    def tasks(self, tasks: Iterable[Any]) -> None:
+        self._part("header").tasks = tasks
+
+    def set_immutable(self, immutable: bool) -> None:
+        """Set it for each task of the header."""
+        self._part("header").set_immutable(immutable)
 
     def __repr__(self) -> str:
-        return f"chord({self.tasks!r}, {self['kwargs']['body']!r})"
+        return f"chord({self._part('header')!r}, {self.body!r})"
 
     def __call__(self, body: Any = None, **options: Any) -> Any:
         """Submit the chord with this body, or the one that it has."""
@@ -210,12 +273,12 @@ class chord(Signature):
         same = signature(copied(self), app=self._app)
         same["options"].update(options)
         if args or kwargs:
-            same["kwargs"]["header"] = self.tasks.clone(args, kwargs)
+            same["kwargs"]["header"] = self._part("header").clone(args, kwargs)
         return same
 
     def add_to(self, plan: Plan, before: Before) -> Before:
         shared = {name: self.options[name] for name in SHARED if name in self.options}
-        header, body = self.tasks, self.body
+        header, body = self._part("header"), self.body
         _inherit(header, shared, [])
         errbacks = listed(self.options.get("link_error"))
         _inherit(body, {k: v for k, v in shared.items() if k not in ("countdown", "eta")}, errbacks)
@@ -223,7 +286,8 @@ class chord(Signature):
             body.link(callback)
         if self.id:
             body.set(task_id=self.id)
-        return body.add_to(plan, header.add_to(plan, before))
+        last: Before = body.add_to(plan, header.add_to(plan, before))
+        return last
 
 
 class chunks(Signature):

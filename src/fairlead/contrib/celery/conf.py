@@ -44,7 +44,22 @@ REPLACED: tuple[tuple[str, str], ...] = (
     ("redis_", "Fairlead's URL has what it needs"),
     ("result_", "results live in the store for as long as its history"),
     ("database_", "results live in the store"),
-    ("cassandra_", "results live in the store"),
+    *(
+        (f"{backend}_", "results live in the store")
+        for backend in (
+            "arangodb",
+            "azureblockblob",
+            "cache",
+            "cassandra",
+            "cosmosdbsql",
+            "couchbase",
+            "elasticsearch",
+            "gcs",
+            "mongodb",
+            "s3",
+        )
+    ),
+    ("control_", "the console and the commands of fairlead replace remote control"),
     ("worker_concurrency", "fairlead worker --concurrency"),
     ("worker_max_tasks_per_child", "fairlead worker has options to replace its processes"),
     ("worker_prefetch_multiplier", "a worker claims only what it has room to run"),
@@ -55,13 +70,17 @@ REPLACED: tuple[tuple[str, str], ...] = (
     ("event_", "the history and the console replace events"),
     ("task_acks_late", "a task is acknowledged after its run; if its worker dies, it runs again"),
     ("task_reject_on_worker_lost", "a task whose worker died runs again"),
-    ("task_acks_on_failure_or_timeout", "a failed task stays in the store"),
+    ("task_acks_on_", "a failed task stays in the store"),
     ("task_track_started", "a running task is always STARTED"),
     ("task_send_sent_event", "the history has each submit"),
     ("task_publish_", "a submit is one transaction; catch StoreUnavailable to try again"),
     ("task_protocol", "there is no message protocol"),
     ("task_compression", "large arguments are always compressed"),
-    ("task_create_missing_queues", "name each queue in task_queues, task_routes or a task"),
+    ("task_retry_on_worker_lost", "a task whose worker died runs again"),
+    ("task_default_delivery_mode", "every task is durable"),
+    ("task_default_queue_type", "there are no kinds of queues of a broker"),
+    ("task_repr_maxlevels", "no argument is logged"),
+    ("task_create_missing_queue", "name each queue in task_queues, task_routes or a task"),
     ("task_default_exchange", "there are no exchanges: use queue="),
     ("task_default_routing_key", "there are no routing keys: use queue="),
     ("task_queue_max_priority", "every queue has the priorities 0 to 9"),
@@ -75,24 +94,20 @@ REPLACED: tuple[tuple[str, str], ...] = (
 """Beginnings of settings without effect, and what takes their place; the first that fits counts."""
 
 _OLD_NAMES = {
-    "celery_default_queue": "task_default_queue",
-    "celery_always_eager": "task_always_eager",
-    "celery_eager_propagates": "task_eager_propagates",
     "celery_eager_propagates_exceptions": "task_eager_propagates",
-    "celery_ignore_result": "task_ignore_result",
-    "celery_queues": "task_queues",
-    "celery_routes": "task_routes",
-    "celery_annotations": "task_annotations",
+    "celery_task_result_expires": "result_expires",
     "celeryd_task_time_limit": "task_time_limit",
     "celeryd_task_soft_time_limit": "task_soft_time_limit",
-    "celerybeat_schedule": "beat_schedule",
-    "celeryd_concurrency": "worker_concurrency",
-    "celery_timezone": "timezone",
-    "celery_enable_utc": "enable_utc",
-    "celery_imports": "imports",
-    "celery_include": "include",
-    "celery_accept_content": "accept_content",
 }
+_OLD_STARTS = (
+    ("celery_", ""),
+    ("celery_", "task_"),
+    ("celeryd_", "worker_"),
+    ("celerybeat_", "beat_"),
+)
+"""Beginnings of names in the style of Celery 3, and of present names, the first known one of which
+counts."""
+_EXCHANGES = {"exchange", "exchange_type", "routing_key"}
 _JSON = ("json", "application/json", "application/x-json")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -149,6 +164,10 @@ class Conf(MutableMapping[str, Any]):
 def current_name(name: str) -> str:
     """Return the present name of a setting."""
     lowered = name.lower()
+    for old, new in () if lowered in _OLD_NAMES else _OLD_STARTS:
+        present = new + lowered.removeprefix(old)
+        if lowered.startswith(old) and _is_setting(present):
+            return present
     return _OLD_NAMES.get(lowered, lowered)
 
 
@@ -174,6 +193,8 @@ def found_in(source: Any, namespace: str | None) -> dict[str, Any]:
             names[lowered.removeprefix(prefix)] = value
         elif not prefix and _is_setting(current_name(name)):
             names[current_name(name)] = value
+        elif name == "TIME_ZONE":  # of Django
+            names.setdefault("timezone", value)
     return names
 
 
@@ -181,20 +202,35 @@ def _is_setting(name: str) -> bool:
     return name in DEFAULTS or replacement(name) is not None
 
 
+def objection(name: str, value: Any) -> tuple[str, str] | None:
+    """Return why a setting cannot have this value, and what to use instead; None if it can."""
+    if name in ("task_serializer", "result_serializer") and value not in _JSON:
+        return "arguments and results are JSON; Fairlead never unpickles", "'json', and ids"
+    if name == "accept_content" and not any(each in _JSON for each in value):
+        return "arguments and results are JSON", "'json'"
+    if name == "beat_scheduler" and not str(value).startswith("celery.beat"):
+        return (
+            "periodic tasks of a database or another scheduler are not read",
+            "beat_schedule, in code",
+        )
+    if name == "task_annotations":
+        for each in value if isinstance(value, list | tuple) else [value or {}]:
+            if not isinstance(each, Mapping):
+                return "an object is no map of annotations", "a map of names, or '*', to attributes"
+            given = [attributes for attributes in each.values() if isinstance(attributes, Mapping)]
+            if any(str(name).startswith("@") for attributes in given for name in attributes):
+                return "methods are not wrapped", "a base class of the task"
+    if name == "task_routes" and isinstance(value, Mapping):
+        for route in value.values():
+            if isinstance(route, Mapping) and not route.get("queue") and {*route} & _EXCHANGES:
+                return "there are no exchanges and no routing keys", "queue"
+    return None
+
+
 def _checked(name: str, value: Any) -> Any:
     """Return the value. Raise ImproperlyConfigured for one that cannot be carried out."""
-    if name in ("task_serializer", "result_serializer") and value not in _JSON:
-        raise ImproperlyConfigured(
-            f"{name}={value!r}: arguments and results are JSON; Fairlead never unpickles. Use"
-            " 'json', and pass ids instead of objects"
-        )
-    if name == "accept_content" and not set(value) & set(_JSON):
-        raise ImproperlyConfigured(f"accept_content={value!r}: it must have 'json'")
-    if name == "beat_scheduler" and not str(value).startswith("celery.beat"):
-        raise ImproperlyConfigured(
-            f"beat_scheduler={value!r}: periodic tasks of a database or another scheduler are not"
-            " read; declare them in beat_schedule, and leave this setting out"
-        )
+    if (found := objection(name, value)) is not None:
+        raise ImproperlyConfigured(f"{name}={value!r}: {found[0]}; use {found[1]}")
     if isinstance(DEFAULTS.get(name), bool) and isinstance(value, str):
         try:
             return _BOOLEANS[value.lower()]

@@ -39,6 +39,16 @@ Ids = str | list["Ids"]
 """Ids of tasks whose results another task gets: one id, or a list as deep as its groups."""
 
 
+class Failed(msgspec.Struct, frozen=True):
+    """A task that failed, for its errbacks: its id as the caller knows it and in the store, and its
+    arguments."""
+
+    id: str
+    row_id: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
 class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Fields of a message besides the arguments of the task."""
 
@@ -53,8 +63,10 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is_partial: bool = False
     """Whether many tasks wake one: each such wake then waits a second, so that one serves many."""
     link_error: list[dict[str, Any]] = []
-    errback_of: str | None = None
-    """Id of the failed task for which this one runs."""
+    errback_of: Failed | None = None
+    """The failed task for which this one runs."""
+    ignore_result: bool | None = None
+    """Whether the result is dropped; None if its task says so."""
     expires: datetime | None = None
     eta: datetime | None = None
     headers: dict[str, Any] = {}

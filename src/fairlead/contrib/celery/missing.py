@@ -11,6 +11,7 @@ Missing = Mapping[str, tuple[str, str]]
 
 TASK: Missing = {
     "replace": ("a running task cannot become another", "submit the other task, and return"),
+    "add_trail": ("the tasks that a run submits are not recorded", "return their ids"),
     "add_to_chord": ("a chord is written whole at its submit", "submit another task"),
     "send_event": ("there are no events", "log it"),
     "backend": ("there is no result backend", "AsyncResult, or app.fairlead.handle(id)"),
@@ -31,6 +32,8 @@ RESULT: Missing = {
     "build_graph": ("the tasks that a run submits are not recorded", "return their ids"),
     "then": ("there are no promises", "link=, or await handle.result_async()"),
     "backend": ("there is no result backend", "app.fairlead.handle(id)"),
+    "_get_task_meta": ("there is no result backend", "result.state, .info and .traceback"),
+    "exists": ("there is no result backend", "result.record()"),
     "args": ("arguments end with their task", "fairlead tasks show, or the result"),
     "kwargs": ("arguments end with their task", "fairlead tasks show, or the result"),
     "revoke_by_stamped_headers": ("there are no stamps", "app.control.revoke of ids"),
@@ -99,6 +102,7 @@ CONTROL: Missing = {
         "election": "unique_key=",
         "heartbeat": "fairlead nodes",
         "terminate": "app.control.revoke",
+        "revoke_by_stamped_headers": "app.control.revoke of ids",
     }.items()
 }
 

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from fairlead.contrib.celery.report_reader import CHANGE, Finding, Reader
+from fairlead.contrib.celery.schedules import cron_of, crontab, solar
+from fairlead.contrib.celery.schedules import schedule as schedule_of
 from fairlead.errors import ConfigurationError
 
 
@@ -114,22 +116,12 @@ def _described(application: Any, findings: list[Finding]) -> dict[str, Any]:
             )
     schedule: Mapping[str, Any] = application.conf.beat_schedule or {}
     for entry, given in schedule.items():
-        kind = type(given.get("schedule")).__name__
-        if kind == "solar":
-            findings.append(
-                Finding(str(name), 0, f"beat_schedule[{entry!r}]", "no solar schedules", "crontab")
-            )
-        both = given.get("schedule")
-        if kind == "crontab" and not _has_one_kind_of_day(both):
-            findings.append(
-                Finding(
-                    str(name),
-                    0,
-                    f"beat_schedule[{entry!r}]",
-                    "cron runs on days that match day_of_month or day_of_week",
-                    "keep one field, and check the other in the task",
-                )
-            )
+        try:
+            cron_of(_of_the_shim(given.get("schedule")))
+        except ConfigurationError as error:
+            why, _, cure = str(error).partition("; ")
+            what = f"beat_schedule[{entry!r}]"
+            findings.append(Finding(str(name), 0, what, why, cure or "another schedule"))
     queues = application.conf.task_queues or ()
     return {
         "name": str(name),
@@ -139,7 +131,12 @@ def _described(application: Any, findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _has_one_kind_of_day(given: Any) -> bool:
-    days = getattr(given, "_orig_day_of_month", None) or getattr(given, "day_of_month", "*")
-    weekdays = getattr(given, "_orig_day_of_week", None) or getattr(given, "day_of_week", "*")
-    return str(days) == "*" or str(weekdays) == "*"
+def _of_the_shim(given: Any) -> Any:
+    """Return a schedule of Celery as one of the shim. Raise ConfigurationError without one."""
+    kind = type(given).__name__
+    if type(given).__module__ != "celery.schedules" or kind not in ("crontab", "schedule", "solar"):
+        return given
+    if kind == "crontab":
+        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+        return crontab(*(getattr(given, f"_orig_{each}") for each in names))
+    return solar() if kind == "solar" else schedule_of(given.run_every)

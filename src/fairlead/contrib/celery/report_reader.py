@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.contrib.celery import missing
-from fairlead.contrib.celery.conf import DEFAULTS, current_name, replacement
+from fairlead.contrib.celery.conf import DEFAULTS, current_name, objection, replacement
 from fairlead.contrib.celery.signals import NEVER_SENT
 
 MODULES: tuple[tuple[str, str], ...] = (
@@ -41,9 +41,18 @@ IMPORTS: missing.Missing = {
         "there are no schedules by the sun",
         "crontab, with the times worked out in the task",
     ),
+    "allow_join_result": (
+        "a task that waits for another keeps a worker busy",
+        "get(disable_sync_subtasks=False)",
+    ),
     "Abortable": ("there are no abortable tasks", "fairlead.current_task().cancelled"),
 }
-"""Names that exist in the shim only to refuse their use."""
+"""Names of which the report says more than that the shim lacks them."""
+
+ONE_KIND_OF_DAY = (
+    "cron runs on days that match day_of_month or day_of_week",
+    "keep one field, and check the other in the task",
+)
 
 OPTIONS: dict[str, tuple[str, str]] = {
     "exchange": ("no exchanges", "queue="),
@@ -59,7 +68,10 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "send_events": ("has no effect", "the history has each run"),
     "trail": ("has no effect", "return the ids of tasks that a run submits"),
     "shadow": ("has no effect", "name the task"),
-    "pydantic": ("has no effect", "a task of Fairlead with annotations"),
+    "pydantic": ("arguments stay plain values", "@app.fairlead.task, with annotations"),
+    "filter": ("tasks are not wrapped", "a base class of the task"),
+    "argsrepr": ("has no effect", "no argument is logged"),
+    "kwargsrepr": ("has no effect", "no argument is logged"),
 }
 """Options of tasks and submits that are not carried over."""
 
@@ -126,6 +138,8 @@ class Reader(ast.NodeVisitor):
         self.file = file
         self.findings: list[Finding] = []
         self.carried: Counter[str] = Counter()
+        self.modules: set[str] = set()
+        """Names of the module `celery` in the file."""
 
     def _note(self, node: Any, what: str, why: str, instead: str, severity: str = CHANGE) -> None:
         self.findings.append(Finding(self.file, node.lineno, what, why, instead, severity))
@@ -136,6 +150,8 @@ class Reader(ast.NodeVisitor):
         """Read an import."""
         for name in node.names:
             self._import(node, name.name)
+            if name.name == "celery":
+                self.modules.add(name.asname or name.name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Read an import of names."""
@@ -144,7 +160,7 @@ class Reader(ast.NodeVisitor):
         for name in node.names:
             self._name(node, node.module, name.name)
 
-    def _import(self, node: ast.stmt, module: str) -> bool:
+    def _import(self, node: ast.AST, module: str) -> bool:
         """Note an import of a module that the shim lacks; return whether it is one of the shim."""
         for prefix, instead in MODULES:
             if module == prefix or module.startswith(f"{prefix}."):
@@ -158,7 +174,7 @@ class Reader(ast.NodeVisitor):
         self.carried[f"import of {module}"] += 1
         return True
 
-    def _name(self, node: ast.stmt, module: str, name: str) -> None:
+    def _name(self, node: ast.AST, module: str, name: str) -> None:
         if module == "celery.signals" and (instead := NEVER_SENT.get(name)):
             self._note(node, f"signal {name}", "it is never sent", instead)
         elif name in IMPORTS:
@@ -208,6 +224,8 @@ class Reader(ast.NodeVisitor):
                 self._setting(node, name, node.value)
             elif name.isupper() and name.startswith("CELERY"):
                 self._setting(node, name.removeprefix("CELERY_"), node.value, name)
+            else:
+                self._objection(node, name, node.value, name)
         self.generic_visit(node)
 
     def _setting(
@@ -216,25 +234,36 @@ class Reader(ast.NodeVisitor):
         lowered = current_name(shown or name)
         if lowered not in DEFAULTS:
             lowered = current_name(name)
-        if lowered in ("task_serializer", "result_serializer") and _text(value) not in (
-            None,
-            "json",
-        ):
-            self._note(
-                node,
-                f"{shown or name} = {_text(value)!r}",
-                "arguments and results are JSON",
-                "pass ids instead of objects, and 'json'",
-            )
-        elif lowered == "beat_scheduler" and not str(_text(value)).startswith("celery.beat"):
-            why = "periodic tasks of a database or another scheduler are not read"
-            self._note(node, f"setting {shown or name}", why, "beat_schedule, in code")
+        if self._objection(node, lowered, value, shown or name):
+            return
+        if lowered == "enable_utc" and _literal(value) is False:
+            why = "the time zone of the machine is not used"
+            self._note(node, f"setting {shown or name}", why, "timezone=", NOTE)
         elif lowered in DEFAULTS:
             self.carried[f"setting {lowered}"] += 1
         elif (instead := replacement(lowered)) is not None:
             self._note(node, f"setting {shown or name}", "it has no effect", instead, NOTE)
         elif shown is None:  # other packages have settings whose names begin with CELERY_ too
             self._note(node, f"setting {name}", "it is unknown", "leave it out", NOTE)
+
+    def _objection(self, node: ast.AST, name: str, value: Any, shown: str) -> bool:
+        """Note a setting that cannot have its value; return whether it cannot."""
+        literal = _literal(value)
+        found = None if literal is _UNKNOWN else objection(current_name(name), literal)
+        if found is not None:
+            self._note(node, f"setting {shown}", *found)
+        return found is not None
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Read an argument, perhaps a setting."""
+        self._objection(node.value, node.arg or "", node.value, node.arg or "")
+        self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        """Read a map, perhaps of settings."""
+        for key, value in zip(map(_text, node.keys), node.values, strict=True):
+            self._objection(value, key or "", value, key or "")
+        self.generic_visit(node)
 
     # calls ----------------------------------------------------------------------------------------
 
@@ -248,8 +277,13 @@ class Reader(ast.NodeVisitor):
             self.carried["retry"] += 1
         if name == "update_state":
             self._update_state(node)
-        elif name == "get" and any(keyword.arg == "on_message" for keyword in node.keywords):
-            self._note(node, "get(on_message=)", "no messages about states", "read result.info")
+        elif name in ("get", "wait", "join", "join_native"):
+            for each in node.keywords:
+                if each.arg in ("on_message", "on_interval"):
+                    why = "no messages about states"
+                    self._note(node, f"{name}({each.arg}=)", why, "read result.info")
+        elif name == "crontab":
+            self._crontab(node)
         if name in _SUBMITS:
             self._options(node)
         if name == "update" and receiver == "conf":
@@ -257,6 +291,13 @@ class Reader(ast.NodeVisitor):
         if name in ("delay", "apply_async", "s", "si"):
             self._arguments(node)
         self.generic_visit(node)
+
+    def _crontab(self, node: ast.Call) -> None:
+        names = ("minute", "hour", "day_of_week", "day_of_month")
+        given = dict(zip(names, node.args, strict=False))
+        given |= {each.arg: each.value for each in node.keywords if each.arg}
+        if all(_literal(given.get(each, ast.Constant("*"))) != "*" for each in names[2:]):
+            self._note(node, "crontab(day_of_month=, day_of_week=)", *ONE_KIND_OF_DAY)
 
     def _settings(self, node: ast.Call) -> None:
         for keyword in node.keywords:
@@ -319,6 +360,12 @@ class Reader(ast.NodeVisitor):
                     "call it in the task, without task_id",
                 )
 
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """Read a text, perhaps a name in INSTALLED_APPS."""
+        for module, instead in MODULES:
+            if node.value == module and module.startswith("django_celery_"):
+                self._note(node, f"application {module}", "it is not part of the shim", instead)
+
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """Read an attribute, perhaps one that the shim lacks."""
         receiver, attribute = node.value, node.attr
@@ -326,6 +373,13 @@ class Reader(ast.NodeVisitor):
             self.carried["control.revoke"] += 1
         found = next((each[attribute] for each in _tables(receiver) if attribute in each), None)
         found = found or _EVERYWHERE.get(attribute)
+        if _last(receiver) == "signals" and attribute in NEVER_SENT:
+            self._name(node, "celery.signals", attribute)
+        elif _last(receiver) == "schedules" and attribute in IMPORTS:
+            self._name(node, "celery.schedules", attribute)
+        elif _last(receiver) in self.modules and not hasattr(shim_module("celery"), attribute):
+            self._name(node, "celery", attribute)
+            found = None
         if found is not None:
             prefix = ".control" if _last(receiver) == "control" else ""
             self._note(node, f"{prefix}.{attribute}", *found)
@@ -349,9 +403,11 @@ def _tables(receiver: ast.expr) -> list[missing.Missing]:
         return [missing.APPLICATION, {"inspect": missing.CONTROL["inspect"]}]
     if name == "control":
         return [missing.CONTROL]
+    if name.endswith(("group_result", "groupresult")):
+        return [missing.RESULTS]
     if name.endswith(("result", "results", "resultset")):
         return [missing.RESULTS, missing.RESULT]
-    return [missing.SIGNATURE] if name.endswith(("signature", "_sig")) else []
+    return [missing.SIGNATURE] if name.endswith(("signature", "sig")) else []
 
 
 def _last(node: ast.AST | None) -> str | None:
@@ -364,6 +420,22 @@ def _last(node: ast.AST | None) -> str | None:
 def _text(node: ast.expr | None) -> str | None:
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return node.value if is_text else None  # type: ignore[union-attr]
+
+
+_UNKNOWN = object()
+
+
+def _literal(node: ast.expr | None) -> Any:
+    """Return the value of an expression, with _UNKNOWN for the parts that the source does not
+    tell."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        found = [_literal(each) for each in node.elts]
+        return _UNKNOWN if _UNKNOWN in found else found
+    if isinstance(node, ast.Dict):
+        return dict(zip(map(_text, node.keys), map(_literal, node.values), strict=True))
+    return _UNKNOWN
 
 
 def _is_false(node: ast.expr) -> bool:

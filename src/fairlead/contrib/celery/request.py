@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from fairlead.contrib.celery.task import Task
 
 
-class Context(msgspec.Struct, kw_only=True):
-    """Fields of `self.request`. Outside a run, `called_directly` is True and the id is None."""
+class Context(msgspec.Struct, kw_only=True, dict=True):
+    """Fields of `self.request`; a project may add more. Outside a run, `called_directly` is True
+    and the id is None."""
 
     id: str | None = None
     row_id: str | None = None
@@ -32,6 +33,9 @@ class Context(msgspec.Struct, kw_only=True):
     root_id: str | None = None
     parent_id: str | None = None
     group: str | None = None
+    group_index: int | None = None
+    ignore_result: bool | None = None
+    shadow: str | None = None
     headers: dict[str, Any] = {}
     hostname: str | None = None
     delivery_info: dict[str, Any] = {}
@@ -55,6 +59,11 @@ class Context(msgspec.Struct, kw_only=True):
         """Id of the task."""
         return self.id
 
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set fields, or attributes of the project's own."""
+        for name, value in dict(*args, **kwargs).items():
+            setattr(self, name, value)
+
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field, or a header of this name, else `default`."""
         return getattr(self, name, self.headers.get(name, default))
@@ -70,6 +79,8 @@ class Running(msgspec.Struct):
 
     task: Task
     request: Context
+    is_entering: bool = False
+    """Whether the next call of the task is the one of this run."""
 
 
 _running: ContextVar[Running | None] = ContextVar("fairlead_celery_running", default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,14 @@ from fairlead.contrib.celery.exceptions import (
     TaskRevokedError,
     TimeLimitExceeded,
 )
-from fairlead.contrib.celery.messages import Extras, Ignored, from_json, ignored_result, to_json
+from fairlead.contrib.celery.messages import (
+    Extras,
+    Failed,
+    Ignored,
+    from_json,
+    ignored_result,
+    to_json,
+)
 from fairlead.contrib.celery.request import Context, Running, running, set_running
 from fairlead.contrib.celery.result import AsyncResult
 from fairlead.contrib.celery.task import ExceptionInfo, Task, retry_seconds
@@ -71,9 +79,13 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
     assert current is not None
     app.on_first_run()
     given = from_json(args)
+    shown = extras.id or current.id
     if extras.expires is not None and datetime.now(UTC) >= extras.expires:
+        request = Context(
+            id=shown, row_id=current.id, task=task.name, args=given, kwargs=from_json(kwargs)
+        )
         signals.task_revoked.send(
-            sender=task, request=None, terminated=False, signum=None, expired=True
+            sender=task, request=request, terminated=False, signum=None, expired=True
         )
         app.fairlead.management.cancel(current.id, actor=f"its expiry at {extras.expires}")
         return None
@@ -83,7 +95,9 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         except held.NotYet:
             raise Snooze(held.next_look(current.attempt)) from None
         except held.BrokenDependency as broken:
-            wakes = [*extras.wakes, *_submit_errbacks(app, extras, current.id)]
+            wakes = list(extras.wakes)
+            if not isinstance(extras.after, str):  # the body of a chord
+                wakes += _submit_errbacks(app, extras, Failed(shown, current.id, args, kwargs))
             held.cancel(app.fairlead, current.id, str(broken))
             app.waker.wake(wakes, False)
             return None
@@ -92,11 +106,13 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         if extras.passes:
             given = [from_json(before), *given]
     if extras.errback_of is not None:
-        if not AsyncResult(extras.errback_of, app=app).ready():
+        of = extras.errback_of
+        if not AsyncResult(of.row_id, app=app).ready():
             raise Snooze(held.next_look(current.attempt))
-        given = _errback_arguments(app, task, extras.errback_of)
+        if extras.passes:
+            given = [*(_error(app, of) if takes_error(task, given, kwargs) else [of.id]), *given]
     request = Context(
-        id=extras.id or current.id,
+        id=shown,
         row_id=current.id,
         task=task.name,
         args=given,
@@ -105,7 +121,7 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         eta=extras.eta,
         expires=extras.expires,
         called_directly=False,
-        root_id=extras.root or extras.id or current.id,
+        root_id=extras.root or shown,
         parent_id=extras.parent,
         group=extras.group,
         headers=extras.headers,
@@ -120,9 +136,11 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
         errbacks=extras.link_error,
         has_dependents=bool(extras.wakes),
     )
-    is_kept = extras.wakes or not app.ignores_result(task)
+    ignores = app.ignores_result(task) if extras.ignore_result is None else extras.ignore_result
+    is_kept = extras.wakes or not ignores
+    failed = Failed(shown, current.id, to_json("args", given) if extras.link_error else [], kwargs)
     outcome = call(task, request, app.time_limits_of(task), is_encoded=bool(is_kept))
-    errbacks = functools.partial(_submit_errbacks, app, extras, current.id)
+    errbacks = functools.partial(_submit_errbacks, app, extras, failed)
     wakes = [*extras.wakes, *(errbacks() if outcome.state == states.FAILURE else ())]
     if wakes or extras.link_error:
         on_failure = errbacks if outcome.state != states.FAILURE else None
@@ -178,7 +196,8 @@ def _called(task: Task, request: Context, hard: float | None, soft: float | None
                 TimeLimit(None if hard is None else hard + _PATIENCE, TimeLimitExceeded),
                 TimeLimit(soft, SoftTimeLimitExceeded),
             ):
-                value = task.run(*args, **kwargs)
+                set_running(Running(task, request, is_entering=True))
+                value = task(*args, **kwargs)
         except (Retry, Ignore, Reject):
             raise
         except Exception as error:
@@ -240,34 +259,41 @@ def _hook(task: Task, name: str, *args: Any) -> None:
         signals.log.exception("a hook raised an exception", extra={"hook": name})
 
 
-def _submit_errbacks(app: Celery, extras: Extras, row_id: str) -> list[str]:
+def _submit_errbacks(app: Celery, extras: Extras, failed: Failed) -> list[str]:
     """Submit the errbacks of a failed task, each once although the run may repeat; return their
     ids."""
     ids = []
     for position, given in enumerate(extras.link_error):
-        key = f"celery-errback/{row_id}/{position}"
-        submitted = app.submit(signature(given, app=app), errback_of=row_id, unique_key=key)
+        key = f"celery-errback/{failed.row_id}/{position}"
+        submitted = app.submit(signature(given, app=app), errback_of=failed, unique_key=key)
         ids += [submitted.id] if isinstance(submitted, AsyncResult) else []
     return ids
 
 
-def _errback_arguments(app: Celery, errback: Task, failed_id: str) -> list[Any]:
-    """Return (request, exception, traceback) of the failed task, or its id alone for a function
-    of one argument."""
-    parameters = [
+def takes_error(errback: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an errback, called with these arguments of its own, gets (request, exception,
+    traceback) of the failed task rather than its id alone."""
+    parameters = inspect.signature(errback.run).parameters.values()
+    positional = [
         each
-        for each in inspect.signature(errback.run).parameters.values()
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and each.name not in kwargs
     ]
-    required = [each for each in parameters if each.kind != each.VAR_POSITIONAL]
-    if len(required) == 1:
-        return [failed_id]
-    result = AsyncResult(failed_id, app=app)
+    has_rest = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    return len(positional) > len(args) + 1 or (has_rest and not inspect.ismethod(errback.run))
+
+
+def _error(app: Celery, failed: Failed) -> list[Any]:
+    """Return (request, exception, traceback) of a failed task."""
+    result = AsyncResult(failed.row_id, app=app)
     record = result.record()
     request = Context(
-        id=failed_id,
-        row_id=failed_id,
+        id=failed.id,
+        row_id=failed.row_id,
         task=None if record is None else record.name,
+        args=from_json(failed.args),
+        kwargs=from_json(failed.kwargs),
         retries=0 if record is None else max(0, record.tries - 1),
         called_directly=False,
     )

@@ -117,6 +117,8 @@ def cron_of(wanted: Any) -> tuple[str, float | None]:
         return f"0 */{hours:.0f} * * *", None
     if seconds == 86_400:
         return "0 0 * * *", None
+    if seconds == 604_800:  # counted from the epoch, a Thursday
+        return "0 0 * * thu", None
     return "* * * * *", seconds
 
 

@@ -14,15 +14,19 @@ class Signal:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.receivers: list[tuple[Any, Callable[..., Any]]] = []
+        self.receivers: list[tuple[Any, Any, Callable[..., Any]]] = []
 
-    def connect(self, *args: Any, sender: Any = None, **options: Any) -> Any:
-        """Connect a receiver; also used as a decorator, with or without `sender`. `weak` and
-        `dispatch_uid` are accepted."""
+    def connect(
+        self, *args: Any, sender: Any = None, dispatch_uid: Any = None, **options: Any
+    ) -> Any:
+        """Connect a receiver, once for a `dispatch_uid`; also used as a decorator, with or without
+        `sender`. `weak` is accepted."""
+        wanted = args[1] if len(args) > 1 else sender
 
         def register(receiver: Callable[..., Any]) -> Callable[..., Any]:
-            self.disconnect(receiver, sender)
-            self.receivers.append((sender, receiver))
+            key = receiver if dispatch_uid is None else dispatch_uid
+            if not any((wanted, key) == each[:2] for each in self.receivers):
+                self.receivers.append((wanted, key, receiver))
             if instead := NEVER_SENT.get(self.name):
                 log.warning(
                     "a signal is never sent", extra={"signal": self.name, "instead": instead}
@@ -31,9 +35,12 @@ class Signal:
 
         return register(args[0]) if args and callable(args[0]) else register
 
-    def disconnect(self, receiver: Any = None, sender: Any = None, **options: Any) -> bool:
+    def disconnect(
+        self, receiver: Any = None, sender: Any = None, weak: Any = None, dispatch_uid: Any = None
+    ) -> bool:
         """Remove a receiver; return whether it was connected."""
-        kept = [pair for pair in self.receivers if pair != (sender, receiver)]
+        key = receiver if dispatch_uid is None else dispatch_uid
+        kept = [each for each in self.receivers if each[:2] != (sender, key)]
         is_removed = len(kept) < len(self.receivers)
         self.receivers = kept
         return is_removed
@@ -41,8 +48,8 @@ class Signal:
     def send(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         """Call the receivers for this sender; return pairs (receiver, result or exception)."""
         results = []
-        for wanted, receiver in list(self.receivers):
-            if wanted is not None and not _is_same(wanted, sender):
+        for wanted, _, receiver in list(self.receivers):
+            if wanted is not None and wanted not in (sender, getattr(sender, "name", None)):
                 continue
             try:
                 result = receiver(signal=self, sender=sender, **named)
@@ -52,10 +59,7 @@ class Signal:
             results.append((receiver, result))
         return results
 
-
-def _is_same(wanted: Any, sender: Any) -> bool:
-    name = getattr(sender, "name", None)
-    return wanted is sender or (isinstance(wanted, str) and wanted == name)
+    send_robust = send
 
 
 before_task_publish = Signal("before_task_publish")

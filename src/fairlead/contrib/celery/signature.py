@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from fairlead.contrib.celery.result import Result
 
 
+def entry(name: str, doc: str) -> Any:
+    """Return a property that is an entry of the map of a signature."""
+
+    def write(sig: Signature, value: Any) -> None:
+        sig[name] = value
+
+    return property(lambda sig: sig[name], write, doc=doc)
+
+
 class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
     """A task with arguments and options, to be submitted later. A map, so that it can be an
     argument itself."""
@@ -34,7 +43,8 @@ class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
     ) -> None:
         self._app = app
         if isinstance(task, Mapping):
-            super().__init__(copied(task))
+            super().__init__({"kwargs": {}, "options": {}, "immutable": False, **copied(task)})
+            self["args"] = tuple(self.get("args") or ())
             return
         super().__init__(
             task=getattr(task, "name", task),
@@ -54,15 +64,12 @@ class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
 
         return self._app or current()
 
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return str(self["task"])
+    task = entry("task", "Name of the task.")
 
     @property
     def name(self) -> str:
         """Name of the task."""
-        return self.task
+        return str(self.task)
 
     @property
     def type(self) -> Any:
@@ -78,31 +85,18 @@ class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
         """Return the signature that a map stands for."""
         return signature(given, app=app)
 
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """Positional arguments."""
-        return tuple(self["args"])
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """Arguments by name."""
-        return dict(self["kwargs"])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the submit."""
-        options: dict[str, Any] = self["options"]
-        return options
-
-    @property
-    def immutable(self) -> bool:
-        """Whether the results of the tasks before are left out of its arguments."""
-        return bool(self["immutable"])
+    args = entry("args", "Positional arguments.")
+    kwargs = entry("kwargs", "Arguments by name.")
+    options = entry("options", "Options of the submit.")
+    immutable = entry(
+        "immutable", "Whether the results of the tasks before are left out of its arguments."
+    )
 
     @property
     def id(self) -> str | None:
         """Id that was chosen for the task; None without one."""
-        return self.options.get("task_id")
+        chosen: str | None = self.options.get("task_id")
+        return chosen
 
     def __repr__(self) -> str:
         shown = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
@@ -112,6 +106,14 @@ class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
         if not isinstance(other, Signature):
             return NotImplemented
         return KINDS["chain"](self, other, app=self._app)
+
+    __ior__ = __or__
+
+    def __invert__(self) -> Any:
+        return self.apply_async().get()
+
+    def __reduce__(self) -> Any:
+        return signature, (dict(self),)
 
     # changes --------------------------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ class Signature(dict[str, Any], missing.Names, names=missing.SIGNATURE):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function of the task here, as a plain call."""
         wanted = self.clone(args, kwargs)
-        return self.app.tasks[self.task](*wanted.args, **wanted.kwargs)
+        return self.type(*wanted.args, **wanted.kwargs)
 
     def _run_here(self, wanted: Signature, throw: bool | None) -> Result:
         throws = self.app.conf.task_eager_propagates if throw is None else throw
@@ -217,6 +219,14 @@ def signature(value: Any, args: Any = None, kwargs: Any = None, **options: Any) 
         return found
     immutable = options.pop("immutable", False)
     return Signature(value, args, kwargs, options, app=app, immutable=immutable)
+
+
+def maybe_signature(value: Any, app: Celery | None = None, clone: bool = False) -> Any:
+    """Return a signature of a map, a signature itself or a copy of it, and any other value."""
+    if not isinstance(value, Mapping):
+        return value
+    found = signature(value, app=app)
+    return found.clone() if clone and found is value else found
 
 
 KINDS: dict[str, Any] = {}

@@ -16,6 +16,7 @@ from fairlead.contrib.celery.canvas import chunks, xmap, xstarmap
 from fairlead.contrib.celery.exceptions import (
     ImproperlyConfigured,
     MaxRetriesExceededError,
+    OperationalError,
     Retry,
 )
 from fairlead.contrib.celery.messages import to_json
@@ -74,6 +75,8 @@ class Task(missing.Names, names=missing.TASK):
     serializer: str | None = None
     throws: tuple[type[BaseException], ...] = ()
     abstract: bool = False
+    MaxRetriesExceededError = MaxRetriesExceededError
+    OperationalError = OperationalError
     _app: Celery | None = None
 
     # running --------------------------------------------------------------------------------------
@@ -84,6 +87,9 @@ class Task(missing.Names, names=missing.TASK):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = running()
+        if before is not None and before.task is self and before.is_entering:
+            before.is_entering = False
+            return self.run(*args, **kwargs)
         set_running(Running(self, Context(task=self.name, args=list(args), kwargs=kwargs)))
         try:
             return self.run(*args, **kwargs)
@@ -192,6 +198,10 @@ class Task(missing.Names, names=missing.TASK):
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         """Run after a run that will be tried again; `exc` is that of `retry`, or None."""
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Run when the task is registered."""
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
         """Run after the last run, which failed."""

@@ -5,23 +5,26 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from fairlead.app import App
 from fairlead.contrib.celery import beat, canvas, held, mapping, missing, runner, signals
 from fairlead.contrib.celery.app import current, eager, routes, submitting
 from fairlead.contrib.celery.app.control import Control
 from fairlead.contrib.celery.app.loading import installed, loaded, many
-from fairlead.contrib.celery.app.making import handler_function, make_task
+from fairlead.contrib.celery.app.making import Tasks, handler_function, make_task
 from fairlead.contrib.celery.conf import Conf, found_in, rate_of
 from fairlead.contrib.celery.exceptions import ImproperlyConfigured
+from fairlead.contrib.celery.messages import Failed
 from fairlead.contrib.celery.request import running
 from fairlead.contrib.celery.result import AsyncResult, GroupResult, Result, ResultSet
-from fairlead.contrib.celery.task import Task
+from fairlead.contrib.celery.task import Task as BaseTask
 from fairlead.contrib.celery.utils.ids import is_row_id
 from fairlead.core.limits.limits import RateLimit
 from fairlead.declare.handle import TaskHandle
@@ -58,11 +61,11 @@ class Celery(missing.Names, names=missing.APPLICATION):
     ) -> None:
         self.main = main
         self.conf = Conf(changes)
-        self.tasks: dict[str, Task] = {}
+        self.tasks = Tasks(self)
         self.on_configure = signals.Signal("on_configure")
         self.on_after_configure = signals.Signal("on_after_configure")
         self.on_after_finalize = signals.Signal("on_after_finalize")
-        self.Task: type[Task] = loaded(task_cls) or Task
+        self._base: type[BaseTask] = loaded(task_cls) or BaseTask
         for name in ("broker_url", "result_backend", "fairlead_url"):
             given = {"broker_url": broker, "result_backend": backend, "fairlead_url": url}[name]
             if given is not None:
@@ -88,8 +91,8 @@ class Celery(missing.Names, names=missing.APPLICATION):
             self.set_current()
         for kind in (mapping.Map, mapping.StarMap):
             self.register_task(kind)
-        for task in current.shared:
-            self._register(task)
+        for make in current.shared:
+            make(self)
 
     def __repr__(self) -> str:
         return f"<Celery {self.main or '__main__'}>"
@@ -128,36 +131,46 @@ class Celery(missing.Names, names=missing.APPLICATION):
 
     # tasks ----------------------------------------------------------------------------------------
 
+    @property
+    def Task(self) -> type[BaseTask]:
+        """The base class of tasks that name none, also of those that are registered."""
+        return self._base
+
+    @Task.setter
+    def Task(self, base: type[BaseTask]) -> None:
+        for each in self.tasks.values():
+            if type(each).__bases__ == (self._base,) and hasattr(each, "__wrapped__"):
+                type(each).__bases__ = (base,)
+        self._base = base
+
     def task(self, *args: Any, **options: Any) -> Any:
         """Register a function as a task; a decorator with or without options. Raise
         ImproperlyConfigured for an option that is unknown or cannot be carried out."""
 
-        def register(function: Callable[..., Any]) -> Task:
-            task = make_task(function, options, self.Task, self.name_of(function))
+        def register(function: Callable[..., Any]) -> BaseTask:
+            name = self.gen_task_name(function.__name__, function.__module__)
+            task = make_task(function, options, self._base, name)
             task._app = self
             return self._register(task)
 
         return register(args[0]) if args and callable(args[0]) else register
 
-    def register_task(self, task: Any, **options: Any) -> Task:
+    def register_task(self, task: Any, **options: Any) -> BaseTask:
         """Register an instance of a class of task, or a class."""
-        made: Task = task() if isinstance(task, type) else task
+        made: BaseTask = task() if isinstance(task, type) else task
         kind = type(made)
-        made.name = made.name or f"{kind.__module__}.{kind.__name__}"
+        made.name = made.name or self.gen_task_name(kind.__name__, kind.__module__)
         made._app = self
         return self._register(made)
 
-    def name_of(self, function: Any) -> str:
-        """Return the name of a task by its function: module and name."""
-        module = getattr(function, "__module__", "")
-        if module == "__main__":
-            module = self.main or module
-        return f"{module}.{function.__name__}"
+    def gen_task_name(self, name: str, module: str) -> str:
+        """Return the name of a task by the name and the module of its function."""
+        return f"{(self.main if module == '__main__' else None) or module}.{name}"
 
-    gen_task_name = name_of
-
-    def _register(self, task: Task) -> Task:
+    def _register(self, task: BaseTask) -> BaseTask:
         found = self.tasks.setdefault(task.name, task)
+        if found is task:
+            task.on_bound(self)
         if found is task and self._is_final:
             self._declare(task)
         return found
@@ -261,14 +274,14 @@ class Celery(missing.Names, names=missing.APPLICATION):
                 names.append(queue)
         return list(dict.fromkeys(names))
 
-    def queue_of(self, task: Task) -> str:
+    def queue_of(self, task: BaseTask) -> str:
         """Return the queue of a task: its own, that of the first route by its name, or the
         default."""
         route = routes.route_of(routes.by_name(self.conf.task_routes), task.name)
         named = routes.name_of(task.queue) or routes.name_of(route.get("queue"))
         return named or str(self.conf.task_default_queue)
 
-    def _declare(self, task: Task) -> None:
+    def _declare(self, task: BaseTask) -> None:
         """Declare a task to Fairlead."""
         self._annotate(task)
         fairlead = self.declaring
@@ -285,31 +298,21 @@ class Celery(missing.Names, names=missing.APPLICATION):
             keep_result=True,
         )(handler_function(self, task))
 
-    def _annotate(self, task: Task) -> None:
+    def _annotate(self, task: BaseTask) -> None:
         found = self.conf.task_annotations or {}
         for each in found if isinstance(found, list | tuple) else [found]:
-            if not isinstance(each, Mapping):
-                raise ImproperlyConfigured(
-                    f"task_annotations: {each!r} is not carried over; use a map of names of tasks,"
-                    " or '*', to attributes"
-                )
             for name, value in {**each.get("*", {}), **each.get(task.name, {})}.items():
-                if name.startswith("@"):
-                    raise ImproperlyConfigured(
-                        f"task_annotations: {name!r} wraps a method of {task.name!r}, which is not"
-                        " carried over; give the task a base class"
-                    )
                 is_hook = callable(value) and not isinstance(value, type)
                 setattr(task, name, types.MethodType(value, task) if is_hook else value)
 
-    def time_limits_of(self, task: Task) -> tuple[float | None, float | None]:
+    def time_limits_of(self, task: BaseTask) -> tuple[float | None, float | None]:
         """Return the hard and the soft time limit of a task, in seconds."""
         return (
             task.time_limit or self.conf.task_time_limit,
             task.soft_time_limit or self.conf.task_soft_time_limit,
         )
 
-    def ignores_result(self, task: Task) -> bool:
+    def ignores_result(self, task: BaseTask) -> bool:
         """Return whether the result of a task is dropped."""
         own = task.ignore_result
         return bool(self.conf.task_ignore_result if own is None else own)
@@ -321,7 +324,8 @@ class Celery(missing.Names, names=missing.APPLICATION):
         first = self.conf.fairlead_first_priority
         if first is not None:
             return int(first) == LOWEST_CELERY
-        return str(self.conf.broker_url or "").startswith(("redis", "sentinel"))
+        broker = os.environ.get("CELERY_BROKER_URL") or self.conf.broker_url
+        return str(broker or "").startswith(("redis", "sentinel"))
 
     def priority_of(self, given: int | None) -> int:
         """Return Fairlead's priority (0 first) for Celery's: 9 is first with RabbitMQ, 0 with a
@@ -344,12 +348,12 @@ class Celery(missing.Names, names=missing.APPLICATION):
         self,
         wanted: canvas.Signature,
         *,
-        errback_of: str | None = None,
+        errback_of: Failed | None = None,
         unique_key: str | None = None,
     ) -> Result:
         """Submit a signature with all that belongs to it in one transaction; return the result of
-        its last tasks. With `errback_of`, the id of a task whose run fails now, the first task
-        waits for its end. Raise the errors of `Task.apply_async`."""
+        its last tasks. With `errback_of`, a task whose run fails now, the first tasks wait for its
+        end. Raise the errors of `Task.apply_async`."""
         return submitting.submit(self, wanted, errback_of, unique_key)
 
     def send_task(
@@ -371,9 +375,14 @@ class Celery(missing.Names, names=missing.APPLICATION):
         """Return a set of results."""
         return ResultSet(results)
 
+    @property
+    def timezone(self) -> ZoneInfo:
+        """The time zone of the settings; UTC without one."""
+        return ZoneInfo(str(self.conf.timezone or "UTC"))
+
     def now(self) -> datetime:
-        """Return the time in UTC."""
-        return datetime.now(UTC)
+        """Return the time in the time zone of the application."""
+        return datetime.now(self.timezone)
 
     # results --------------------------------------------------------------------------------------
 
@@ -407,7 +416,7 @@ class Celery(missing.Names, names=missing.APPLICATION):
         return Control(self)
 
     @property
-    def current_task(self) -> Task | None:
+    def current_task(self) -> BaseTask | None:
         """The task that runs here; None outside a run."""
         found = running()
         return None if found is None else found.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ from fairlead.contrib.celery.task import Task
 if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
 
-shared: list[Task] = []
-"""Tasks of every application."""
+shared: list[Callable[[Celery], Task]] = []
+"""Functions that register a task of every application with one of them."""
 apps: list[Celery] = []
 """All applications of the process."""
 _local = threading.local()
@@ -68,17 +69,58 @@ current_app: Any = _Current()
 current_task: Any = _CurrentTask()
 
 
+class _Shared:
+    """A shared task: at each use, that of the current application."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None) -> None:
+        for each in functools.WRAPPER_ASSIGNMENTS[:4]:
+            vars(self)[each] = getattr(function, each)
+        vars(self).update(__wrapped__=function, _own_name=name)
+
+    def _get_current_object(self) -> Task:
+        app, own = current(), vars(self)
+        name = own["_own_name"] or app.gen_task_name(own["__name__"], own["__module__"])
+        return app.tasks[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._get_current_object()(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get_current_object(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._get_current_object(), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._get_current_object(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._get_current_object())
+
+    def __eq__(self, other: object) -> bool:
+        return self._get_current_object() == other
+
+    def __hash__(self) -> int:
+        return hash(self._get_current_object())
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._get_current_object())
+
+
 def shared_task(*args: Any, **options: Any) -> Any:
     """Register a function as a task of every application."""
 
-    def register(function: Callable[..., Any]) -> Task:
-        task = make_task(function, options, Task, f"{function.__module__}.{function.__name__}")
-        known = next((each for each in shared if each.name == task.name), None)
-        if known is not None:
-            shared.remove(known)
-        shared.append(task)
+    def register(function: Callable[..., Any]) -> Any:
+        make_task(function, options, Task, function.__name__)  # raises what each application would
+
+        def make(app: Celery) -> Task:
+            task: Task = app.task(**options)(function)
+            return task
+
+        shared.append(make)
         for app in apps:
-            app._register(task)
-        return task
+            make(app)
+        return _Shared(function, options.get("name"))
 
     return register(args[0]) if args and callable(args[0]) else register

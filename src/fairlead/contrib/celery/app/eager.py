@@ -77,7 +77,9 @@ def _run_node(
             raise outcome.error
         for each in listed(wanted.options.get("link_error")):
             errback = canvas.signature(each, app=app)
-            given = (request, outcome.error, outcome.traceback)
+            called = app.tasks.get(errback.task)
+            takes = called is None or runner.takes_error(called, errback.args, errback.kwargs)
+            given = (request, outcome.error, outcome.traceback) if takes else (id,)
             errback.clone(given).apply()
     return EagerResult(id, outcome.value, outcome.state, outcome.traceback, task.name)
 

@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from fairlead.contrib.celery.app.base import Celery
 
 
+class Tasks(dict[str, Task]):
+    """Tasks of an application, by name. Raises NotRegistered for an unknown one."""
+
+    def __init__(self, app: Celery) -> None:
+        super().__init__()
+        self._app = app
+
+    def __missing__(self, name: str) -> Task:
+        raise NotRegistered(name)
+
+    def register(self, task: Any) -> None:
+        """Register an instance of a class of task, or a class."""
+        self._app.register_task(task)
+
+    def unregister(self, name: Any) -> None:
+        """Remove a task, by itself or by its name."""
+        del self[getattr(name, "name", name)]
+
+
 def make_task(
     function: Callable[..., Any], options: Mapping[str, Any], base: type[Task], name: str
 ) -> Task:
@@ -26,7 +45,7 @@ def make_task(
     kind: type[Task] = given.pop("base", None) or base
     is_bound = given.pop("bind", False)
     own_name = given.pop("name", None) or name
-    for without_effect in ("lazy", "shared", "filter", "pydantic", "_force_evaluate"):
+    for without_effect in ("lazy", "shared", "_force_evaluate"):
         given.pop(without_effect, None)
     if serializer := given.get("serializer"):
         Conf({"task_serializer": serializer})
@@ -35,9 +54,9 @@ def make_task(
             f"task {own_name!r} is an `async def`, which Celery never ran either: declare it with"
             " `@app.fairlead.task`"
         )
-    unknown = [each for each in given if not hasattr(kind, each) and each in _REFUSED]
-    if unknown:
-        raise ImproperlyConfigured(f"task {own_name!r}: {unknown[0]}: {_REFUSED[unknown[0]]}")
+    for each in _REFUSED.keys() & given.keys():
+        if given.pop(each):
+            raise ImproperlyConfigured(f"task {own_name!r}: {each}=: {_REFUSED[each]}")
     attributes = {
         **given,
         "name": own_name,
@@ -54,6 +73,9 @@ def make_task(
 _REFUSED = {
     "exchange": "there are no exchanges: use queue=",
     "routing_key": "there are no routing keys: use queue=",
+    "filter": "tasks are not wrapped: give the task a base class",
+    "pydantic": "arguments stay plain values: make the models in the task, or declare it with"
+    " `@app.fairlead.task` and annotations",
 }
 
 

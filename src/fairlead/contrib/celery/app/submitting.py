@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fairlead.contrib.celery import canvas, mapping, signals
 from fairlead.contrib.celery.app import routes
 from fairlead.contrib.celery.app.making import foreign_handler
 from fairlead.contrib.celery.conf import Conf
 from fairlead.contrib.celery.exceptions import ImproperlyConfigured, NotRegistered
-from fairlead.contrib.celery.messages import Extras, to_json
+from fairlead.contrib.celery.messages import Extras, Failed, from_json, to_json
 from fairlead.contrib.celery.plan import Before, Node, Plan
 from fairlead.contrib.celery.request import running
 from fairlead.contrib.celery.result import AsyncResult, GroupResult, Result
@@ -38,7 +40,6 @@ _WITHOUT_EFFECT = frozenset(
         "publisher",
         "producer",
         "shadow",
-        "ignore_result",
         "delivery_mode",
         "group_id",
         "group_index",
@@ -55,7 +56,7 @@ CUSTOM_ID = "celery-id/"
 
 
 def submit(
-    app: Celery, wanted: canvas.Signature, errback_of: str | None, unique_key: str | None
+    app: Celery, wanted: canvas.Signature, errback_of: Failed | None, unique_key: str | None
 ) -> Result:
     """Submit a signature with all that belongs to it in one transaction; return the result of
     its last tasks. Raise the errors of `Task.apply_async`."""
@@ -64,13 +65,14 @@ def submit(
     group = uuid()
     parent = running()
     drafts = []
-    for node in plan.nodes:
-        extras: dict[str, Any] = {"errback_of": errback_of}
+    for position, node in enumerate(plan.nodes):
+        extras: dict[str, Any] = {"errback_of": None if node.before is not None else errback_of}
         if len(plan.nodes) > 1:
             extras["group"] = group
         if parent is not None:
             extras |= {"parent": parent.request.id, "root": parent.request.root_id}
-        drafts.append(_draft(app, node, extras, unique_key))
+        key = unique_key and f"{unique_key}/{position}"
+        drafts.append(_draft(app, node, extras, key))
     _announce(signals.before_task_publish, drafts)
     handles = app.fairlead.submit_many(drafts) if drafts else []
     _announce(signals.after_task_publish, drafts)
@@ -82,14 +84,25 @@ def submit(
 
 
 def _announce(signal: signals.Signal, drafts: list[Draft]) -> None:
-    for draft in drafts:
+    """Send a signal of the submit. Headers that its receivers add are headers of the task."""
+    for draft in drafts if signal.receivers else ():
+        extras: Extras = draft.kwargs["celery"]
+        id, name = extras.id or draft.id, draft.handler.name
+        own = {"id": id, "task": name, "lang": "py", "retries": extras.retries}
+        own |= {"root_id": extras.root or id, "parent_id": extras.parent, "group": extras.group}
+        headers = {**own, **extras.headers}
         signal.send(
-            sender=draft.handler.name,
-            headers={"id": draft.id, "task": draft.handler.name},
-            body=(draft.kwargs["args"], draft.kwargs["kwargs"], {}),
+            sender=name,
+            headers=headers,
+            body=(from_json(draft.kwargs["args"]), from_json(draft.kwargs["kwargs"]), {}),
+            properties={"correlation_id": id},
             routing_key=draft.handler.queue,
             exchange="",
         )
+        added = {key: value for key, value in headers.items() if key not in own}
+        if added != extras.headers:
+            found = to_json(f"headers of task {name!r}", added)
+            draft.kwargs["celery"] = msgspec.structs.replace(extras, headers=found)
 
 
 def _result(app: Celery, last: Before, ids: Mapping[str, str], group: str) -> Result:
@@ -134,16 +147,18 @@ def _draft(app: Celery, node: Node, extras: dict[str, Any], unique_key: str | No
     extras["eta"] = run_at
     expires = options.pop("expires", None if task is None else task.expires)
     if expires is not None:
-        is_instant = isinstance(expires, datetime)
+        is_instant = isinstance(expires, datetime | str)
         extras["expires"] = _instant(expires) if is_instant else _later(now, expires)
     errbacks = listed(options.pop("link_error", None))
     what = f"task {name!r}"
     extras["link_error"] = to_json(what, [dict(canvas.signature(each)) for each in errbacks])
     extras["headers"] = to_json(what, options.pop("headers", None) or {})
     extras["retries"] = options.pop("retries", 0)
+    extras["ignore_result"] = options.pop("ignore_result", None)
     extras |= {"wakes": node.wakes, "is_partial": node.is_partial}
-    if node.before is not None:
-        extras |= {"after": node.after, "passes": not wanted.immutable}
+    extras["after"] = node.after
+    if node.before is not None or extras["errback_of"] is not None:
+        extras["passes"] = not wanted.immutable
     priority = options.pop("priority", None)
     if priority is None and task is not None:
         priority = task.priority
@@ -223,6 +238,8 @@ def _handler(app: Celery, name: str, queue: Any) -> Handler:
 
 
 def _instant(when: Any) -> datetime:
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
     if not isinstance(when, datetime):
         raise ImproperlyConfigured(f"eta={when!r}: use a datetime")
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
