@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -11,8 +11,12 @@ import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.reading.engine import parameters_of, start
+from fairlead.pipeline.reading.frames import with_tables
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.location import flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 
@@ -93,15 +97,37 @@ class MemoryTables(SmallTables):
     def parts(self, table: Table) -> list[str]:
         return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)
 
-    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
-        found = [each for part in parts for each in self._rows.get(table.name, {}).get(part, [])]
-        return pa.Table.from_pylist(found, table.arrow()).select(columns)
+    def select(self, text: str, parts: PartsOf = all_parts, **given: Any) -> list[dict[str, Any]]:
+        with start() as connection:
 
-    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
+            def rows_of(table: Table) -> str:
+                connection.register(flat_name(table), self._load(table, parts(table)))
+                return flat_name(table)
+
+            text = with_tables(text, rows_of)
+            cursor = connection.execute(text, parameters_of(text, given))
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def merge(
+        self,
+        table: Table,
+        rows: pa.Table,
+        parts: Collection[str],
+        is_kept: Callable[[pa.Table], pa.Array],
+    ) -> None:
+        before = self._load(table, parts)
+        kept = before.filter(is_kept(before))
         for part in parts:
             self._rows.setdefault(table.name, {})[part] = []
-        for each in rows.to_pylist():
+        for each in [*kept.to_pylist(), *rows.to_pylist()]:
             assert self._put(table, each) in parts
+
+    def _load(self, table: Table, parts: Collection[str] | None) -> pa.Table:
+        known = self._rows.get(table.name, {})
+        wanted = known if parts is None else parts
+        found = [each for part in wanted for each in known.get(part, [])]
+        return pa.Table.from_pylist(found, table.arrow())
 
     def _put(self, table: Table, row: dict[str, Any]) -> str:
         part = f"{row[table.instant]:{'%Y-%m-%d/%H' if table.by == 'hour' else '%Y-%m-%d'}}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.heartbeat import Heartbeat, encode
 from fairlead.pipeline.incidents.watch import Alert, Rules
@@ -26,10 +25,11 @@ from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
 from fairlead.pipeline.settings import Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at
 from tests.pipeline.silver_rows import waited
-from tests.pipeline.tables_by_hand import MemoryTables, micros
+from tests.pipeline.tables_by_hand import MemoryTables, micros, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,35 +47,34 @@ def alert(kind: str, second: int, *, over: int | None = None, tasks: int = 0) ->
     )
 
 
-def incidents_in(tables: Any) -> list[tuple[str, bool, str | None]]:
-    rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
+def incidents_in(rows: Iterable[dict[str, Any]]) -> list[tuple[str, bool, str | None]]:
     return sorted((row["kind"], row["is_over"], row["found_by"]) for row in rows)
 
 
 def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
-    tables = SmallTables(lake_in(tmp_path))
+    lake = lake_in(tmp_path)
+    tables = SmallTables(lake)
     keep(tables, [])
-    assert tables.parts(INCIDENTS) == []
+    assert rows_of(lake, INCIDENTS) == []
     keep(tables, [alert("stall", 600), alert("flood", 610)])
-    assert incidents_in(tables) == [
+    assert incidents_in(rows_of(lake, INCIDENTS)) == [
         ("flood", False, FOUND_BY_ALERTS),
         ("stall", False, FOUND_BY_ALERTS),
     ]
     for _ in range(2):  # a repeated batch
         keep(tables, [alert("stall", 600, over=900, tasks=7)])
-    assert incidents_in(tables) == [
+    assert incidents_in(rows_of(lake, INCIDENTS)) == [
         ("flood", False, FOUND_BY_ALERTS),
         ("stall", True, FOUND_BY_ALERTS),
     ]
-    rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
-    over = next(row for row in rows if row["kind"] == "stall")
+    over = next(row for row in rows_of(lake, INCIDENTS) if row["kind"] == "stall")
     assert (over["start_at"], over["end_at"], over["tasks_delayed"]) == (at(600), at(900), 7)
 
 
 def test_an_alert_that_starts_and_ends_in_one_batch_is_one_incident(tmp_path: Path) -> None:
-    tables = SmallTables(lake_in(tmp_path))
-    keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
-    assert incidents_in(tables) == [("stall", True, FOUND_BY_ALERTS)]
+    lake = lake_in(tmp_path)
+    keep(SmallTables(lake), [alert("stall", 600), alert("stall", 600, over=640)])
+    assert incidents_in(rows_of(lake, INCIDENTS)) == [("stall", True, FOUND_BY_ALERTS)]
 
 
 def test_the_batch_job_replaces_its_own_incidents_only(
@@ -88,13 +87,13 @@ def test_the_batch_job_replaces_its_own_incidents_only(
     keep(tables, [alert("stall", 630), alert("stuck", 700), late])
     for _ in range(2):
         incidents(lake_in(tmp_path), tables, SYSTEM_CLOCK, Rules())
-        assert incidents_in(tables) == [
+        assert incidents_in(tables.rows(INCIDENTS)) == [
             ("flood", False, FOUND_BY_ALERTS),
             ("stall", True, None),
             ("stuck", False, FOUND_BY_ALERTS),
         ]
     keep(tables, [msgspec.structs.replace(late, is_over=True, at=late.at + MICROS)])
-    assert incidents_in(tables) == [
+    assert incidents_in(tables.rows(INCIDENTS)) == [
         ("flood", True, FOUND_BY_ALERTS),
         ("stall", True, None),
         ("stuck", False, FOUND_BY_ALERTS),
@@ -104,18 +103,21 @@ def test_the_batch_job_replaces_its_own_incidents_only(
 def test_a_write_that_loses_to_a_concurrent_change_of_the_table_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = SmallTables(lake_in(tmp_path))
-    replace, refused = tables.replace, []
+    lake = lake_in(tmp_path)
+    replace, refused = WarehouseTable.replace, []
 
-    def replaced(*args: Any) -> None:
+    def replaced(table: WarehouseTable, *args: Any) -> bool:
         if len(refused) < 3:
             refused.append(args)
-            raise BrokenLake("changed meanwhile")
-        replace(*args)
+            keep(SmallTables(lake), [alert("flood", 60 * len(refused))])
+        return replace(table, *args)
 
-    monkeypatch.setattr(tables, "replace", replaced)
-    keep(tables, [alert("stall", 600)])
-    assert incidents_in(tables) == [("stall", False, FOUND_BY_ALERTS)]
+    monkeypatch.setattr(WarehouseTable, "replace", replaced)
+    keep(SmallTables(lake), [alert("stall", 600)])
+    assert [kind for kind, _, _ in incidents_in(rows_of(lake, INCIDENTS))] == [
+        *["flood"] * 3,
+        "stall",
+    ]
 
 
 def test_times_of_alerts_cause_no_rebuild_of_tables() -> None:

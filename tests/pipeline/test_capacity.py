@@ -483,9 +483,8 @@ def test_a_second_forecast_of_a_week_replaces_the_first_unless_its_target_differ
 
 def test_too_little_history_and_invalid_targets_are_refused(tmp_path: Path) -> None:
     lake = lake_in(tmp_path / "lake")
-    tables = SmallTables(lake)
     with pytest.raises(ConfigurationError, match="build"):
-        capacity(lake, tables, SYSTEM_CLOCK, TARGET)
+        capacity(lake, SmallTables(lake), SYSTEM_CLOCK, TARGET)
     put(
         lake,
         SERVICE,
@@ -494,6 +493,7 @@ def test_too_little_history_and_invalid_targets_are_refused(tmp_path: Path) -> N
             row(SERVICE, window_start=MONDAY + timedelta(hours=40)),
         ],
     )
+    tables = SmallTables(lake)
     with pytest.raises(ConfigurationError, match="41 hours .* one week"):
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     with pytest.raises(ConfigurationError, match="between 0 and 1"):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as commands
+from fairlead.clock import MICROS
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
 
@@ -54,7 +55,9 @@ class Shop:
         asyncio.run(self._beat())
 
     async def _beat(self) -> None:
-        await self.app.store.register_node("node-1", ["mail"], [], self.app.clock.now())
+        # A heartbeat of the next hour, so that the node lives on while a busy machine runs the test.
+        beat_at = self.app.clock.now() + 3600 * MICROS
+        await self.app.store.register_node("node-1", ["mail"], [], beat_at)
         await self.app.store.database.close_async()
 
     def run(self, *arguments: str, exits: int = 0) -> str:

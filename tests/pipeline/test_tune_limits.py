@@ -348,7 +348,7 @@ def test_limits_are_computed_from_tables_built_by_spark(
     world.serve()
     build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
 
-    gold = Gold(SmallTables(world.lake).load, world.clock.at)
+    gold = Gold(SmallTables(world.lake), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1))
     workers = gold.at_once(T0 - timedelta(hours=1), use)["q"]
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [

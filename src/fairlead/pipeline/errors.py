@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 from fairlead.errors import FairleadError
+
+_OURS = re.compile(r"(fairlead(?:\.[a-z_]+)+)\.(\w+): (.+)")
 
 
 class BrokenLake(FairleadError):
@@ -17,3 +22,15 @@ class CheckFailed(FairleadError):
 
 class RefusedRows(FairleadError):
     """Rows that cannot become tasks. The text names row, column and reason."""
+
+
+def fairlead_error(error: Exception) -> FairleadError | None:
+    """Return `error` if it is a FairleadError, or the FairleadError that another process of Spark
+    failed with; None if there is none."""
+    if isinstance(error, FairleadError):
+        return error
+    for module, name, text in reversed(_OURS.findall(str(error))):
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, FairleadError):
+            return kind(text.strip())
+    return None

@@ -19,11 +19,11 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.export import ROWS, Exported
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.landing import land
+from fairlead.pipeline.stream.cursors import broken_cursor
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
@@ -158,7 +158,4 @@ def _cursor(seen: TableState, name: str) -> RunCursor:
     try:
         return RunCursor() if text is None else read_cursor(text)
     except msgspec.DecodeError as error:
-        raise BrokenLake(
-            f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore the"
-            " catalog of the lake"
-        ) from error
+        raise broken_cursor(name, error) from error

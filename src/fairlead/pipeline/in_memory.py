@@ -1,54 +1,59 @@
-"""Tables whose rows fit into memory, read and replaced without Spark."""
+"""Small tables of a lake, whose rows fit into memory, read and written without Spark."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
-from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
 class SmallTables:
-    """Tables whose rows fit into memory. Built tables are read as the newest build has them, others
-    as they are now."""
+    """Tables of a lake as they are at the first read, and writes of the tables that no build
+    makes."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
+    @cached_property
+    def _frames(self) -> Frames:
+        return Frames(self._warehouse, Snapshots(self._warehouse).look())
+
     def parts(self, table: Table) -> list[str]:
         """Return the partitions with rows, ascending."""
-        files = self._warehouse.table(table).files(snapshot=self._snapshot(table))
-        return sorted({file.part for file in files if file.rows})
+        return self._frames.parts(table)
 
-    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
-        """Return the rows of these partitions. Raise BrokenLake for a missing file."""
-        here, snapshot = self._warehouse.table(table), self._snapshot(table)
-        schema = pa.schema([table.arrow().field(name) for name in columns])
-        return here.load(parts, columns, snapshot=snapshot).cast(schema)
+    def select(self, text: str, parts: PartsOf = all_parts, **given: Any) -> list[dict[str, Any]]:
+        """Return the few rows of a statement with these parameters, as `Frames.totals` does. Raise
+        BrokenLake for a missing file."""
+        return self._frames.totals(text, parts, given)
 
-    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        """Replace these partitions of a table that no build makes by `rows` at once. Raise
-        BrokenLake when another job changed them meanwhile."""
+    def merge(
+        self,
+        table: Table,
+        rows: pa.Table,
+        parts: Collection[str],
+        is_kept: Callable[[pa.Table], pa.Array],
+    ) -> None:
+        """Replace these partitions, in one commit, by `rows` and by those of their rows that
+        `is_kept` selects; start again if another writer was first. Raise BrokenLake for a missing
+        file."""
         here = self._warehouse.table(table)
-        before = here.files(parts)
         while True:
             seen = here.state()
-            if here.files(parts, seen.snapshot) != before:
-                raise BrokenLake(
-                    f"{table.name} was changed by another process; run the command again"
-                )
-            if not before and not rows.num_rows:
+            before = here.load(parts, snapshot=seen.snapshot)
+            if not before.num_rows and not rows.num_rows:
                 return
-            written = here.write(rows, uuid.uuid4().hex, seen)
+            kept = before.filter(is_kept(before)).cast(rows.schema)
+            written = here.write(pa.concat_tables([kept, rows]), uuid.uuid4().hex, seen)
             if here.replace(parts, written, seen):
                 return
             here.take_away(written)
-
-    def _snapshot(self, table: Table) -> int | None:
-        build, _ = Builds(self._warehouse).newest()
-        return build.snapshots.get(table.name)

@@ -57,6 +57,9 @@ class Check(msgspec.Struct, frozen=True):
     expected: int
     found: int
 
+    def __str__(self) -> str:
+        return f"{self.name}: expected {self.expected:,.0f}, found {self.found:,.0f}"
+
     @property
     def holds(self) -> bool:
         """Whether the two numbers are equal."""

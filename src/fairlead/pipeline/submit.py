@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from fairlead.errors import (
-    ConfigurationError,
-    FairleadError,
-    InvalidTask,
-    SchemaMismatch,
-    StoreUnavailable,
-)
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import (
-    ContentDiffers,
-    KeyTaken,
-    RunSuperseded,
-    StageLost,
-    SubmissionTotals,
-)
+from fairlead.pipeline.bulk.message import SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
-from fairlead.pipeline.errors import RefusedRows
+from fairlead.pipeline.errors import fairlead_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,18 +22,6 @@ _SORTED_AS = {
     "date": "date",
 }
 """Types of Spark in which a column of text with a declared type is sorted."""
-_ERROR = re.compile(r"^fairlead(?:\.[a-z_]+)+\.(\w+): (.*)$", re.MULTILINE)
-_OUR_ERRORS = (
-    ContentDiffers,
-    RefusedRows,
-    KeyTaken,
-    RunSuperseded,
-    StageLost,
-    InvalidTask,
-    ConfigurationError,
-    StoreUnavailable,
-    SchemaMismatch,
-)
 
 
 def bulk_submit(
@@ -88,7 +63,7 @@ def bulk_submit(
     try:
         df.write.format("fairlead").options(**texts).mode("append").save()
     except Exception as error:
-        if (own := _own(error)) is None:
+        if (own := fairlead_error(error)) is None:
             raise
         raise own from None
     return job.totals() or SubmissionTotals(submission_id, 0, 0, 0, 0, job.options.publish)
@@ -113,15 +88,6 @@ def _in_order(df: DataFrame, order_by: str, job: BulkJob) -> DataFrame:
         .sortWithinPartitions(position)
         .drop(_PART)
     )
-
-
-def _own(error: Exception) -> FairleadError | None:
-    """Return the Fairlead error inside an error of Spark, raised in another process."""
-    known = {kind.__name__: kind for kind in _OUR_ERRORS}
-    for name, message in reversed(_ERROR.findall(str(error))):
-        if name in known:
-            return known[name](message.strip())
-    return None
 
 
 def _text(value: Any) -> str:

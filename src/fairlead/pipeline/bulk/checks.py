@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.clock import MICROS, to_micros
 from fairlead.core.values import MOST_KEY_BYTES, MOST_NAME_BYTES, brief
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
-from fairlead.pipeline.bulk.bounds import reason_against
 from fairlead.pipeline.bulk.columns import TEXTS
+from fairlead.pipeline.bulk.options import reason_against
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.bulk.stages import stage_of
+from fairlead.pipeline.bulk.stage import stage_of
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Statement, Steps
 

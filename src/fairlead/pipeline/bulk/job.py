@@ -19,8 +19,7 @@ from fairlead.pipeline.bulk.message import Opened, StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.publish import Publisher
 from fairlead.pipeline.bulk.rows import RowEncoder
-from fairlead.pipeline.bulk.stage import Encoded, Stage
-from fairlead.pipeline.bulk.stages import stage_of
+from fairlead.pipeline.bulk.stage import Encoded, Stage, stage_of
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.ports.statements import Statement, Steps
 

@@ -10,10 +10,11 @@ from urllib.parse import quote
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.config import PAYLOAD_LIMIT
 from fairlead.connect import task_store
+from fairlead.core import values as bounds
 from fairlead.core.values import MOST_KEY_BYTES
-from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
-from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bulk.bounds import reason_against
+from fairlead.declare.options import Options
+from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS, Queue
+from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline.bulk.declared_types import read_types
 from fairlead.urls import split_url
 
@@ -162,6 +163,21 @@ class BulkOptions:
         the requested number."""
         least = self.partitions if self.partitions is not None else 0
         return max(registered.get(queue, 0), least) or DEFAULT_PARTITIONS
+
+
+def reason_against(column: str, value: Any) -> str | None:
+    """Return why a submit would refuse the value of a known column, in the words of its error; None
+    if it would not."""
+    try:
+        if column == "queue":
+            Queue(value)
+        elif column == "name":
+            bounds.name("task name", value)
+        else:
+            Options().changed({column: value})
+    except (InvalidTask, ConfigurationError) as error:
+        return str(error)
+    return None
 
 
 def _absolute_url(url: str) -> str:

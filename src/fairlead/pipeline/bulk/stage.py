@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.message import Opened, Published, StagedPiece
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
@@ -41,3 +42,15 @@ class Stage(Protocol):
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
         """Delete all staged rows of a job."""
+
+
+def stage_of(store: SqlStore, max_connections: int = 4) -> Stage:
+    """Return the stage of a task store. At most `max_connections` processes write to a server at
+    once."""
+    if store.database.dialect == "sqlite":
+        from fairlead.pipeline.bulk.sqlite import SqliteStage
+
+        return SqliteStage(store)
+    from fairlead.pipeline.bulk.postgres import PostgresStage
+
+    return PostgresStage(store, max_connections)

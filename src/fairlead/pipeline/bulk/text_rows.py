@@ -17,10 +17,10 @@ import msgspec
 import pyarrow as pa
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bulk.bounds import reason_against
 from fairlead.pipeline.bulk.columns import KNOWN_COLUMNS
 from fairlead.pipeline.bulk.declared_types import ORDER, PLACE, PROBLEM
 from fairlead.pipeline.bulk.files import DataFile, check_unchanged
+from fairlead.pipeline.bulk.options import reason_against
 from fairlead.pipeline.errors import RefusedRows
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 16 << 20

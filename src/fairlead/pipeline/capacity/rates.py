@@ -1,5 +1,4 @@
-"""Arrivals and run times by hour of the week, read from the tables with one partition in memory at
-a time."""
+"""Arrivals and run times by hour of the week, read from the tables by statements of rates.sql."""
 
 from __future__ import annotations
 
@@ -9,18 +8,16 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from fairlead.clock import MICROS, to_micros
+from fairlead.backends.sql.sql_file import load
 from fairlead.pipeline.capacity.forecast import HOURS
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import HOUR_US, dates_of, hours_between
+
+_STATEMENTS = load("rates.sql", __package__)
 
 MINUTES = 60
 LEAST_RUNS = 30
@@ -131,49 +128,16 @@ def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Loa
     tell which queues are older."""
     found: dict[str, Load] = defaultdict(Load)
     names = hours_between((first_hour - HOURS) * HOUR_US, (end_hour - 1) * HOUR_US)
-    hours = set(names[HOURS:])
-    for part in sorted({*names} & set(tables.parts(BACKLOG))):
-        _arrivals(found, tables.load(BACKLOG, [part], ["minute", "queue", "arrived"]))
-    for part in sorted({*dates_of(hours)} & set(tables.parts(LATENCY_HIST))):
-        columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n", "max_us"]
-        _services(found, tables.load(LATENCY_HIST, [part], columns), first_hour, end_hour)
-    for part in sorted(hours & set(tables.parts(TASKS))):
-        _priorities(
-            found, tables.load(TASKS, [part], ["submitted_at", "queue", "priority", "run_us"])
-        )
+    hours = names[HOURS:]
+    parts = {BACKLOG: names, LATENCY_HIST: dates_of(hours), TASKS: hours}.__getitem__
+    for row in tables.select(_STATEMENTS["arrivals"], parts):
+        found[row["queue"]].arrived[row["hour"]][row["minute"]] = row["tasks"]
+    bounds = {"first": first_hour, "last": end_hour - 1}
+    for row in tables.select(_STATEMENTS["runs"], parts, growth=GROWTH, **bounds):
+        runs, hour = found[row["queue"]].runs, hour_of_week(row["hour"])
+        runs[hour] = runs[hour].plus(RunTimeSums(row["n"], row["total"], row["squares"]))
+    for row in tables.select(_STATEMENTS["work"], parts, deferrable=FIRST_DEFERRABLE_PRIORITY):
+        load, hour = found[row["queue"]], hour_of_week(row["hour"])
+        load.work_us[hour] += row["work_us"]
+        load.deferrable_us[hour] += row["deferrable_us"]
     return dict(found)
-
-
-def _arrivals(found: dict[str, Load], rows: pa.Table) -> None:
-    for row in rows.group_by(["minute", "queue"]).aggregate([("arrived", "sum")]).to_pylist():
-        if row["arrived_sum"]:
-            micros = to_micros(row["minute"])
-            minute = micros // (60 * MICROS) % MINUTES
-            found[row["queue"]].arrived[micros // HOUR_US][minute] += row["arrived_sum"]
-
-
-def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour: int) -> None:
-    of_all = pc.and_(pc.equal(rows["fairness_key"], ALL), pc.equal(rows["measure"], "run"))
-    for row in rows.filter(of_all).to_pylist():
-        hour = to_micros(row["hour"]) // HOUR_US
-        if first_hour <= hour < end_hour:
-            us = min(2 / (GROWTH + 1) * GROWTH ** row["bucket"], row["max_us"])
-            runs = found[row["queue"]].runs
-            week_hour = hour_of_week(hour)
-            runs[week_hour] = runs[week_hour].plus(
-                RunTimeSums(row["n"], row["n"] * us, row["n"] * us * us)
-            )
-
-
-def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
-    # A partition holds one hour, which is the hour of the least instant.
-    grouped = rows.group_by(["queue", "priority"]).aggregate(
-        [("run_us", "sum"), ("submitted_at", "min")]
-    )
-    for row in grouped.to_pylist():
-        load = found[row["queue"]]
-        hour = hour_of_week(to_micros(row["submitted_at_min"]) // HOUR_US)
-        load.work_us[hour] += row["run_us_sum"]
-        load.deferrable_us[hour] += (
-            row["run_us_sum"] if row["priority"] >= FIRST_DEFERRABLE_PRIORITY else 0
-        )

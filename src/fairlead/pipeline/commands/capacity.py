@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, duration, say
+from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import LakeOptions
-from fairlead.pipeline.commands.output import failures, instant_of, watching
+from fairlead.pipeline.commands.output import failures, instant_of, show_rows, watching
 
 
 class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
@@ -56,40 +56,28 @@ def capacity(options: CapacityOptions) -> None:
         if options.json:
             as_json(done)
             return
-        columns = (
-            "queue",
-            "tasks in the week",
-            "peak / mean",
-            "slots at the peak",
-            "hour",
-            "in half of the hours",
-            "with shifted work",
-            "method",
-            "error / naive error",
-            "loss saved",
-            "hours within p90",
-        )
-        as_table(
-            columns,
-            [
-                (
-                    plan.queue,
-                    f"{plan.tasks:,.0f}",
-                    f"{plan.peak_ratio:.1f}",
-                    plan.slots_peak,
-                    _hour_name(plan.peak_hour),
-                    plan.slots_median,
-                    plan.slots_if_shifted,
-                    plan.method,
-                    None if plan.mase is None else f"{plan.mase:.2f}",
-                    None if plan.skill is None else f"{plan.skill:.0%}",
-                    None if plan.covered is None else f"{plan.covered:.0%}",
-                )
-                for plan in done.queues
-            ],
+        show_rows(
+            done.queues,
+            {
+                "queue": lambda plan: plan.queue,
+                "tasks in the week": lambda plan: f"{plan.tasks:,.0f}",
+                "peak / mean": lambda plan: f"{plan.peak_ratio:.1f}",
+                "slots at the peak": lambda plan: plan.slots_peak,
+                "hour": lambda plan: _hour_name(plan.peak_hour),
+                "in half of the hours": lambda plan: plan.slots_median,
+                "with shifted work": lambda plan: plan.slots_if_shifted,
+                "method": lambda plan: plan.method,
+                "error / naive error": lambda plan: _or_none(plan.mase, ".2f"),
+                "loss saved": lambda plan: _or_none(plan.skill, ".0%"),
+                "hours within p90": lambda plan: _or_none(plan.covered, ".0%"),
+            },
         )
         for note in done.notes:
             say(note)
+
+
+def _or_none(value: float | None, format: str) -> str | None:
+    return None if value is None else f"{value:{format}}"
 
 
 def _hour_name(hour_of_week: int) -> str:

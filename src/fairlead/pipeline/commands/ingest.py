@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ from fairlead.pipeline.commands.options import DryRun, LakeOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals, watching
 
 if TYPE_CHECKING:
+    from fairlead.pipeline.export import Exported, Exporter
+    from fairlead.pipeline.export_runs import RunExporter
     from fairlead.pipeline.stream.intake_batch import Counted
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -123,8 +126,6 @@ def ingest(options: IngestOptions) -> None:
         if options.stream:
             _stream(options, lake, 30.0 if pause is None else pause.total_seconds())
             return
-        from fairlead.pipeline.jobs.ingest import ingest as run_ingest
-
         exporter = exporter_of(
             options.url, lake, "take over" if options.take_over else "unless streamed"
         )
@@ -136,7 +137,7 @@ def ingest(options: IngestOptions) -> None:
             return
         while True:
             with watching("exporting") as on_rows:
-                done = run_ingest(exporter, lake, SYSTEM_CLOCK, on_rows)
+                done = _exported(exporter, lake, partial(on_rows, "attempts"))
             through = (
                 "" if done.streamed is None else f"; attempts arrive through topic {done.streamed}"
             )
@@ -149,6 +150,20 @@ def ingest(options: IngestOptions) -> None:
             if pause is None:
                 return
             time.sleep(pause.total_seconds())
+
+
+def _exported(
+    exporter: Exporter | RunExporter, lake: Warehouse, on_rows: Callable[[int], None]
+) -> Exported:
+    """Do one round of the exporter, recorded as a run if it moved rows or failed."""
+    from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
+
+    with recorded(lake, SYSTEM_CLOCK, "ingest", {}, keep_idle=False) as run:
+        done = exporter.round(on_rows)
+        run.rows_in = run.rows_out = done.attempts + done.events
+        if not run.rows_out:
+            run.state = NOTHING_TO_DO
+    return done
 
 
 def _stream(options: IngestOptions, lake: Warehouse, every: float) -> None:

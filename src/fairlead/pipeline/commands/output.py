@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -16,6 +16,8 @@ from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairlead.pipeline.runs import JobRun
+
+Row = TypeVar("Row")
 
 
 @contextmanager
@@ -79,6 +81,11 @@ def instant_of(text: str | None) -> datetime | None:
     except ValueError:
         raise ConfigurationError(f"instant {text!r}: use 2026-11-01 or 2026-11-01T12:00") from None
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def show_rows(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
+    """Print a table for people, from a function for each heading that returns the cell of a row."""
+    as_table(tuple(columns), [tuple(cell(row) for cell in columns.values()) for row in rows])
 
 
 def print_result(json: bool, value: Any, text: str) -> None:

@@ -12,7 +12,7 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.options import Author, Url, Why
-from fairlead.pipeline.commands.output import failures
+from fairlead.pipeline.commands.output import failures, show_rows
 from fairlead.pipeline.commands.tune_output import limit_text, state_text, weight_text
 
 policies = typer.Typer(
@@ -52,22 +52,19 @@ def list_policies(context: typer.Context, options: ListOptions) -> None:
                 }
             )
             return
-        as_table(
-            ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
-            [
-                (
-                    p.version,
-                    p.queue,
-                    state_text(p),
-                    time_of(p.computed_at),
-                    p.author,
-                    p.why,
-                    len(p.guarded),
-                    len(p.limits),
-                    p.verdict,
-                )
-                for p in found
-            ],
+        show_rows(
+            found,
+            {
+                "version": lambda p: p.version,
+                "queue": lambda p: p.queue,
+                "state": state_text,
+                "published": lambda p: time_of(p.computed_at),
+                "by": lambda p: p.author,
+                "why": lambda p: p.why,
+                "keys": lambda p: len(p.guarded),
+                "limits": lambda p: len(p.limits),
+                "verdict": lambda p: p.verdict,
+            },
         )
         for switch in switches:
             say(

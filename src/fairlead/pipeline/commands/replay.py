@@ -16,8 +16,8 @@ from fairlead.errors import ConfigurationError
 from fairlead.lab.trace import BrokenTrace, Tenants
 from fairlead.pipeline.commands.access import existing_lake, lake_of_options, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeOptions, PeriodOptions, SparkOptions
-from fairlead.pipeline.commands.output import failures
-from fairlead.pipeline.commands.replay_output import runs, show, show_plan, watching
+from fairlead.pipeline.commands.output import failures, watching
+from fairlead.pipeline.commands.replay_output import runs, show, show_plan
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
@@ -164,7 +164,7 @@ def replay(options: ReplayOptions) -> None:
         plan.setup(arrivals)  # report wrong input before Spark starts
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
-            watching(runs(plan)) as on_rows,
+            watching(f"replaying about {runs(plan):,} runs") as on_rows,
         ):
             replayed = run_replay(arrivals, plan, lake, SYSTEM_CLOCK, spark, on_rows)
         show(replayed, plan, arrivals, options.json)

@@ -1,16 +1,12 @@
-"""Output of `fairlead pipeline replay`: the plan, progress, and the measures of each policy."""
+"""Output of `fairlead pipeline replay`: the plan, and the measures of each policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.clock import MICROS
+from fairlead.pipeline.commands.output import show_rows
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
@@ -52,19 +48,6 @@ def runs(plan: StudyPlan) -> int:
     return len(plan.grid.policies) + chosen * (1 + plan.perturbations + plan.resamples)
 
 
-@contextmanager
-def watching(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Show progress on a terminal; `total` may exceed the true number by one policy's samples."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda what, count: None
-        return
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as shown:
-        line = shown.add_task("", total=total)
-        yield lambda what, count: shown.advance(line, count)
-
-
 def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
     """Print the best policies, and the measures of all."""
     study = replayed.study
@@ -101,28 +84,18 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
         f"\nBest policies, {study.objective} on the arrivals for choosing; each interval holds 95"
         " of 100 samples:"
     )
-    as_table(
-        (
-            "id",
-            "policy",
-            "chosen on",
-            "reported",
-            "perturbed",
-            "resampled users",
-            "against the baseline",
-        ),
-        [
-            (
-                _id(each.policy_id),
-                str(each.policy),
-                _value(plan.objective.name, each.trained),
-                _value(plan.objective.name, each.reported),
-                _interval(plan.objective.name, each.perturbed),
-                _interval(plan.objective.name, each.resampled),
-                each.against_baseline,
-            )
-            for each in study.standings
-        ],
+    name = plan.objective.name
+    show_rows(
+        study.standings,
+        {
+            "id": lambda each: _id(each.policy_id),
+            "policy": lambda each: str(each.policy),
+            "chosen on": lambda each: _value(name, each.trained),
+            "reported": lambda each: _value(name, each.reported),
+            "perturbed": lambda each: _interval(name, each.perturbed),
+            "resampled users": lambda each: _interval(name, each.resampled),
+            "against the baseline": lambda each: each.against_baseline,
+        },
     )
     say("\nThese policies on later arrivals:")
     reported = [
@@ -173,37 +146,21 @@ def _print_gap(gap: CalibrationGap) -> None:
 
 
 def _print_measures(found: list[CandidateResult]) -> None:
-    as_table(
-        (
-            "id",
-            "wait p50",
-            "p99",
-            "most",
-            "key p50",
-            "slowdown",
-            "Jain",
-            "starved",
-            "used",
-            "makespan",
-            "seconds",
-        ),
-        [
-            (
-                _id(each.candidate.policy_id),
-                _time(m.wait_p50_us),
-                _time(m.wait_p99_us),
-                _time(m.wait_max_us),
-                _time(m.key_wait_p50_us),
-                f"{m.slowdown_mean:,.2f}",
-                "-" if m.jain_mean is None else f"{m.jain_mean:.3f}",
-                f"{m.starved_keys:,}",
-                f"{100 * m.utilisation:.1f} %",
-                _time(m.makespan_us),
-                f"{each.seconds:.2f}",
-            )
-            for each in found
-            for m in (each.measures,)
-        ],
+    show_rows(
+        found,
+        {
+            "id": lambda each: _id(each.candidate.policy_id),
+            "wait p50": lambda each: _time(each.measures.wait_p50_us),
+            "p99": lambda each: _time(each.measures.wait_p99_us),
+            "most": lambda each: _time(each.measures.wait_max_us),
+            "key p50": lambda each: _time(each.measures.key_wait_p50_us),
+            "slowdown": lambda each: f"{each.measures.slowdown_mean:,.2f}",
+            "Jain": lambda each: _value("jain_mean", each.measures.jain_mean, ".3f"),
+            "starved": lambda each: f"{each.measures.starved_keys:,}",
+            "used": lambda each: f"{100 * each.measures.utilisation:.1f} %",
+            "makespan": lambda each: _time(each.measures.makespan_us),
+            "seconds": lambda each: f"{each.seconds:.2f}",
+        },
     )
 
 
@@ -215,12 +172,12 @@ def _id(policy_id: int) -> str:
     return "baseline" if policy_id < 0 else str(policy_id)
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: Any, format: str = ",.4g") -> str:
     from fairlead.lab.policies.objective import is_time
 
     if value is None:
         return "-"
-    return _time(value) if is_time(name) else f"{value:,.4g}"
+    return _time(value) if is_time(name) else f"{value:{format}}"
 
 
 def _interval(name: str, found: Interval | None) -> str:

@@ -77,19 +77,9 @@ def submit(options: SubmitOptions) -> None:
     with failures():
         from fairlead.pipeline.jobs.submit import FileSubmission, run_submit
 
-        submission = FileSubmission(
-            file=options.file,
-            url=url_of(options.url),
-            queue=options.queue,
-            task=options.task,
-            args=options.args,
-            types=options.types,
-            submission_id=options.submission_id,
-            order_by=options.order_by,
-            on_conflict=options.on_conflict,
-            on_error=options.on_error,
-            publish=options.publish,
-        )
+        names = FileSubmission.__dataclass_fields__.keys() - {"url"}
+        given = {name: getattr(options, name) for name in names}
+        submission = FileSubmission(url=url_of(options.url), **given)
         # Refuse a file of an unknown kind before Spark starts.
         described = submission.described()
         if options.dry_run:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlead.cli.output import as_table, say
+from fairlead.cli.output import say
+from fairlead.pipeline.commands.output import show_rows
 
 if TYPE_CHECKING:
-    from fairlead.core.tuning.control import Change, Evidence
+    from fairlead.core.tuning.control import Change
     from fairlead.core.tuning.limit_control import LimitChange
     from fairlead.pipeline.jobs.tune import QueueTuned
     from fairlead.ports.policy_store import Policy
@@ -29,69 +30,50 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
         # The greatest change comes first.
         changes = sorted(tuned.changes, key=_size, reverse=True)
         if changes:
-            as_table(
-                ("fairness key", "now", "raw", "guarded", "change", "why"),
-                [
-                    (
-                        c.fairness_key,
-                        weight_text(c.now),
-                        weight_text(c.raw),
-                        weight_text(c.guarded),
-                        _change(c),
-                        c.reason,
-                    )
-                    for c in changes[:most]
-                ],
+            show_rows(
+                changes[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "now": lambda c: weight_text(c.now),
+                    "raw": lambda c: weight_text(c.raw),
+                    "guarded": lambda c: weight_text(c.guarded),
+                    "change": _change,
+                    "why": lambda c: c.reason,
+                },
             )
             say("computed from gold.tenant_share: use of each key")
-            as_table(
-                (
-                    "fairness key",
-                    "hours",
-                    "tasks",
-                    "weight by task",
-                    "by time",
-                    "run s",
-                    "worker time s",
-                    "due",
-                    "got",
-                ),
-                [(c.fairness_key, *_evidence(c.evidence)) for c in changes[:most]],
+            show_rows(
+                changes[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "hours": lambda c: c.evidence.hours,
+                    "tasks": lambda c: f"{c.evidence.tasks:,}",
+                    "weight by task": lambda c: weight_text(c.evidence.by_task),
+                    "by time": lambda c: weight_text(c.evidence.by_time),
+                    "run s": lambda c: weight_text(c.evidence.run),
+                    "worker time s": lambda c: f"{c.evidence.busy:,.0f}",
+                    "due": lambda c: f"{c.evidence.due:.1%}",
+                    "got": lambda c: f"{c.evidence.got:.1%}",
+                },
             )
         limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
         if limits:
             say("limits: slots of the key on each node")
-            as_table(
-                ("fairness key", "now", "raw", "guarded", "change", "why"),
-                [
-                    (
-                        c.fairness_key,
-                        limit_text(c.now),
-                        weight_text(c.raw),
-                        limit_text(c.guarded),
-                        _change_of_limit(c),
-                        c.reason,
-                    )
-                    for c in limits[:most]
-                ],
+            show_rows(
+                limits[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "now": lambda c: limit_text(c.now),
+                    "raw": lambda c: weight_text(c.raw),
+                    "guarded": lambda c: limit_text(c.guarded),
+                    "change": _change_of_limit,
+                    "why": lambda c: c.reason,
+                },
             )
         if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
             say(f"and {more:,} more keys; --keys or --json shows them")
     if not applied and any(tuned.outcome == "would be published" for tuned in found):
         say("\nnothing was changed: this was a dry run; `tune apply` publishes")
-
-
-def _evidence(of: Evidence) -> tuple[object, ...]:
-    return (
-        of.hours,
-        f"{of.tasks:,}",
-        weight_text(of.by_task),
-        weight_text(of.by_time),
-        weight_text(of.run),
-        f"{of.busy:,.0f}",
-        f"{of.due:.1%}",
-        f"{of.got:.1%}",
-    )
 
 
 def _size(change: Change) -> tuple[float, float]:

@@ -7,7 +7,7 @@ run continues; until then readers see the newest build, with the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 from pyiceberg.exceptions import CommitFailedException
@@ -22,7 +22,7 @@ from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -59,7 +59,8 @@ def erase_from(
     builds = Builds(warehouse)
     if not dry_run:
         # Refuse builds that have read the key, and note the days that count it.
-        publish_again(builds, hours_of(found.dates), now())
+        hours = set(hours_of(found.dates))
+        publish_again(builds, lambda before: _with_again(before.after({}), hours), now())
     done = {}
     for table in (*(table for table in TABLES if table not in _LAST), *_LAST):
         each = _erase_table(warehouse, table, wanted, found, dry_run)
@@ -67,53 +68,49 @@ def erase_from(
             done[table.name] = each
             on_rows(table.name, each.rows)
     if not dry_run:
-        _publish_present(warehouse, builds, now())
+        publish_again(builds, lambda before: _at_present(warehouse, before), now())
         for table in TABLES:
             _expire(warehouse, table, now)
     return done
 
 
-def publish_again(builds: Builds, hours: Iterable[str], now: int) -> None:
-    """Publish the newest build again, so that a build which has begun cannot publish, and the next
-    one makes these hours again."""
+def publish_again(builds: Builds, change: Callable[[Build], Build], now: int) -> None:
+    """Publish the newest build again with a change, so that a build which has begun cannot
+    publish."""
     while True:
         before, seen = builds.newest()
         builds.finish(before)
         if not before.id:
             return
-        again = sorted({*before.again, *hours})
-        build = msgspec.structs.replace(before.after({}), again=again)
+        build = change(before)
         if builds.publish(build, seen, now):
             builds.finish(build)
             return
 
 
-def _publish_present(warehouse: Warehouse, builds: Builds, now: int) -> None:
-    """Publish the present snapshots of the built tables, with the hours that changed since the
-    snapshots of bronze that the last build has read, because these go."""
-    while True:
-        before, seen = builds.newest()
-        builds.finish(before)
-        if not before.id:
-            return
-        tables = {table.name: warehouse.table(table) for table in TABLES}
-        present = {
-            name: snapshot
-            for name in before.snapshots
-            if name in tables and (snapshot := tables[name].state().snapshot) is not None
-        }
-        sources, again = dict(before.sources), set(before.again)
-        for name, since in before.sources.items():
-            until = tables[name].state().snapshot
-            changed = tables[name].changed(since, until)
-            if changed is None or until is None:
-                continue  # a full build
-            sources[name] = until
-            again |= changed
-        build = msgspec.structs.replace(before.after(present), sources=sources, again=sorted(again))
-        if builds.publish(build, seen, now):
-            builds.finish(build)
-            return
+def _with_again(build: Build, hours: set[str]) -> Build:
+    """Return a build after which the next one makes these hours again."""
+    return msgspec.structs.replace(build, again=sorted({*build.again, *hours}))
+
+
+def _at_present(warehouse: Warehouse, before: Build) -> Build:
+    """Return a build of the present snapshots of the built tables, with the hours that changed
+    since the snapshots of bronze that the last build has read, because these go."""
+    tables = {table.name: warehouse.table(table) for table in TABLES}
+    present = {
+        name: snapshot
+        for name in before.snapshots
+        if name in tables and (snapshot := tables[name].state().snapshot) is not None
+    }
+    sources, again = dict(before.sources), set[str]()
+    for name, since in before.sources.items():
+        until = tables[name].state().snapshot
+        changed = tables[name].changed(since, until)
+        if changed is None or until is None:
+            continue  # a full build
+        sources[name] = until
+        again |= changed
+    return _with_again(msgspec.structs.replace(before.after(present), sources=sources), again)
 
 
 def _erase_table(

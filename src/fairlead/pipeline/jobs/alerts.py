@@ -51,18 +51,8 @@ def alerts(
     def pass_on(batch: DataFrame, _: int) -> None:
         # Collect all rows: few alerts begin or end within seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
-        raised = [
-            Alert(
-                row["kind"],
-                row["queue"],
-                row["subject"],
-                row["start"],
-                row["at"],
-                row["is_over"],
-                row["tasks"],
-            )
-            for row in rows
-        ]
+        names = Alert.__struct_fields__
+        raised = [Alert(**{name: row[name] for name in names}) for row in rows]
         for callback in callbacks:
             callback(raised)
 

@@ -106,14 +106,13 @@ def _save(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    part = f"{start:%Y-%m-%d}"
     made = pa.Table.from_pylist(rows, CAPACITY.arrow())
-    if part in tables.parts(CAPACITY):
-        before = tables.load(CAPACITY, [part], CAPACITY.column_names)
-        made = pa.concat_tables(
-            [before.filter(pc.not_equal(before["week_start"], pa.scalar(start))), made]
-        )
-    tables.replace(CAPACITY, made, [part])
+    tables.merge(
+        CAPACITY,
+        made,
+        [f"{start:%Y-%m-%d}"],
+        lambda old: pc.not_equal(old["week_start"], pa.scalar(start)),
+    )
 
 
 def _notes(plans: list[QueuePlan], too_young: list[TooYoung]) -> list[str]:

@@ -69,9 +69,7 @@ SELECT (SELECT count(started_at) FROM {bronze.attempts} WHERE $sound AND ($withi
 
 def require(checks: Sequence[Check]) -> None:
     """Raise CheckFailed with the name of every check that failed."""
-    failed = [
-        f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds
-    ]
+    failed = [str(check) for check in checks if not check.holds]
     if failed:
         raise CheckFailed("; ".join(failed))
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable
 
-from fairlead import errors
-from fairlead.errors import FairleadError, StoreUnavailable
-from fairlead.pipeline import errors as pipeline_errors
+from fairlead.errors import StoreUnavailable
+from fairlead.pipeline.errors import fairlead_error
 
 log = logging.getLogger("fairlead.stream")
 
@@ -19,8 +17,6 @@ that does not start in time on a busy machine."""
 
 LONGEST_PAUSE = 60.0
 """Longest pause between two tries, in seconds."""
-
-_OURS = re.compile(r"fairlead\.(?:pipeline\.)?errors\.(\w+): (.+)")
 
 Query = Callable[[Callable[[], None]], None]
 """Function that runs one query until it ends, fails or is stopped, and calls its argument for each
@@ -56,18 +52,3 @@ def follow(query: Query, stops: threading.Event, pause: float, what: str) -> Non
                 outage = text
                 log.warning(what, extra={"error": text})
             stops.wait(min(LONGEST_PAUSE, pause * tries))
-
-
-def fairlead_error(error: Exception) -> FairleadError | None:
-    """Return `error` if it is a FairleadError, or the FairleadError that a Spark process failed
-    with; None if there is none."""
-    if isinstance(error, FairleadError):
-        return error
-    found = _OURS.findall(str(error))
-    if not found:
-        return None
-    name, text = found[-1]
-    kind = getattr(errors, name, None) or getattr(pipeline_errors, name, None)
-    return (
-        kind(text.strip()) if isinstance(kind, type) and issubclass(kind, FairleadError) else None
-    )

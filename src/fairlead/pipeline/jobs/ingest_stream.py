@@ -24,7 +24,8 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.jobs.follow_loop import fairlead_error, follow
+from fairlead.pipeline.errors import fairlead_error
+from fairlead.pipeline.jobs.follow_loop import follow
 from fairlead.pipeline.runs import JobRun, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
@@ -116,11 +117,7 @@ class IngestStream:
                 query.stop()
             self.on_interval()
         except Exception as error:
-            failure = (
-                error
-                if isinstance(error, FairleadError)
-                else self._failure or fairlead_error(error)
-            )
+            failure = self._failure or fairlead_error(error)
             self._runs.close(failure or error)
             if failure is None:
                 raise

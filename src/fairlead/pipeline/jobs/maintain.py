@@ -19,10 +19,10 @@ from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.check import check
-from fairlead.pipeline.jobs.reconcile import reconcile
 from fairlead.pipeline.ledger import LEDGER
+from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.retention import drop_before, first_day
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, JobRun, OnRows, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS
 from fairlead.pipeline.warehouse.compaction import compact, to_compact
@@ -170,7 +170,15 @@ def _remove(lake: Warehouse, table: Table, days: list[str]) -> None:
 
 
 def _reconcile(sources: Sources, on_rows: OnRows) -> Step:
-    return _ran("reconcile", reconcile(sources.history(), sources.lake, sources.clock, on_rows))
+    lake, clock, history = sources.lake, sources.clock, sources.history()
+    with recorded(lake, clock, "reconcile", {}) as run:
+        found = reconcile(history, lake, clock, on_rows=partial(on_rows, "attempts"))
+        run.rows_in = found.rows
+        run.checks = [
+            Check("attempts in the lake and in the store", found.rows, found.rows),
+            Check("worker time of the attempts in microseconds", found.busy_us, found.busy_us),
+        ]
+    return _ran("reconcile", run)
 
 
 def _retain(sources: Sources, keep_days: int | None, on_rows: OnRows, *, dry_run: bool) -> Step:

@@ -43,8 +43,7 @@ def replay(
     """Run the study on Spark if given, else in this process, and save it in the lake. A repeated
     study replaces its rows.
 
-    Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake if another job
-    changes the same rows.
+    Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake.
     """
     replay_id = identity(arrivals, plan)
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
@@ -97,9 +96,8 @@ def _save(lake: Warehouse, table: Table, replay_id: str, rows: Iterable[dict[str
     import pyarrow.compute as pc
 
     made = pa.Table.from_pylist(list(rows), schema=table.arrow())
-    tables = SmallTables(lake)
-    parts = sorted({part_of(table, at) for at in made[table.instant].to_pylist()})
-    before = tables.load(table, parts, table.column_names)
-    others = before.filter(pc.not_equal(before["replay_id"], replay_id))
-    tables.replace(table, pa.concat_tables([others.cast(made.schema), made]), parts)
+    parts = {part_of(table, at) for at in made[table.instant].to_pylist()}
+    SmallTables(lake).merge(
+        table, made, parts, lambda old: pc.not_equal(old["replay_id"], replay_id)
+    )
     return int(made.num_rows)

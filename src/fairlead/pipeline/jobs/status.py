@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
+from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.reading.snapshots import Snapshots, TableAt
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, HistoryStore, Position
 
@@ -61,13 +60,13 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 def read_status(lake: Warehouse, history: HistoryStore | None) -> PipelineStatus:
     """Return the status of the lake, and of the readers of the history if given. Raise BrokenLake,
     StoreUnavailable."""
-    build, _ = Builds(lake).newest()
-    tables = [_table_status(lake, table, build.snapshots.get(table.name)) for table in TABLES]
+    seen = Snapshots(lake).look().tables
+    tables = [_table_status(table, seen.get(table)) for table in TABLES]
     runs = [
         RunStatus(
             job,
             row["state"],
-            _micros(row["started_at"]),
+            to_micros(row["started_at"]),
             row["seconds"],
             row["rows_out"],
             row["error"],
@@ -77,20 +76,13 @@ def read_status(lake: Warehouse, history: HistoryStore | None) -> PipelineStatus
     return PipelineStatus(tables, runs, [] if history is None else readers(history))
 
 
-def _table_status(lake: Warehouse, table: Table, snapshot: int | None) -> TableStatus:
-    """Return the status of a table at a snapshot, by default the present one."""
-    here = lake.table(table)
-    state = here.state()
-    seen = state.snapshot if snapshot is None else snapshot
-    made = None if state.stored is None or seen is None else state.stored.snapshot_by_id(seen)
-    if made is None:
+def _table_status(table: Table, at: TableAt | None) -> TableStatus:
+    """Return the status of a table at a snapshot."""
+    if at is None:
         return TableStatus(table.name, 0, 0, "", None)
-    files = here.files(snapshot=made.snapshot_id)
-    parts = {file.part for file in files}
-    rows = sum(file.rows for file in files)
-    return TableStatus(
-        table.name, rows, len(parts), max(parts, default=""), made.timestamp_ms * 1000
-    )
+    parts = {file.part for file in at.files}
+    rows = sum(file.rows for file in at.files)
+    return TableStatus(table.name, rows, len(parts), max(parts, default=""), at.written_at)
 
 
 def readers(history: HistoryStore) -> list[ReaderStatus]:
@@ -120,7 +112,3 @@ def drop_reader(history: HistoryStore, name: str) -> None:
         raise ConfigurationError(f"no reader is named {name!r}; readers: {names}")
     for each in dropped:
         history.database.run(history.drop_reader(each))
-
-
-def _micros(instant: datetime) -> int:
-    return round(instant.timestamp() * 1_000_000)

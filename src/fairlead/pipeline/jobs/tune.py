@@ -162,7 +162,7 @@ class _Tuning:
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
         self._management = PolicyManagement(app.operate_context)
-        self._gold = Gold(SmallTables(lake).load, to_datetime(app.clock.now()))
+        self._gold = Gold(SmallTables(lake), to_datetime(app.clock.now()))
         self._incidents = Incidents(app, self._gold)
         self._facts = _Facts(
             now=app.clock.now(),
@@ -338,12 +338,12 @@ class _Tuning:
         queue, limited = policy.queue, policy.limits.keys()
         misallocated = self._gold.misallocated(queue, since, until, dict(policy.due))
         waits = self._gold.waits(queue, since, until, policy.raw.keys())
+        by_key = {key: wait for key, wait in waits.items() if key is not None}
         if not limited:
-            return Measured(waits, misallocated)
+            return Measured(by_key, misallocated)
         busy, kept_waiting = self._gold.kept_waiting(queue, since, until, limited)
-        return Measured(
-            waits, misallocated, busy, kept_waiting, self._gold.wait(queue, since, until, limited)
-        )
+        every = self._gold.waits(queue, since, until, limited).get(None)
+        return Measured(by_key, misallocated, busy, kept_waiting, every)
 
     def _keep(self, policy: Policy, verdict: Verdict) -> str:
         if self._options.apply:

@@ -103,10 +103,13 @@ class Frames:
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
             return _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
 
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
+    def totals(
+        self, text: str, parts: PartsOf = all_parts, given: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the few rows of an aggregation, by column. Raise as `arrow` does."""
+        used = parameters_of(text, given or {})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
-            cursor.execute(self._query(text, parts))
+            cursor.execute(self._query(text, parts), used)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

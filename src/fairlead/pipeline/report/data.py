@@ -5,17 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from typing import Any
 
 import pandas as pd
 
+from fairlead.clock import MICROS
+from fairlead.pipeline.definitions.latency import GROWTH
+from fairlead.pipeline.definitions.slo import STEP_S
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.reading.frames import Frames
-from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
-from fairlead.pipeline.report.period import Period, period
+from fairlead.pipeline.report import facts
+from fairlead.pipeline.report.period import HOUR_S, Period, period
+from fairlead.pipeline.steps import MOST_POINTS
 
 TOP = 12
 """Number of keys, names and errors shown one by one; the others share one row."""
+
+QUEUES_DRAWN = 4
+"""Number of queues with pictures of their own: those with most worker time."""
+
+MOST_QUEUES = 1000
+"""Maximum number of queues listed. Queues are few, because they are named in code."""
+
+MOST_OBJECTIVES = 50
+"""Maximum number of objectives in the report; it lists those with the least budget left."""
+
+MOST_ERROR_TYPES = 5
+"""Maximum number of error types that the chart of failures draws in their own colour; all other
+types share one colour."""
+
+MOST_REASONS = 20
+"""Maximum number of reasons of quarantined rows, most frequent first."""
+
+STATES = ["ok", "ticket", "page"]
+"""States of an objective, the worst one last."""
+
+HOURS_OF_WEEK = 168
+FIRST_MONDAY_S = 4 * 86_400
+"""1970-01-05, in seconds since the epoch."""
+
+LOAD_BINS = 20
+SLOWDOWN_STEP = 1.1
+"""Ratio of neighbouring bins of the slowdown; bin b starts at SLOWDOWN_STEP ** b."""
+SLOWDOWN_BINS = 110
+"""Last bin of the slowdown, which has no upper bound: 1.1 ** 110 is about 36,000."""
+
+_POINTS = MOST_POINTS + 2
+"""Maximum number of steps of a period, whose bounds are rounded outwards."""
 
 KEY_COLUMNS = ("fairness_key", "max_lag_key", "noisy_key")
 TEXT_COLUMNS = ("error_text", "error")
@@ -41,8 +78,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Frames that the functions in `report.facts` return. The docstrings of the functions describe
-    the columns. Instants in frames are UTC without a time zone."""
+    """Frames of `report.facts`, and of the statements of report.sql with the same names, which say
+    what their columns are. Instants in frames are UTC without a time zone."""
 
     period: Period
     made_at: int
@@ -78,7 +115,7 @@ class ReportData:
     @property
     def drawn(self) -> list[str]:
         """Queues that have their own charts."""
-        return list(self.queues["queue"][: service.QUEUES_DRAWN])
+        return list(self.queues["queue"][:QUEUES_DRAWN])
 
     @property
     def digests(self) -> list[str]:
@@ -114,37 +151,51 @@ def gather(
         on_rows(part, len(frame))
         return frame
 
-    queues = counted("queues", service.queues(tables, when))
-    drawn = list(queues["queue"][: service.QUEUES_DRAWN])
-    keys = counted("keys", service.keys(tables, when, drawn, top))
-    objectives = counted("objectives", reliability.objectives(tables, when))
+    def read(name: str, at_most: int, least_s: int = 0, **given: Any) -> pd.DataFrame:
+        return counted(name, when.frame(tables, name, at_most, least_s, **given))
+
+    queues = read("queues", MOST_QUEUES)
+    drawn = list(queues["queue"][:QUEUES_DRAWN])
+    keys = read("keys", QUEUES_DRAWN * (top + 1), queues=drawn, top=top)
+    ranked = keys.dropna(subset=["rank"])[["queue", "fairness_key", "rank"]]
+    shown = ranked.astype({"rank": int}).to_dict("records")
+    objectives = read("objectives", MOST_OBJECTIVES, slo_step_s=STEP_S)
+    ids = list(objectives["slo_id"])
     data = ReportData(
         period=when,
         made_at=now,
-        exported_until=quality.exported_until(tables),
+        exported_until=facts.exported_until(tables),
         built_until=tables.seen.build.until,
         unexported=selection.unexported,
         hashed=selection.hash_keys,
-        freshness=counted("freshness", quality.freshness(tables, now)),
-        quarantined=counted("quarantined", quality.quarantined(tables)),
-        runs=counted("runs", quality.runs(tables)),
+        freshness=counted("freshness", facts.freshness(tables, now)),
+        quarantined=counted("quarantined", facts.quarantined(tables, MOST_REASONS)),
+        runs=counted("runs", facts.runs(tables)),
         queues=queues,
         keys=keys,
-        service=counted("service", service.over_time(tables, when, keys)),
-        fairness=counted("fairness", fairness.over_time(tables, when, drawn)),
-        fairness_by_queue=counted("fairness by queue", fairness.by_queue(tables, when)),
-        pickup=counted("pickup", waits.pickup_over_time(tables, when, drawn)),
-        names=counted("names", waits.by_name(tables, when, top)),
-        hours_of_week=counted("hours of the week", waits.by_hour_of_week(tables, when)),
-        slowdown=counted("slowdown", waits.slowdown_by_load(tables, when)),
-        objectives=objectives,
-        budgets=counted("budgets", reliability.budgets_over_time(tables, when, objectives)),
-        failures=counted("failures", reliability.failures(tables, when, top)),
-        failures_over_time=counted(
-            "failures over time", reliability.failures_over_time(tables, when)
+        service=read("service", _POINTS * len(keys), shown=shown),
+        fairness=read("fairness", QUEUES_DRAWN * _POINTS, queues=drawn),
+        fairness_by_queue=read("fairness_by_queue", MOST_QUEUES),
+        pickup=read("pickup", QUEUES_DRAWN * _POINTS, HOUR_S, queues=drawn, growth=GROWTH),
+        names=read("names", top, growth=GROWTH),
+        hours_of_week=read(
+            "hours_of_week", HOURS_OF_WEEK, first_monday=FIRST_MONDAY_S * MICROS, growth=GROWTH
         ),
-        storms=counted("storms", reliability.storms(tables, when, top)),
-        cost=counted("cost", cost.by_key(tables, when, top)),
+        slowdown=read(
+            "slowdown",
+            LOAD_BINS * (SLOWDOWN_BINS + 1),
+            load_bins=LOAD_BINS,
+            slowdown_step=SLOWDOWN_STEP,
+            slowdown_bins=SLOWDOWN_BINS,
+        ),
+        objectives=objectives,
+        budgets=read("budgets", _POINTS * len(ids), STEP_S, slo_ids=ids, states=STATES),
+        failures=read("failures", top),
+        failures_over_time=read(
+            "failures_over_time", (MOST_ERROR_TYPES + 1) * _POINTS, HOUR_S, types=MOST_ERROR_TYPES
+        ),
+        storms=read("storms", top),
+        cost=read("cost", top + 1, top=top),
     )
     return with_hashed_keys(data) if selection.hash_keys else data
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.report import numbers
+from fairlead.pipeline.report.cost import is_billed, parts_of_whole
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
 
 OK, LOOK, BAD = "ok", "look", "bad"
 EVEN = 0.9

@@ -7,9 +7,18 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 
 from fairlead.clock import MICROS, to_datetime
-from fairlead.pipeline.report import findings, numbers, trust
+from fairlead.pipeline.report import (
+    cost,
+    findings,
+    numbers,
+    quality,
+    reliability,
+    service,
+    trust,
+    waits,
+)
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.sections import Section, cost, quality, reliability, service, waits
+from fairlead.pipeline.report.section import Section
 
 
 def render(data: ReportData) -> str:

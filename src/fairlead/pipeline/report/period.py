@@ -18,8 +18,9 @@ from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import step_for
 
-_STATEMENTS = load("report.sql", "fairlead.pipeline.report.facts")
+_STATEMENTS = load("report.sql", __package__)
 
+HOUR_S = 3600
 BY_DEFAULT = timedelta(days=7)
 """Length of a report without an explicit start."""
 
@@ -64,11 +65,12 @@ class Period(NamedTuple):
         self, tables: Frames, statement: str, at_most: int, least_s: int = 0, **given: Any
     ) -> pd.DataFrame:
         """Return the rows of a statement of report.sql over the partitions of the period, which by
-        construction are at most `at_most`. A step lasts at least `least_s` seconds. Raise
-        CheckFailed for more rows, which would be left out of the report, BrokenLake for a damaged
-        file."""
+        construction are at most `at_most` ($most in the statement). A step lasts at least `least_s`
+        seconds. Raise CheckFailed for more rows, which would be left out of the report, BrokenLake
+        for a damaged file."""
         values = {
             **given,
+            "most": at_most,
             "since": to_micros(self.since),
             "until": to_micros(self.until),
             "step_us": self.step_of(least_s) * MICROS,
@@ -105,9 +107,9 @@ def period(
             f"nothing lies between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: give an"
             " earlier --since"
         )
-    begin, end = _rounded(begin, 3600, up=False), _rounded(end, 3600, up=True)
+    begin, end = _rounded(begin, HOUR_S, up=False), _rounded(end, HOUR_S, up=True)
     step_s = step_for((end - begin).total_seconds())
-    unit_s = max(step_s, 3600)
+    unit_s = max(step_s, HOUR_S)
     return Period(_rounded(begin, unit_s, up=False), _rounded(end, unit_s, up=True), step_s, zone)
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.kafka_tables import TOPIC_TABLES, TopicTable
 from fairlead.pipeline.source.options import (
     MOST_ROWS_PER_BATCH,
+    ColumnOptions,
     choice_of,
     columns_of,
     count_of,
+    known_of,
     url_of,
 )
 from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
@@ -40,13 +40,12 @@ _KNOWN = {
 _EARLIEST = -2
 
 
-@dataclass(frozen=True)
-class KafkaOptions:
+@dataclass(frozen=True, kw_only=True)
+class KafkaOptions(ColumnOptions):
     """Options for reading a topic."""
 
     url: str = field(repr=False)
     read_as: TopicTable
-    columns: tuple[str, ...]
     starts: Mapping[int, int]
     """Start offsets by partition; others start at the first message."""
     max_rows_per_batch: int
@@ -55,50 +54,25 @@ class KafkaOptions:
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
         """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
         ConfigurationError; for an unknown option, the error lists the known ones."""
-        given = {name.lower(): value for name, value in options.items()}
-        if strange := sorted(given.keys() - _KNOWN.keys()):
-            lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
-            raise ConfigurationError(
-                f"unknown option {', '.join(strange)} of a topic; known:{lines}"
-            )
+        given = known_of(options, _KNOWN, " of a topic")
         read_as = TOPIC_TABLES[
             choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))
         ]
         url = url_of(given.get("url"))
         KafkaEndpoint.of(url)  # report a wrong URL before anything is read
         return cls(
-            url,
-            read_as,
-            columns_of(read_as.table, given.get("columns")),
-            _starts(given.get("startingoffsets", "earliest")),
-            count_of("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
+            url=url,
+            read_as=read_as,
+            table=read_as.table,
+            columns=columns_of(read_as.table, given.get("columns")),
+            starts=_starts(given.get("startingoffsets", "earliest")),
+            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch"))
+            or MOST_ROWS_PER_BATCH,
         )
-
-    @property
-    def table(self) -> Table:
-        """Table whose columns are read."""
-        return self.read_as.table
 
     def topic(self) -> Topic:
         """Return the topic to read."""
         return self.read_as.topic(KafkaEndpoint.of(self.url))
-
-    def schema(self) -> StructType:
-        """Return the schema of the chosen columns, in their order."""
-        every = self.table.spark()
-        return StructType([every[name] for name in self.columns])
-
-    def with_schema(self, schema: StructType) -> KafkaOptions:
-        """Return the options with the columns of a user's schema. Raise ConfigurationError for a
-        column that the table does not have, or has with another type."""
-        every = self.table.spark()
-        columns = columns_of(self.table, ",".join(schema.names))
-        if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
-            raise ConfigurationError(
-                f"schema: wrong type of {', '.join(wrong)}; {self.table.name} has"
-                f" {', '.join(f'{name} {every[name].dataType.simpleString()}' for name in wrong)}"
-            )
-        return replace(self, columns=columns)
 
 
 @dataclass(frozen=True)

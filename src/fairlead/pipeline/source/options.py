@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Self
 
 from pyspark.sql.types import StructType
 
@@ -54,12 +55,37 @@ _EVERY = ONLY_BATCH | ONLY_STREAM
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class ColumnOptions:
+    """Options about the columns of a read."""
+
+    table: Table
+    columns: tuple[str, ...]
+
+    def schema(self) -> StructType:
+        """Return the schema of the chosen columns, in their order."""
+        every = self.table.spark()
+        return StructType([every[name] for name in self.columns])
+
+    def with_schema(self, schema: StructType) -> Self:
+        """Return the options with the columns of a user's schema. Raise ConfigurationError for a
+        column that the table does not have, or has with another type."""
+        every = self.table.spark()
+        columns = columns_of(self.table, ",".join(schema.names))
+        for given in schema.fields:
+            if given.dataType != every[given.name].dataType:
+                ours = every[given.name].dataType.simpleString()
+                raise ConfigurationError(
+                    f"column {given.name} of {self.table.name} is {ours}, not"
+                    f" {given.dataType.simpleString()}"
+                )
+        return replace(self, columns=columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(ColumnOptions):
     """Options of a read. Instants are microseconds since the epoch; None means no bound."""
 
     url: str = field(repr=False)
-    table: Table
-    columns: tuple[str, ...]
     queue: str | None
     batch_rows: int
     since: int | None
@@ -74,10 +100,7 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:
         """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
         ConfigurationError; for an unknown option, the error lists the known ones."""
-        given = {name.lower(): value for name, value in options.items()}
-        if strange := sorted(given.keys() - known.keys()):
-            lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
-            raise ConfigurationError(f"unknown option {', '.join(strange)}; known:{lines}")
+        given = known_of(options, known)
         table = TABLES[choice_of("table", given.get("table"), list(TABLES))]
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if not table.instant and (since is not None or until is not None):
@@ -104,31 +127,22 @@ class ReadOptions:
             reader=given.get("reader"),
         )
 
-    def schema(self) -> StructType:
-        """Return the schema of the chosen columns, in their order."""
-        every = self.table.spark()
-        return StructType([every[name] for name in self.columns])
-
-    def with_schema(self, schema: StructType) -> ReadOptions:
-        """Return the options with the columns of a user's schema. Raise ConfigurationError for a
-        column that the table does not have, or has with another type."""
-        every = self.table.spark()
-        columns = columns_of(self.table, ",".join(schema.names))
-        for given in schema.fields:
-            if given.dataType != every[given.name].dataType:
-                ours = every[given.name].dataType.simpleString()
-                raise ConfigurationError(
-                    f"column {given.name} of {self.table.name} is {ours}, not"
-                    f" {given.dataType.simpleString()}"
-                )
-        return replace(self, columns=columns)
-
 
 def is_kafka(options: Mapping[str, str]) -> bool:
     """Return whether the option `url`, by default $FAIRLEAD_URL, names Kafka; then the read is of a
     topic (see `source.kafka`)."""
     given = [value for name, value in options.items() if name.lower() == "url"]
     return (given[0] if given else os.environ.get("FAIRLEAD_URL", "")).startswith("kafka:")
+
+
+def known_of(options: Mapping[str, str], known: Mapping[str, str], of: str = "") -> dict[str, str]:
+    """Return the options by their names in lower case. Raise ConfigurationError for an unknown one,
+    with the known ones."""
+    given = {name.lower(): value for name, value in options.items()}
+    if strange := sorted(given.keys() - known.keys()):
+        lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
+        raise ConfigurationError(f"unknown option {', '.join(strange)}{of}; known:{lines}")
+    return given
 
 
 def url_of(text: str | None) -> str:

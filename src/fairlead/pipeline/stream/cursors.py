@@ -59,9 +59,9 @@ def store_position(seen: TableState, store_id: str) -> Position:
     try:
         position = Position.of(seen.cursors.get(name, str(START)))
     except ValueError as error:
-        raise _broken(name, error) from error
+        raise broken_cursor(name, error) from error
     if not 0 <= min(position) <= max(position) < 1 << 63:
-        raise _broken(name, f"{position} is out of range")
+        raise broken_cursor(name, f"{position} is out of range")
     return position
 
 
@@ -129,11 +129,12 @@ def _all(seen: TableState) -> dict[tuple[str, int], Cursor]:
             try:
                 found[topic, int(partition)] = _decode(text)
             except ValueError as error:  # also that of msgspec
-                raise _broken(name, error) from error
+                raise broken_cursor(name, error) from error
     return found
 
 
-def _broken(name: str, error: object) -> BrokenLake:
+def broken_cursor(name: str, error: object) -> BrokenLake:
+    """Return the error of a cursor of bronze.attempts that cannot be read."""
     return BrokenLake(
         f"the cursor {name!r} of bronze.attempts cannot be read: {error}; restore the"
         " catalog of the lake"

@@ -1,5 +1,4 @@
-"""Quality of the data: the rows of the lake, their freshness, quarantined rows, and the results of
-the jobs."""
+"""Facts about the lake and its jobs that take more than one statement of report.sql."""
 
 from __future__ import annotations
 
@@ -18,7 +17,11 @@ from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.runs import RUNS, Check
 from fairlead.pipeline.schema import Table
 
-MOST_REASONS = 20
+STATEMENTS = load("report.sql", __package__)
+_RUN_COLUMNS = (
+    *("job", "started_at", "seconds", "state", "rows_out", "quarantined", "error"),
+    *("checks", "failed_checks"),
+)
 
 
 def freshness(tables: Frames, now: int) -> pd.DataFrame:
@@ -30,16 +33,10 @@ def freshness(tables: Frames, now: int) -> pd.DataFrame:
     rows = []
     for table in (table for table in TABLES if table != RUNS):
         at = tables.seen.tables.get(table)
-        rows.append(
-            {
-                "table": table.name,
-                "rows": 0 if at is None else sum(file.rows for file in at.files),
-                "newest": _newest(tables, table, now),
-                "written_at": pd.NaT
-                if at is None
-                else to_datetime(at.written_at).replace(tzinfo=None),
-            }
-        )
+        written = pd.NaT if at is None else to_datetime(at.written_at).replace(tzinfo=None)
+        count = 0 if at is None else sum(file.rows for file in at.files)
+        newest = _newest(tables, table, now)
+        rows.append({"table": table.name, "rows": count, "newest": newest, "written_at": written})
     return pd.DataFrame(rows)
 
 
@@ -49,51 +46,25 @@ def exported_until(tables: Frames) -> int:
     return max((at.exported_at for at in found if at is not None), default=0)
 
 
-def quarantined(tables: Frames) -> pd.DataFrame:
-    """Return all quarantined rows by table and reason, most frequent first.
-
-    Columns: source, column, reason, rows, first_seen, last_seen. At most 20 rows.
-    """
-    statement = load("report.sql", __package__)["quarantined"]
-    return tables.frame(statement, {"most": MOST_REASONS}, at_most=MOST_REASONS)
-
-
 def runs(tables: Frames) -> pd.DataFrame:
-    """Return the last run of each job.
-
-    Columns: job, started_at, seconds, state, rows_out, quarantined, checks (number of checks made),
-    failed_checks (text; empty if all checks hold), error (null if none).
-    """
-    last = tables.arrow(load("report.sql", __package__)["last_runs"]).to_pylist()
+    """Return the last run of each job, with the number of its checks, and its failed checks as
+    text."""
     found = []
-    for row in last:
+    for row in tables.arrow(STATEMENTS["last_runs"]).to_pylist():
         checks = msgspec.json.decode(row["checks"], type=list[Check])
-        failed = [
-            f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}"
-            for c in checks
-            if not c.holds
-        ]
-        found.append(row | {"checks": len(checks), "failed_checks": "; ".join(failed)})
+        failed = "; ".join(str(check) for check in checks if not check.holds)
+        found.append(row | {"checks": len(checks), "failed_checks": failed})
     return pd.DataFrame(found, columns=_RUN_COLUMNS)
 
 
-_RUN_COLUMNS = [
-    "job",
-    "started_at",
-    "seconds",
-    "state",
-    "rows_out",
-    "quarantined",
-    "error",
-    "checks",
-    "failed_checks",
-]
+def quarantined(tables: Frames, most: int) -> pd.DataFrame:
+    """Return the quarantined rows of all time by table and reason, most frequent first."""
+    return tables.frame(STATEMENTS["quarantined"], {"most": most}, at_most=most)
 
 
 def _newest(tables: Frames, table: Table, now: int) -> Any:
     """Return the newest instant up to `now`, from the newest partition that began by then."""
     past = [part for part in tables.parts(table) if micros_of(part) <= now]
-    statement = load("report.sql", __package__)["newest"]
-    statement = statement.replace("{instant}", quoted_name(table.instant))
+    statement = STATEMENTS["newest"].replace("{instant}", quoted_name(table.instant))
     statement = statement.replace("{rows}", f"{{{table.name}}}")
     return tables.frame(statement, {"now": now}, lambda _: past[-1:], at_most=1)["newest"].iloc[0]

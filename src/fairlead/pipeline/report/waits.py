@@ -1,4 +1,4 @@
-"""Pictures of waits: over time, by hour of the week, under load."""
+"""Sections about waits: over time, by hour of the week, under load."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from fairlead.clock import MICROS
-from fairlead.pipeline.report.facts.waits import (
-    HOUR_S,
-    HOURS_OF_WEEK,
-    LOAD_BINS,
-    SLOWDOWN_STEP,
-    slowdown_percentiles,
-    times_seen,
-)
-from fairlead.pipeline.report.numbers import count
-from fairlead.pipeline.report.period import Period
-from fairlead.pipeline.report.pictures.canvas import (
+from fairlead.clock import MICROS, to_micros
+from fairlead.pipeline.definitions.latency import LATENCY_HIST
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.report.canvas import (
     BAD,
     COLOURS,
     Canvas,
@@ -31,10 +23,49 @@ from fairlead.pipeline.report.pictures.canvas import (
     on_grid,
     time_axis,
 )
+from fairlead.pipeline.report.data import (
+    FIRST_MONDAY_S,
+    HOURS_OF_WEEK,
+    LOAD_BINS,
+    SLOWDOWN_STEP,
+    ReportData,
+)
+from fairlead.pipeline.report.grids import GridColumn, grid
+from fairlead.pipeline.report.numbers import count
+from fairlead.pipeline.report.period import HOUR_S, Period
+from fairlead.pipeline.report.section import Picture, Section, missing_rows
 
+_BANDS = 5
+_HOURS_LISTED = 8
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+_NAMES = (
+    GridColumn("task", "name"),
+    GridColumn("queue", "queue"),
+    GridColumn("runs", "n", "count"),
+    GridColumn("pickup 50 %", "p50", "duration"),
+    GridColumn("99 %", "p99", "duration"),
+    GridColumn("99.9 %", "p999", "duration"),
+    GridColumn("longest", "max_us", "duration"),
+    GridColumn("run 50 %", "run_p50", "duration"),
+    GridColumn("99 %", "run_p99", "duration"),
+)
+_WEEK = (
+    GridColumn("hour (UTC)", "when"),
+    GridColumn("busy workers", "workers", "ratio"),
+    GridColumn("runs", "n", "count"),
+    GridColumn("pickup 50 %", "p50", "duration"),
+    GridColumn("99 %", "p99", "duration"),
+)
+_SLOWDOWN = (
+    GridColumn("load", "band"),
+    GridColumn("tasks", "n", "count"),
+    GridColumn("slowdown 50 %", "p50", "ratio"),
+    GridColumn("90 %", "p90", "ratio"),
+    GridColumn("99 %", "p99", "ratio"),
+)
 _LINES = (("p50", COLOURS[6], "-"), ("p99", COLOURS[0], "-"), ("p999", BAD, ":"))
-_NAMES = {"p50": "half", "p99": "99 %", "p999": "99.9 %"}
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_PARTS = {"p50": "half", "p99": "99 %", "p999": "99.9 %"}
 _MUCH, _LONG = (colormaps[name].resampled(32) for name in ("YlGnBu", "YlOrBr"))
 """Colour maps with few shades, so that the scale beside a map is drawn as shapes, not as an
 image."""
@@ -43,7 +74,53 @@ _BINS_A_ROW = 5
 """Number of slowdown bins drawn as one row."""
 
 
-def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
+def pickup(data: ReportData) -> Section:
+    """Return pickup over time by queue, and by name."""
+    if not len(data.pickup):
+        return missing_rows(data, LATENCY_HIST)
+    svg = _draw_pickup(data.pickup, data.drawn, data.period, "pickup")
+    caption = "By name over the whole period, longest pickup first"
+    return Section([Picture.of("Pickup over time", svg), grid(caption, data.names, _NAMES)])
+
+
+def week(data: ReportData) -> Section:
+    """Return load and waits by hour of the week."""
+    hours = data.hours_of_week
+    if not len(hours):
+        return missing_rows(data, LATENCY_HIST)
+    seen = times_seen(data.period)
+    rows = hours.assign(
+        when=[f"{_DAYS[hour // 24]} {hour % 24:02}:00" for hour in hours["hour"]],
+        workers=[
+            busy / (seen[hour] * HOUR_S * MICROS)
+            for hour, busy in zip(hours["hour"], hours["busy_us"], strict=True)
+        ],
+    ).sort_values("p99", ascending=False, kind="stable")
+    svg = _draw_hours_of_week(hours, data.period, "week")
+    caption = "The hours with the longest pickup; all queues together"
+    return Section(
+        [
+            Picture.of("Load and pickup by hour of the week", svg),
+            grid(caption, rows, _WEEK, _HOURS_LISTED),
+        ]
+    )
+
+
+def slowdown(data: ReportData) -> Section:
+    """Return slowdown under load."""
+    if not len(data.slowdown):
+        return missing_rows(data, TASKS)
+    bands = slowdown_percentiles(data.slowdown, _BANDS)
+    width = 100 // _BANDS
+    rows = bands.assign(
+        band=[f"{load * width} to {(load + 1) * width} %" for load in bands["load"]]
+    )
+    svg = _draw_slowdown(data.slowdown, "slowdown")
+    caption = "Slowdown by load of the queue; within 5 %"
+    return Section([Picture.of("Tasks by load and slowdown", svg), grid(caption, rows, _SLOWDOWN)])
+
+
+def _draw_pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
     """Draw one picture for each queue, on one logarithmic scale: pickup that half, 99 % and 99.9 %
     of the runs did not exceed."""
     columns = min(len(queues), 2)
@@ -63,7 +140,7 @@ def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) ->
                     linestyle=style,
                     marker=".",
                     markersize=3,
-                    label=_NAMES[measure],
+                    label=_PARTS[measure],
                 )
             ax.set_title(label(queue))
             ax.set_yscale("log")
@@ -80,7 +157,7 @@ def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) ->
     return canvas.svg
 
 
-def hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
+def _draw_hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
     """Draw two maps of the week, hours UTC: left the mean number of busy workers, right the pickup
     that 99 % of the runs did not exceed."""
     seen = np.array(times_seen(period))
@@ -107,7 +184,7 @@ def hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
     return canvas.svg
 
 
-def slowdown(tasks: pd.DataFrame, name: str) -> str:
+def _draw_slowdown(tasks: pd.DataFrame, name: str) -> str:
     """Draw tasks by slowdown and by load when they became ready, darker for more tasks, with lines
     through the percentiles."""
     rows = -(-(int(tasks["slowdown"].max()) + 1) // _BINS_A_ROW)
@@ -136,7 +213,7 @@ def slowdown(tasks: pd.DataFrame, name: str) -> str:
                 color=BAD,
                 marker="o",
                 markersize=3,
-                label=_NAMES[percentile],
+                label=_PARTS[percentile],
             )
         ax.legend(loc="upper left", title="slowdown not exceeded by", ncols=2, alignment="left")
         ax.set_yscale("log")
@@ -161,7 +238,35 @@ def _week(ax: Axes, title: str) -> None:
     ax.set_facecolor("#f2f2f2")
     ax.grid(False)
     ax.set_ylim(len(_DAYS), 0)
-    ax.set_yticks(np.arange(len(_DAYS)) + 0.5, _DAYS)
+    ax.set_yticks(np.arange(len(_DAYS)) + 0.5, [day[:3] for day in _DAYS])
     ax.set_xticks(range(0, 25, 3))
     ax.set_xlabel("hour of the day (UTC)")
     ax.tick_params(length=0)
+
+
+def times_seen(period: Period) -> list[int]:
+    """Return how often the period contains each hour of the week."""
+    first, last = (
+        (to_micros(at) // MICROS - FIRST_MONDAY_S) // HOUR_S for at in (period.since, period.until)
+    )
+    whole_weeks, rest = divmod(last - first, HOURS_OF_WEEK)
+    return [whole_weeks + ((hour - first) % HOURS_OF_WEEK < rest) for hour in range(HOURS_OF_WEEK)]
+
+
+def slowdown_percentiles(tasks: pd.DataFrame, bands: int = LOAD_BINS) -> pd.DataFrame:
+    """Return percentiles of the bins of `slowdown_by_load` in `bands` bands of load.
+
+    Columns: load (band, from 0), n, p50, p90, p99 (bounded slowdown, the geometric middle of its
+    bin: at most 5 % off).
+    """
+    band = (tasks["load"] * bands // LOAD_BINS).rename("band")
+    bins = tasks.groupby([band, "slowdown"])["n"].sum().reset_index()
+    total = bins.groupby("band")["n"].transform("sum")
+    up_to = bins.groupby("band")["n"].cumsum()
+    middle = SLOWDOWN_STEP ** (bins["slowdown"] + 0.5)
+    # Show the first bin as 1, the slowdown of most tasks that did not wait.
+    value = middle.where(bins["slowdown"] > 0, 1.0)
+    columns = {"n": bins.groupby("band")["n"].sum()}
+    for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        columns[name] = value[up_to >= part * total].groupby(bins["band"]).min()
+    return bins.groupby("band")[[]].first().assign(**columns).rename_axis("load").reset_index()

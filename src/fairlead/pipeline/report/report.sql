@@ -1,5 +1,6 @@
 -- Statements of the report, for DuckDB. {gold.slo}: the rows of the partitions of a table that overlap the period (of
--- all partitions, without a period). Instants are microseconds since the epoch; the period is [$since, $until).
+-- all partitions, without a period). Instants are microseconds since the epoch; the period is [$since, $until), and a step
+-- of it lasts $step_us. A statement returns at most $most rows. Durations are microseconds.
 
 -- name: queues
 SELECT queue, sum(busy_us) AS busy_us, sum(attempts_started) AS started, sum(attempts_done) AS done,
@@ -9,7 +10,8 @@ SELECT queue, sum(busy_us) AS busy_us, sum(attempts_started) AS started, sum(att
  GROUP BY queue ORDER BY busy_us DESC, queue LIMIT $most
 
 -- name: keys
--- The position of a key: 1 for the key with most worker time, then alternately by lag and by worker time.
+-- The position of a key: 1 for the key with most worker time, then alternately by lag and by worker time. The keys after
+-- $top are one row of each queue, without a rank.
 WITH by_key AS (
     SELECT queue, fairness_key, arg_max(weight, window_start) AS weight, sum(busy_us) AS busy_us,
            sum(entitled_us) AS entitled_us, max(lag_us) AS lag_us, arg_max(window_start, lag_us) AS lag_at
@@ -32,7 +34,7 @@ SELECT queue, CASE WHEN position <= $top THEN position END AS rank,
        arg_max(lag_at, lag_us) AS lag_at
   FROM ranked GROUP BY 1, 2, 3 ORDER BY queue, rank NULLS LAST
 
--- name: service_over_time
+-- name: service
 -- $shown: the keys with a rank, as a list of (queue, fairness_key, rank).
 WITH shown AS (
     SELECT key.queue AS queue, key.fairness_key AS fairness_key, key.rank AS rank
@@ -45,7 +47,9 @@ SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at"
    AND window_s = $window_s AND queue IN (SELECT queue FROM shown)
  GROUP BY 1, 2, 3 ORDER BY queue, rank NULLS FIRST, "at"
 
--- name: fairness_over_time
+-- name: fairness
+-- The mean and the least of Jain's index over the windows of a step (null if no window could be judged), and the
+-- greatest numbers of keys.
 SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at", queue, avg(jain) AS jain,
        min(jain) AS jain_least, max(n_keys) AS n_keys, max(starved_keys) AS starved_keys
   FROM {gold.fairness}
@@ -54,6 +58,7 @@ SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at"
  GROUP BY 1, 2 ORDER BY queue, "at"
 
 -- name: fairness_by_queue
+-- A window is judged if at least two keys had waiting tasks all the time.
 SELECT queue, count(*) AS windows, count(bound_ok) AS judged, median(jain) AS jain_median, min(jain) AS jain_least,
        count(*) FILTER (bound_ok) AS within_bound, count(*) FILTER (starved_keys > 0) AS starved_windows,
        max(starved_keys) AS starved_keys, arg_max(noisy_key, noisy_score) AS noisy_key,
@@ -63,7 +68,7 @@ SELECT queue, count(*) AS windows, count(bound_ok) AS judged, median(jain) AS ja
    AND window_s = $window_s
  GROUP BY queue ORDER BY queue LIMIT $most
 
--- name: pickup_over_time
+-- name: pickup
 -- The buckets of all names are merged, because percentiles of percentiles would be wrong. The value of a bucket is
 -- the harmonic mean of its bounds, at most the greatest duration in it.
 WITH buckets AS (
@@ -81,7 +86,8 @@ SELECT make_timestamptz("at") AS "at", queue, sum(n) AS n, min(value) FILTER (up
        min(value) FILTER (up_to * 1000 >= total * 990) AS p99, min(value) FILTER (up_to * 1000 >= total * 999) AS p999
   FROM counted GROUP BY 1, 2 ORDER BY queue, "at"
 
--- name: waits_by_name
+-- name: names
+-- Pickup and run times over the whole period, longest pickup p99 first.
 WITH buckets AS (
     SELECT queue, name, measure, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {gold.latency_hist}
@@ -103,9 +109,10 @@ WITH buckets AS (
 )
 SELECT queue, name, n, p50, p99, p999, max_us, run_p50, run_p99
   FROM measured LEFT JOIN run USING (queue, name)
- WHERE measure = 'pickup' ORDER BY p99 DESC, queue, name LIMIT $top
+ WHERE measure = 'pickup' ORDER BY p99 DESC, queue, name LIMIT $most
 
--- name: by_hour_of_week
+-- name: hours_of_week
+-- All queues together. An hour is 0 (Monday 00:00 UTC) to 167; busy_us is the sum over all such hours of the period.
 WITH load AS (
     SELECT ((epoch_us(window_start) - $first_monday) // 3600000000) % 168 AS hour, sum(busy_us) AS busy_us
       FROM {gold.tenant_share}
@@ -129,7 +136,10 @@ WITH load AS (
 )
 SELECT hour::INTEGER AS hour, busy_us, n, p50, p99 FROM load FULL JOIN waits USING (hour) ORDER BY hour
 
--- name: slowdown_by_load
+-- name: slowdown
+-- Finished tasks by slowdown, and by load of their queue in the minute in which they became ready: a part of the load of
+-- its busiest minute. Source: Feitelson, Workload Modeling for Computer Systems Performance Evaluation, 2015, which judges
+-- a system under each load separately.
 WITH minutes AS (
     SELECT queue, epoch_us(window_start) // 60000000 AS minute, sum(busy_us) AS busy_us
       FROM {silver.service}
@@ -149,6 +159,7 @@ SELECT least(floor(coalesce(load, 0) * $load_bins), $load_bins - 1)::INTEGER AS 
  GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: objectives
+-- The last window of each objective, and sums over the whole period; least budget first.
 WITH found AS (
     SELECT slo_id, arg_max({'at': window_start, 'objective': objective, 'budget_left': budget_left, 'burn_1h': burn_1h,
                             'burn_6h': burn_6h, 'burn_3d': burn_3d, 'state': state}, window_start) AS last,
@@ -161,7 +172,7 @@ WITH found AS (
 SELECT slo_id, unnest(last), good, bad, page_s, ticket_s FROM found
  ORDER BY last.budget_left NULLS FIRST, slo_id LIMIT $most
 
--- name: budgets_over_time
+-- name: budgets
 -- $states: the states, the worst one last.
 SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at", slo_id,
        arg_max_null(budget_left, window_start) AS budget_left,
@@ -172,32 +183,36 @@ SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at"
  GROUP BY 1, 2 ORDER BY slo_id, "at"
 
 -- name: failures
+-- Groups of similar errors; the texts are those of the earliest error.
 SELECT queue, name, arg_min(error_type, first_seen) AS error_type, arg_min_null(error_text, first_seen) AS error_text,
        sum(n) AS n, sum(wasted_us) AS wasted_us, min(first_seen) AS first_seen, max(last_seen) AS last_seen,
        max(retry_amplification) AS retry_amplification, count(*) FILTER (storm) AS storm_hours
   FROM {gold.failures}
  WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
- GROUP BY queue, name, error_fp ORDER BY n DESC, queue, name, error_fp LIMIT $top
+ GROUP BY queue, name, error_fp ORDER BY n DESC, queue, name, error_fp LIMIT $most
 
 -- name: failures_over_time
+-- The error type is null for all but the most frequent ones.
 WITH failed AS (
     SELECT hour, error_type, n FROM {gold.failures}
      WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
 ), frequent AS (
-    SELECT error_type FROM failed GROUP BY error_type ORDER BY sum(n) DESC, error_type LIMIT $most
+    SELECT error_type FROM failed GROUP BY error_type ORDER BY sum(n) DESC, error_type LIMIT $types
 )
 SELECT make_timestamptz((epoch_us(hour) // $step_us) * $step_us) AS "at",
        CASE WHEN error_type IN (SELECT error_type FROM frequent) THEN error_type END AS error_type, sum(n) AS n
   FROM failed GROUP BY 1, 2 ORDER BY "at", error_type NULLS FIRST
 
 -- name: storms
+-- In a storm, one error makes at least 100 runs of a name fail in an hour, and more than half of all its runs.
 SELECT hour, queue, name, error_type, n, retry_amplification, wasted_us, last_seen, recovered_at
   FROM {gold.failures}
  WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until) AND storm
- ORDER BY hour DESC, n DESC, queue, name, error_type LIMIT $top
+ ORDER BY hour DESC, n DESC, queue, name, error_type LIMIT $most
 
--- name: cost_by_key
--- Days are whole, even where the period has only a part of one.
+-- name: cost
+-- Days are whole, even where the period has only a part of one. Amounts are all 0 without a bill. The key '*' stands for
+-- paid time in which no key ran anything; the keys after $top are one row, without a rank.
 WITH by_key AS (
     SELECT fairness_key, sum(busy_us) AS busy_us, sum(wasted_us) AS wasted_us,
            sum(idle_allocated_us) AS idle_allocated_us, sum(amount) AS amount

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.grids import GridColumn, grid
-from fairlead.pipeline.report.sections import Section
+from fairlead.pipeline.report.section import Section
 
 _FRESHNESS = (
     GridColumn("table", "table"),

@@ -1,16 +1,43 @@
-"""Picture of cost: the keys that make most of it, and its kinds."""
+"""Section about cost: the keys that make most of it, and its kinds."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.parts import HOUR_US
-from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
+from fairlead.pipeline.report.canvas import BAD, COLOURS, REST, Canvas, label
+from fairlead.pipeline.report.data import ReportData
+from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.numbers import amount, percent
-from fairlead.pipeline.report.pictures.canvas import BAD, COLOURS, REST, Canvas, label
+from fairlead.pipeline.report.section import Picture, Section, missing_rows
+
+_COST = (
+    GridColumn("key", "fairness_key"),
+    GridColumn("worker time", "busy_us", "work"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("idle, allocated", "idle_allocated_us", "work"),
+    GridColumn("amount", "amount", "amount"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("cumulated", "so_far", "percent"),
+)
 
 
-def pareto(cost: pd.DataFrame, name: str) -> str:
+def cost(data: ReportData) -> Section:
+    """Return the keys that make up the bill."""
+    if not len(data.cost):
+        return missing_rows(data, COST)
+    parts = parts_of_whole(data.cost)
+    rows = data.cost.assign(part=parts, so_far=parts.cumsum())
+    return Section(
+        [
+            Picture.of("Cost by key", _draw_pareto(data.cost, "cost")),
+            grid("All queues together", rows, _COST),
+        ]
+    )
+
+
+def _draw_pareto(cost: pd.DataFrame, name: str) -> str:
     """Return a bar for each key, most expensive first and all others last: useful, wasted and idle
     worker time. Texts show the amount (with a bill only), the part of the whole, and the cumulated
     parts."""
@@ -46,14 +73,25 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
             )
         ax.set_ylim(len(cost) - 0.4, -0.6)
         ax.set_xlim(0, 1.25 * max(left.max() / HOUR_US, 1e-6))
-        ax.set_yticks(range(len(cost)), key_names(cost))
+        ax.set_yticks(range(len(cost)), _key_names(cost))
         ax.set_xlabel("worker-hours")
         ax.grid(visible=False, axis="y")
         canvas.figure.legend(loc="outside upper right", ncols=len(pieces))
     return canvas.svg
 
 
-def key_names(cost: pd.DataFrame) -> list[str]:
+def _key_names(cost: pd.DataFrame) -> list[str]:
     """Return the labels of the bars."""
     pairs = zip(cost["fairness_key"], cost["fairness_key"].isna(), cost["keys"], strict=True)
     return [f"{keys:,} others" if is_rest else label(key) for key, is_rest, keys in pairs]
+
+
+def is_billed(cost: pd.DataFrame) -> bool:
+    """Return whether there was a bill or a price to divide."""
+    return bool(cost["amount"].sum() > 0)
+
+
+def parts_of_whole(cost: pd.DataFrame) -> pd.Series:
+    """Return the part of each row, 0 to 1: of the bill, or of the worker time without a bill."""
+    values = cost["amount" if is_billed(cost) else "busy_us"].astype(float)
+    return values / max(values.sum(), 1e-9)

@@ -1,4 +1,4 @@
-"""Pictures of service by key: share against entitlement, lag, evenness."""
+"""Sections about service by queue and by key: share against entitlement, lag, evenness."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from fairlead.clock import MICROS
-from fairlead.pipeline.report.numbers import unit_of
-from fairlead.pipeline.report.period import Period
-from fairlead.pipeline.report.pictures.canvas import (
+from fairlead.clock import MICROS, to_micros
+from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.report import numbers
+from fairlead.pipeline.report.canvas import (
     BAD,
     COLOURS,
     REST,
@@ -21,12 +23,134 @@ from fairlead.pipeline.report.pictures.canvas import (
     on_grid,
     time_axis,
 )
+from fairlead.pipeline.report.data import TOP, ReportData
+from fairlead.pipeline.report.grids import GridColumn, grid
+from fairlead.pipeline.report.period import Period
+from fairlead.pipeline.report.section import Picture, Section, missing_rows
 
+_LOAD = (
+    GridColumn("queue", "queue"),
+    GridColumn("worker time", "busy_us", "work"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("busy workers", "workers", "ratio"),
+    GridColumn("runs", "started", "count"),
+    GridColumn("failed", "failed", "count"),
+    GridColumn("% of runs", "failed_part", "percent"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("% of time", "wasted_part", "percent"),
+)
+_SHARE = (
+    GridColumn("key", "fairness_key"),
+    GridColumn("weight", "weight", "ratio"),
+    GridColumn("got", "busy_us", "work"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("entitled to", "entitled_us", "work"),
+    GridColumn("part", "entitled_part", "percent"),
+    GridColumn("got / entitled", "got", "ratio"),
+)
+_LAG = (
+    GridColumn("key", "fairness_key"),
+    GridColumn("greatest lag", "lag_us", "work"),
+    GridColumn("at", "lag_at", "instant"),
+)
+_FAIRNESS = (
+    GridColumn("queue", "queue"),
+    GridColumn("windows", "windows", "count"),
+    GridColumn("judged", "judged", "count"),
+    GridColumn("Jain, median", "jain_median", "ratio"),
+    GridColumn("Jain, least", "jain_least", "ratio"),
+    GridColumn("in SFQ bound", "within_bound", "count"),
+    GridColumn("with starved keys", "starved_windows", "count"),
+    GridColumn("greatest lag", "max_lag_us", "work"),
+    GridColumn("key", "max_lag_key"),
+    GridColumn("noisiest key", "noisy_key"),
+    GridColumn("got / entitled", "noisy_score", "ratio"),
+)
+_LAGGING = 5
+"""Number of keys listed by lag."""
 REST_RANK = 0
 """Rank, in pictures, of the keys without a colour of their own."""
 
 
-def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
+def load(data: ReportData) -> Section:
+    """Return the queues, by worker time."""
+    queues = data.queues
+    if not len(queues):
+        return missing_rows(data, SERVICE)
+    span_us = to_micros(data.period.until) - to_micros(data.period.since)
+    rows = queues.assign(
+        part=queues["busy_us"] / max(queues["busy_us"].sum(), 1),
+        workers=queues["busy_us"] / span_us,
+        failed_part=queues["failed"] / queues["started"],
+        wasted_part=queues["wasted_us"] / queues["busy_us"],
+    )
+    return Section([grid("Queues", rows, _LOAD, TOP)])
+
+
+def share(data: ReportData) -> Section:
+    """Return the service and the entitlement of each key: a picture and a table for each drawn
+    queue."""
+    section = Section([])
+    for number, queue in enumerate(data.drawn):
+        keys, steps = _of_queue(data.keys, queue), _of_queue(data.service, queue)
+        if not len(steps):
+            continue
+        got, due = keys["busy_us"], keys["entitled_us"]
+        rows = keys.assign(
+            is_rest=keys["rank"].isna(),
+            part=got / max(got.sum(), 1),
+            entitled_part=due / max(due.sum(), 1),
+            got=(got / due).where(due > 0),
+        ).sort_values(["is_rest", "busy_us"], ascending=[True, False], kind="stable")
+        title = f"{_name(queue)}: got, and was entitled to"
+        section.parts.append(
+            Picture.of(title, _draw_share(steps, keys, data.period, f"share-{number}"))
+        )
+        section.parts.append(grid(f"Keys of {_name(queue)} in the whole period", rows, _SHARE))
+    return section if section.parts else missing_rows(data, TENANT_SHARE)
+
+
+def lag(data: ReportData) -> Section:
+    """Return the worker time owed to each key."""
+    section = Section([])
+    for number, queue in enumerate(data.drawn):
+        steps = _of_queue(data.service, queue)
+        if not len(steps):
+            continue
+        keys = _of_queue(data.keys, queue)
+        section.parts.append(
+            Picture.of(f"{_name(queue)}: lag", _draw_lag(steps, keys, data.period, f"lag-{number}"))
+        )
+        behind = keys.dropna(subset=["rank"]).sort_values("lag_us", ascending=False, kind="stable")
+        section.parts.append(
+            grid(f"Keys of {_name(queue)}, the one farthest behind first", behind, _LAG, _LAGGING)
+        )
+    return section if section.parts else missing_rows(data, TENANT_SHARE)
+
+
+def fairness(data: ReportData) -> Section:
+    """Return the evenness of the queues."""
+    if not len(data.fairness_by_queue):
+        return missing_rows(data, FAIRNESS)
+    title = "Evenness, and keys that had to wait"
+    svg = _draw_evenness(data.fairness, data.drawn, data.period, "fairness")
+    windows = numbers.duration(data.period.window_s * 1_000_000)
+    caption = (
+        f"In windows of {windows}; a window is judged if at least two keys had waiting tasks all"
+        " the time"
+    )
+    return Section([Picture.of(title, svg), grid(caption, data.fairness_by_queue, _FAIRNESS, TOP)])
+
+
+def _of_queue(rows: pd.DataFrame, queue: str) -> pd.DataFrame:
+    return rows[rows["queue"] == queue]
+
+
+def _name(queue: str) -> str:
+    return numbers.shortened(queue, 40)
+
+
+def _draw_share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
     """Draw two charts on one scale: the workers that each key of a queue kept busy, and below them
     the workers that each key was entitled to."""
     busy, entitled = (
@@ -59,7 +183,7 @@ def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) 
     return canvas.svg
 
 
-def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
+def _draw_lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
     """Draw two charts on different scales: the worker time that is owed to each key of a queue, and
     below it the worker time by which other keys are ahead."""
     lags = _by_rank(service.dropna(subset=["rank"]), "lag_us", period).drop(
@@ -72,7 +196,7 @@ def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) ->
             (ahead, -lags.clip(upper=0), "ahead"),
         ):
             greatest = us.max(axis=None)
-            unit, size = unit_of(max(greatest, MICROS), days=False)
+            unit, size = numbers.unit_of(max(greatest, MICROS), days=False)
             lines = [
                 ax.plot(
                     us.index,
@@ -92,7 +216,7 @@ def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) ->
     return canvas.svg
 
 
-def evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
+def _draw_evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
     """Draw two charts for each queue: on the left Jain's index, as the mean and the least of the
     windows; on the right the numbers of backlogged and starved keys."""
     with Canvas(name, 11, 0.8 + 1.75 * len(queues)) as canvas:

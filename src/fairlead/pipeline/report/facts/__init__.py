@@ -1,1 +1,0 @@
-"""Facts of the report, aggregated by DuckDB: small pandas frames with a stated bound of rows."""

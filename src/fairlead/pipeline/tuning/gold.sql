@@ -1,0 +1,59 @@
+-- Statements of `tune`, for DuckDB. {gold.slo}: the rows of a table, of the dates of the period [$since, $until), which is
+-- in microseconds since the epoch as all instants here. Durations are microseconds.
+
+-- name: newest
+SELECT max(epoch_us(window_start)) AS start FROM {gold.tenant_share}
+ WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+
+-- name: use
+-- Rows of an earlier release have no weighted_us.
+SELECT queue, fairness_key, epoch_us(window_start) AS start, weight, busy_us,
+       coalesce(nullif(weighted_us, 0), busy_us / weight) AS weighted_us, claimed, demand_us, throughout
+  FROM {gold.tenant_share}
+ WHERE window_s = 3600 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+   AND ($queue::VARCHAR IS NULL OR queue = $queue)
+ ORDER BY window_start
+
+-- name: workers
+-- The worker time of each queue and hour, and that of its busiest minute.
+WITH minutes AS (
+    SELECT queue, epoch_us(window_start) // 3600000000 * 3600000000 AS start, sum(busy_us) AS busy_us
+      FROM {gold.tenant_share}
+     WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+     GROUP BY queue, window_start
+)
+SELECT queue, start, sum(busy_us) AS busy_us, max(busy_us) AS most_us FROM minutes GROUP BY 1, 2 ORDER BY start
+
+-- name: peaks
+-- The busiest minute of each key and hour, and whether tasks of the key waited throughout a minute.
+SELECT queue, fairness_key, epoch_us(window_start) // 3600000000 * 3600000000 AS start, max(busy_us) AS most_us,
+       bool_or(throughout) AS waited
+  FROM {gold.tenant_share}
+ WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+ GROUP BY 1, 2, 3
+
+-- name: waits
+-- The number of tasks of each key (null: of all of them), and the bucket of their p99, by nearest rank as in the report.
+WITH buckets AS (
+    SELECT fairness_key, bucket, sum(n) AS n FROM {gold.latency_hist}
+     WHERE queue = $queue AND measure = 'pickup' AND hour >= make_timestamptz($since)
+       AND hour < make_timestamptz($until) AND fairness_key <> '*' AND NOT list_contains($excluded::VARCHAR[], fairness_key)
+     GROUP BY GROUPING SETS ((fairness_key, bucket), (bucket))
+), counted AS (
+    SELECT *, sum(n) OVER (PARTITION BY fairness_key ORDER BY bucket) AS up_to,
+           sum(n) OVER (PARTITION BY fairness_key) AS total
+      FROM buckets
+)
+SELECT fairness_key, total AS tasks, min(bucket) FILTER (up_to * 100 >= total * 99) AS bucket
+  FROM counted GROUP BY 1, 2
+
+-- name: pages
+-- The objectives whose newest state is `page`.
+SELECT slo_id FROM {gold.slo}
+ WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+ GROUP BY 1 HAVING arg_max(state, window_start) = 'page' ORDER BY 1
+
+-- name: storms
+SELECT queue, list(DISTINCT name ORDER BY name) AS names FROM {gold.failures}
+ WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until) AND storm AND recovered_at IS NULL
+ GROUP BY 1
