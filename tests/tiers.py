@@ -4,9 +4,10 @@
 seeds. `make test-slow` runs those that are slow only; CI runs both. `make test-all` runs all tests,
 with new seeds.
 
-A test is `slow` if it starts processes or servers of its own and has the mark therefore, if it needs
-Kafka, Cassandra, ZooKeeper or a browser, or if it is in one of the folders `end_to_end` (whole
-processes) and `pipeline` (whole lakes): `is_slow`.
+A test is `slow` if it or its file has the mark, because it takes seconds or starts processes or
+servers of its own, and without the mark if it needs Kafka, Cassandra, ZooKeeper, a browser, a
+standby or the sharded queue, or is in one of the folders `end_to_end` (whole processes) and
+`pipeline` (whole lakes): `is_slow`.
 
 A test has the mark `full` for one of these reasons, which it names:
 
@@ -37,7 +38,7 @@ FULL = pytest.mark.full
 """Mark of the tests that only `make test-all` runs, with one of the reasons above."""
 
 SLOW_FOLDERS = frozenset({"end_to_end", "pipeline"})
-_SLOW_SERVERS = re.compile("kafka|cassandra|zookeeper|browser")
+_SLOW_WORDS = re.compile("kafka|cassandra|zookeeper|browser|sharded|failover")
 
 _NEW_SEEDS = "FAIRLEAD_NEW_SEEDS"
 _FIXED_SEED = 20260
@@ -50,7 +51,7 @@ def is_slow(item: pytest.Item) -> bool:
     if folder in SLOW_FOLDERS:
         return True
     names = [item.nodeid, *getattr(item, "fixturenames", ())]
-    return folder != "unit" and any(map(_SLOW_SERVERS.search, names))
+    return folder != "unit" and any(map(_SLOW_WORDS.search, names))
 
 
 def choose(new_seeds: bool) -> None:
