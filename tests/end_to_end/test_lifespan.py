@@ -107,7 +107,7 @@ def test_a_signal_closes_it(folder: Path, workers: tuple[str, ...], number: sign
         worker.wait()
         worker.stdout.close()
     found = sorted(notes("".join(lines)).values(), key=len)
-    assert found[-1] == WHOLE
+    assert found[-1] == WHOLE, "".join(lines)
     assert found[:-1] == ([["open lifespan", "close lifespan"]] if workers else [])
 
 
