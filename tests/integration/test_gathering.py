@@ -227,7 +227,7 @@ async def test_a_task_that_is_deleted_during_the_wait_is_unknown(
         await asyncio.sleep(0.01)
     deleted(shop.app, "DELETE FROM fairlead_tasks")
     *errors, looked = await found
-    assert isinstance(looked, ResultTimeout)
+    assert isinstance(looked, ResultTimeout | UnknownTask)  # it looks once: before or after
     for error in errors:
         assert isinstance(error, UnknownTask) and handle.id in str(error)
 
