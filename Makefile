@@ -19,7 +19,8 @@ export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 --ignore=tests/django
 QUICK = not slow and not full and not spark
 SLOW = slow and not full and not spark
-DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/django
+DJANGO_CACHE = -o cache_dir=.pytest_cache/django
+DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(DJANGO_CACHE) tests/django
 
 .PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
@@ -45,7 +46,7 @@ test-django6: postgresql  ## test the Django integration on Django 6, in a virtu
 
 test-again: $(STAMP)  ## run the tests that failed in the last run
 	@failed=0; $(BIN)/python -m pytest -q --ignore=tests/django --last-failed --last-failed-no-failures none || [ $$? = 5 ] || failed=1; \
-	$(BIN)/python -m pytest -q tests/django --last-failed --last-failed-no-failures none || [ $$? = 5 ] || failed=1; exit $$failed
+	$(BIN)/python -m pytest -q $(DJANGO_CACHE) tests/django --last-failed --last-failed-no-failures none || [ $$? = 5 ] || failed=1; exit $$failed
 
 test-pipeline: $(STAMP) postgresql java  ## run the tests that need Spark; more than half an hour
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark

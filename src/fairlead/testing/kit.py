@@ -26,9 +26,10 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.testing.clock import TravelClock
+from fairlead.testing.database_lock import alone
 from fairlead.testing.nodes import CHECK_EVERY, running
 from fairlead.testing.recorder import Recorder
-from fairlead.testing.store import alone, prepare
+from fairlead.testing.store import prepare
 from fairlead.testing.submitted import Named, SubmittedTask, Wanted, shown, submitted_task
 
 T = TypeVar("T")
