@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from functools import lru_cache
 
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _RANDOM_BITS = 74  # all bits except time, version and variant (RFC 9562)
 _LOW_BITS = 62
 _LOW_MASK = (1 << _LOW_BITS) - 1
+_NODE_MASK = (1 << 48) - 1
 
 
 class IdSource:
@@ -66,5 +68,11 @@ def id_of(name: str, at: int) -> int:
 
 def id_text(value: int) -> str:
     """Return the canonical 36 characters of a 128-bit id."""
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return f"{_head_text(value >> 48)}-{value & _NODE_MASK:012x}"
+
+
+@lru_cache(maxsize=64)
+def _head_text(head: int) -> str:
+    """Return the first four groups of an id, which the ids of one block share."""
+    digits = f"{head:020x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}"

@@ -88,6 +88,9 @@ def session(
         # A build has more than the default 100 pieces of generated code; a full cache would compile
         # all of them again.
         "spark.sql.codegen.cache.maxEntries": "2000",
+        # Grouped rows have nearly as many keys as rows, so a small map before the large one is
+        # searched, with a copy of each text, and seldom found.
+        "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         # Write the files of a task's partitions side by side, without sorting its rows.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
         "spark.sql.streaming.stateStore.providerClass": (

@@ -56,7 +56,7 @@ class OrderedSubmission:
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
         because the two kinds cannot be submitted together."""
-        kinds = {self._is_ordered(draft.handler.queue) for draft in drafts}
+        kinds = {*map(self._is_ordered, {draft.handler.queue for draft in drafts})}
         if len(kinds) > 1:
             raise InvalidTask(
                 "one bulk submit has tasks of ordered queues or of other queues: submit the two"
