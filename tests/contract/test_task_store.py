@@ -37,7 +37,7 @@ from fairlead.model import (
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
-from fairlead.ports.task_store import Claim
+from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
 from fairlead.testing.contract import task_store as contract
 from fairlead.testing.contract.task_store import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
@@ -315,6 +315,53 @@ async def test_a_claim_needs_the_version_and_the_state(store: Store) -> None:
         NOW + 1,
         1,
     )
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_batch_keeps_the_values_of_each_task_whichever_are_shared(
+    store: Store, seed: int
+) -> None:
+    """Claims and ends of a batch whose tasks share some of their values, and differ in others."""
+    chance = random.Random(seed)
+
+    def column(*values: Any) -> list[Any]:
+        shared = chance.choice(values)
+        return [shared if chance.random() < 0.5 else chance.choice(values) for _ in tasks]
+
+    tasks = make(chance.choice([1, 2, 30]))
+    if chance.random() < 0.5:
+        tasks[0] = msgspec.structs.replace(tasks[0], ordering_key="o")
+    submit(store, tasks)
+    await store.register_node("node-1", [], [], NOW)
+    draw = chance.choice([lambda *values: column(*values[:1]), column])
+    versions = draw(1, 2)
+    paths, stuck_ats = draw("hook", "poller"), draw(NOW + 5, NOW + SECOND)
+    policies = draw(0, RESUME_STUCK, IGNORE_STUCK)
+    claims = [
+        Claim(task.id, *fields, task.queue, task.ordering_key)
+        for task, *fields in zip(tasks, versions, paths, stuck_ats, policies, strict=True)
+    ]
+    chance.shuffle(claims)
+    won = {task.id: task for task in await store.claim("node-1", claims, NOW + 1)}
+    expected = {claim.id: claim for claim in claims if claim.version == 1}
+    assert won.keys() == expected.keys()
+    stuck = {each.task.id: each.to for each in await store.stuck(NOW + 9, 100)}
+    assert stuck == {
+        claim.id: State.SUBMITTED if claim.policy & RESUME_STUCK else State.ERROR
+        for claim in expected.values()
+        if claim.stuck_at < NOW + 9 and not claim.policy & IGNORE_STUCK
+    }
+    right = dict(zip(won, draw(True, False), strict=False))
+    ends = [
+        done(msgspec.structs.replace(task, version=task.version + (not right[id])))
+        for id, task in won.items()
+    ]
+    completed = await store.complete("node-1", ends)
+    assert set(completed.refused) == {id for id in won if not right[id]}
+    for id in won:
+        assert [each.trigger_path for each in history(store, id)] == (
+            [expected[id].path] if right[id] else []
+        )
 
 
 # completion ---------------------------------------------------------------------------------------

@@ -401,14 +401,15 @@ class PostgresTaskStore(SqlTaskStore):
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
         # Sorted by id, so that two nodes with the same tasks cannot deadlock.
         wanted = sorted(wanted, key=_by_id)
-        ids, versions = [w.id for w in wanted], [w.version for w in wanted]
-        paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
-        policies = [w.policy for w in wanted]
+        ids, versions = [w.id for w in wanted], _shared([w.version for w in wanted])
+        paths, stuck_ats = _shared([w.path for w in wanted]), _shared([w.stuck_at for w in wanted])
+        policies = _shared([w.policy for w in wanted])
         settled = self._key_floors.settled()
-        floors = [self._key_floors.of(w.queue, w.ordering_key) for w in wanted]
-        columns = ([floor[n] for floor in floors] for n in range(3))
         params = (ids, versions, paths, stuck_ats, policies, node, now)
         keys = {w.id: (w.queue, w.ordering_key) for w in wanted if w.ordering_key is not None}
+        # Most claims have no ordering key, and need none of the floors.
+        floors = [self._key_floors.of(w.queue, w.ordering_key) for w in wanted] if keys else []
+        columns = ([floor[n] for floor in floors] for n in range(3))
 
         def result(rows: Sequence[Row]) -> list[ClaimedTask]:
             for id, *_, order_at in rows:
@@ -452,7 +453,7 @@ class PostgresTaskStore(SqlTaskStore):
 
     def _complete_done(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         finishes = sorted(finishes, key=_by_id)
-        ids, versions = [f.id for f in finishes], [f.version for f in finishes]
+        ids, versions = [f.id for f in finishes], _shared([f.version for f in finishes])
         starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
 
         def result(rows: Sequence[Row]) -> Completed:
@@ -664,6 +665,12 @@ _WAITING_COLUMNS = (
 )
 
 _shared_fields = attrgetter(*_SHARED_COLUMNS)
+
+
+def _shared(values: list[Any]) -> list[Any]:
+    """Return one value if all are equal, else all: asyncpg and the server take a microsecond for
+    each value of an array."""
+    return values[:1] if len({*values}) == 1 else values
 
 
 def copy_rows(tasks: Sequence[NewTask], position: int, waiting: bool) -> bytes:

@@ -223,15 +223,20 @@ SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
                 AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock'))
 
 -- name: claim
--- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now. Floors of ordering keys (see
--- key_floors.py): $8 order_at, $9 ids, $10 order_seq; $11: the start of the server on which the floors hold. A task is
--- refused if an earlier one of its key is unfinished, if a later one runs that began before this task was committed, or if
--- one runs that left the order when it failed. No floor is used if more than a hundred tasks have come above its order_seq.
+-- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies, of which $2 to $5 have one value if all tasks share it;
+-- $6 node, $7 now. Floors of ordering keys (see key_floors.py), none if no task has a key: $8 order_at, $9 ids,
+-- $10 order_seq; $11: the start of the server on which the floors hold. A task is refused if an earlier one of its key is
+-- unfinished, if a later one runs that began before this task was committed, or if one runs that left the order when it
+-- failed. No floor is used if more than a hundred tasks have come above its order_seq.
 UPDATE fairlead_tasks t
    SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $6,
-       claimed_at = $7, trigger_path = ($3::text[])[width_bucket(t.id, $1::uuid[])],
-       stuck_at = ($4::bigint[])[width_bucket(t.id, $1::uuid[])], policy = ($5::smallint[])[width_bucket(t.id, $1::uuid[])]
- WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[]) AND t.version = ($2::integer[])[width_bucket(t.id, $1::uuid[])] AND t.state = 'SUBMITTED'
+       claimed_at = $7,
+       trigger_path = ($3::text[])[least(width_bucket(t.id, $1::uuid[]), cardinality($3::text[]))],
+       stuck_at = ($4::bigint[])[least(width_bucket(t.id, $1::uuid[]), cardinality($4::bigint[]))],
+       policy = ($5::smallint[])[least(width_bucket(t.id, $1::uuid[]), cardinality($5::smallint[]))]
+ WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[])
+   AND t.version = ($2::integer[])[least(width_bucket(t.id, $1::uuid[]), cardinality($2::integer[]))]
+   AND t.state = 'SUBMITTED'
    AND EXISTS (SELECT 1 FROM fairlead_nodes WHERE fairlead_nodes.node = $6)
    AND (t.ordering_key IS NULL
         OR (SELECT NOT EXISTS (SELECT 1
@@ -264,12 +269,14 @@ RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format
           t.checkpoint, t.order_at
 
 -- name: complete_done
--- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions,
--- $3 started_at, $4 finished_at; $5 node. Returns the number of tasks that ended, and their ids if some did not.
+-- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions, or one
+-- that all tasks share, $3 started_at, $4 finished_at; $5 node. Returns the number of tasks that ended, and their ids if
+-- some did not.
 WITH gone AS (
     DELETE FROM fairlead_tasks t
-     WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[]) AND t.version = ($2::integer[])[width_bucket(t.id, $1::uuid[])] AND t.state = 'PROCESSING'
-       AND t.node = $5
+     WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[])
+       AND t.version = ($2::integer[])[least(width_bucket(t.id, $1::uuid[]), cardinality($2::integer[]))]
+       AND t.state = 'PROCESSING' AND t.node = $5
     RETURNING t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
               t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at,
               ($3::bigint[])[width_bucket(t.id, $1::uuid[])] AS started_at,
