@@ -631,8 +631,9 @@ SELECT g.id::text, coalesce(t.name, a.name), coalesce(t.state, a.next_state), co
 LOCK TABLE fairlead_readers IN SHARE MODE
 
 -- name: clean_attempts
--- Deletes of the first $2 rows from position ($3, $4) to ($5, $6) on those that ended before $1. Returns the positions
--- of the first rows, which of them are gone, and the oldest open transaction, below which no row comes any more.
+-- Deletes of the first $2 rows from position ($3, $4) to ($5, $6) on those that ended before $1. The rows to delete are
+-- given by their places only: by position, the server would read all earlier ones. Returns the positions of the first
+-- rows, which of them are gone, and the oldest open transaction, below which no row comes any more.
 WITH first AS MATERIALIZED (
     SELECT ctid AS place, xid, seq
       FROM fairlead_attempts
@@ -640,8 +641,8 @@ WITH first AS MATERIALIZED (
      ORDER BY fairlead_attempts.xid, seq LIMIT (SELECT $2::bigint)
 ), gone AS (
     DELETE FROM fairlead_attempts a
-     WHERE a.ctid = ANY (ARRAY(SELECT place FROM first)) AND a.finished_at < $1
-       AND (a.xid, a.seq) <= (($5::bigint)::text::xid8, $6::bigint)
+     WHERE a.ctid = ANY (ARRAY(SELECT place FROM first WHERE (xid, seq) <= (($5::bigint)::text::xid8, $6::bigint)))
+       AND a.finished_at < $1
     RETURNING a.seq
 )
 SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
@@ -656,8 +657,8 @@ WITH first AS MATERIALIZED (
      ORDER BY fairlead_events.xid, seq LIMIT (SELECT $2::bigint)
 ), gone AS (
     DELETE FROM fairlead_events e
-     WHERE e.ctid = ANY (ARRAY(SELECT place FROM first)) AND e.at < $1
-       AND (e.xid, e.seq) <= (($5::bigint)::text::xid8, $6::bigint)
+     WHERE e.ctid = ANY (ARRAY(SELECT place FROM first WHERE (xid, seq) <= (($5::bigint)::text::xid8, $6::bigint)))
+       AND e.at < $1
     RETURNING e.seq
 )
 SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
