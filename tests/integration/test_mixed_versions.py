@@ -3,14 +3,21 @@ run, and those of an earlier one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from fairlead import App, Incident
+from fairlead import App, Incident, State
+from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.engine.incidents import IncidentDelivery
-from fairlead.errors import SchemaMismatch
+from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.settings import Intervals
+from fairlead.errors import InvalidTask, SchemaMismatch
+from fairlead.operate import pollers
 from fairlead.operate.doctor import examine
+from fairlead.ports.action_store import ActionState
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
@@ -23,9 +30,9 @@ VALUES ('later_kind', 'mail', 0, 'mail', '', 5, 5, 'why', 0)
 """
 
 
-def run_sql(app: App, sql: str) -> None:
+def run_sql(app: App, sql: str, *params: Any) -> None:
     def steps() -> Steps[None]:
-        yield Statement(sql)
+        yield Statement(sql, params)
 
     app.sql_store.database.run(steps())
 
@@ -55,6 +62,40 @@ async def test_the_doctor_names_an_incident_of_a_kind_that_only_a_later_version_
     run_sql(app, LATER)
     findings = [finding.what for finding in await examine(app.operate_context)]
     assert any("later_kind of mail" in what for what in findings)
+    await app.store.database.close_async()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ('{"verb":"cancel","force":true,"later":true}', '{"queue":"default"}'),
+        ('{"verb":"cancel","force":true}', '{"queue":"default","later":"x"}'),
+        ('{"verb":"cancel","force":true}', '{"argument":{"path":["n"],"value":"1","later":true}}'),
+    ],
+)
+async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task(
+    app: App, change: str, where: str
+) -> None:
+    @app.task
+    async def pay(n: int) -> None: ...
+
+    task_id = pay.submit(n=1).id
+    database = app.sql_store.database
+    add = load("actions.sql", package_of(database))["add"]
+    run_sql(app, add, "cancel", change, where, None, None, "ann", 5)
+    context = PollerContext(
+        store=app.operate_context.store,
+        clock=app.clock,
+        intervals=Intervals(),
+        announce=app.channel.announce,
+    )
+    assert await pollers.perform_actions(context) == 0.0
+    (action,) = app.management.actions.list()
+    assert (action.state, action.looked) == (ActionState.FAILED, 0)
+    assert "resume the action with the version that made it" in (action.error or "")
+    with pytest.raises(InvalidTask, match="resume the action with the version that made it"):
+        app.management.actions.perform(app.management.actions.resume(action.id))
+    assert app.handle(task_id).record().state == State.SUBMITTED
     await app.store.database.close_async()
 
 
