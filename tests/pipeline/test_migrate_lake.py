@@ -27,7 +27,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import Position
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, rows_of
-from tests.pipeline.warehouses import lake_in
+from tests.pipeline.warehouses import lake_in, root_of
 
 ROOT = Path(__file__).parents[2]
 OLD = ROOT / "tests" / "data" / "lake-0.1"
@@ -155,3 +155,16 @@ def test_the_command_moves_a_lake_and_other_commands_lead_to_it(tmp_path: Path) 
     done = runner.invoke(app, ["pipeline", "migrate-lake", str(old), "--lake", str(new)])
     assert done.exit_code == 0 and "build --full" in done.output, done.output
     check_moved(lake_in(new))
+
+
+def test_what_a_process_of_0_1_leaves_in_a_lake_of_tables_is_no_lake_to_move(
+    lake: Warehouse,
+) -> None:
+    put(lake, ATTEMPTS, [attempt()])
+    folder = root_of(lake)
+    (folder / "_lake").write_text("0" * 32)  # as 0.1 does when it opens a lake
+    with pytest.raises(ConfigurationError, match=r"stop .* 0\.1.*remove _lake") as caught:
+        lake_in(folder)
+    assert "migrate-lake" not in str(caught.value)
+    (folder / "_lake").unlink()
+    assert sum(ids(lake_in(folder)).values()) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class ArgumentFilter(msgspec.Struct, frozen=True):
+class ArgumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Selects tasks whose payload has this value at this path."""
 
     path: tuple[str, ...]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import msgspec
 
 from fairlead.model.task import TaskRecord
 
+_NAME = re.compile("[a-z_]{1,40}")
+
 
 class IncidentKind(StrEnum):
-    """The closed set of kinds of incidents."""
+    """The kinds of incidents. A text that names none of them is read as a kind of a later version,
+    whose workers may share the store."""
 
     ERROR = "error"
     """A task went to ERROR. `subject` is its id."""
@@ -39,6 +43,15 @@ class IncidentKind(StrEnum):
     """Most runs of a queue fail. `subject` is the name of the queue."""
     NODE_LOSS = "node_loss"
     """A node is silent, or runs of it were lost. `subject` is QUEUE/NODE."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> IncidentKind | None:
+        """Return a member for the name of a kind that this version does not have."""
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            return None
+        kind = str.__new__(cls, value)
+        kind._name_ = kind._value_ = value
+        return kind
 
 
 ABOUT_TASKS = frozenset({IncidentKind.ERROR, IncidentKind.STUCK, IncidentKind.WRITE_REFUSED})

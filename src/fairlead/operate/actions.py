@@ -21,7 +21,7 @@ from fairlead.errors import (
 from fairlead.model import TaskRecord
 from fairlead.operate import batches
 from fairlead.operate.audit import Recorder, checked_actor
-from fairlead.operate.changes import A_PERSON, Change, KeyChange, from_text
+from fairlead.operate.changes import A_PERSON, Change, KeyChange, change_of, from_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.ports.action_store import OPEN_STATES, ActionDraft, ActionState, BulkAction
@@ -174,7 +174,7 @@ class ActionManagement:
         After StoreUnavailable, a worker goes on.
         """
         try:
-            change = from_text(action.change)
+            change = change_of(action)
             while action.state == ActionState.RUNNING:
                 if should_stop is not None and should_stop():
                     return self._stop(action, ActionState.WAITING) or self.show(action.id)

@@ -11,11 +11,14 @@ from fairlead.core import values
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, State, TaskRecord
+from fairlead.ports.action_store import BulkAction
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords, TaskVersion
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
+
+_RESUME = "resume the action with the version that made it"
 
 A_PERSON = "a person"
 """Actor of a change for which no name is given."""
@@ -53,7 +56,9 @@ class Change(Protocol):
         announce."""
 
 
-class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb"):
+class _Change(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", forbid_unknown_fields=True
+):
     actor: str = A_PERSON
 
     @property
@@ -234,6 +239,17 @@ def shown_text(text: str) -> str:
     return msgspec.json.encode(found).decode()
 
 
+def change_of(action: BulkAction) -> StoredChange:
+    """Return the change of a stored action. Raise InvalidTask if this version does not know the
+    change, or a condition of the tasks."""
+    if action.unreadable is not None:
+        raise InvalidTask(
+            f"this version cannot read which tasks the action is about: {action.unreadable};"
+            f" {_RESUME}"
+        )
+    return from_text(action.change)
+
+
 def from_text(text: str) -> StoredChange:
     """Return the change of `as_text`. Raise InvalidTask for a change that this version does not
     know."""
@@ -242,8 +258,7 @@ def from_text(text: str) -> StoredChange:
         return change
     except msgspec.MsgspecError as error:
         raise InvalidTask(
-            f"this version cannot read the change {values.brief(text)}: {error}; resume the action"
-            " with the version that made it"
+            f"this version cannot read the change {values.brief(text)}: {error}; {_RESUME}"
         ) from error
 
 

@@ -11,7 +11,7 @@ from fairlead.clock import MICROS
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.errors import NotSupported, StoreUnavailable, WriteRefused
 from fairlead.operate import batches
-from fairlead.operate.changes import from_text
+from fairlead.operate.changes import change_of
 from fairlead.ports.action_store import ActionState, BulkAction
 from fairlead.ports.sql_store import SqlStore
 
@@ -52,7 +52,7 @@ async def _perform(context: PollerContext, store: SqlStore, action: BulkAction) 
     """Perform at most MOST_BATCHES batches, then let any worker go on."""
     database, clock = store.database, context.clock
     try:
-        change = from_text(action.change)
+        change = change_of(action)
         for _ in range(MOST_BATCHES):
             found = await database.read(batches.read_page(store, action, change))
             after, notification = await database.run_async(

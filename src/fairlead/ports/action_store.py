@@ -55,6 +55,8 @@ class BulkAction(ActionDraft, frozen=True, kw_only=True):
     left alone because it has the new values already."""
 
     id: int
+    unreadable: str | None = None
+    """Why this version cannot read which tasks the action is about; `where` then selects none."""
     state: ActionState
     is_stopping: bool = False
     """Whether a person has asked the performer to stop."""

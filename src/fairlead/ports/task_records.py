@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from fairlead.ports.task_reads import TaskReads
 
 
-class TaskFilter(msgspec.Struct, frozen=True):
-    """Selects tasks of the hot table for a listing or a bulk action; None selects any value."""
+class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Selects tasks of the hot table for a listing or a bulk action; None selects any value. A
+    stored filter of a later version may have further conditions: without them, it would select more
+    tasks."""
 
     state: State | None = None
     queue: str | None = None

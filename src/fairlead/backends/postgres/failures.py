@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import psycopg
 
+from fairlead.backends.sql.migrate import CURE
 from fairlead.errors import (
     BatchTooLarge,
     ConfigurationError,
@@ -104,7 +105,7 @@ def translated(
         if cure is not None:
             raise ConfigurationError(f"{location}: {_line(error)}; {cure}") from error
         if state in ("42P01", "42703"):
-            raise SchemaMismatch(f"{location}: {_line(error)}; run `fairlead migrate`") from error
+            raise SchemaMismatch(f"{location}: {_line(error)}; {CURE}") from error
         if state == _READ_ONLY:
             # The primary is another server now, or will be: ask for it again.
             drop_idle()

@@ -99,11 +99,17 @@ def _action(row: Row) -> BulkAction:
         error,
         ended_at,
     ) = row
+    unreadable = None
+    try:
+        selected = msgspec.json.decode(where, type=TaskFilter)
+    except msgspec.MsgspecError as later:
+        selected, unreadable = TaskFilter(tenants=()), str(later)
     return BulkAction(
         id=id,
+        unreadable=unreadable,
         verb=verb,
         change=change,
-        where=msgspec.json.decode(where, type=TaskFilter),
+        where=selected,
         tenants=None if tenants is None else msgspec.json.decode(tenants, type=tuple[str, ...]),
         most=most,
         actor=actor,

@@ -51,6 +51,12 @@ def migrations_of(package: str) -> list[Migration]:
     return sorted(found)
 
 
+CURE = (
+    "run `fairlead migrate`; if that finds nothing to do, an earlier development version made the"
+    " tables: make a new database"
+)
+"""Cure for a missing table or column. A development version may change a migration."""
+
 _RAISED = "P0001"
 """SQLSTATE of an exception that a function of the database raised."""
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.backends.sql.drivers import drive, executor, join, join_async
+from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
@@ -313,7 +314,7 @@ def failures() -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if _MISSING_COLUMN.search(str(error)):
-            raise SchemaMismatch(f"SQLite: {error}; run `fairlead migrate`") from error
+            raise SchemaMismatch(f"SQLite: {error}; {CURE}") from error
         raise StoreUnavailable(f"SQLite: {error}") from error
     except OSError as error:
         if isinstance(error, ConnectionError | TimeoutError):

@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
@@ -117,7 +118,7 @@ class PostgresScan:
             said = f"{database.location}: {str(error).splitlines()[0]}"
             # Chain no cause: the text of the driver may contain secrets of the connection.
             if isinstance(error, Error) and error.sqlstate in _MISSING:
-                raise SchemaMismatch(f"{said}; run `fairlead migrate`") from None
+                raise SchemaMismatch(f"{said}; {CURE}") from None
             raise StoreUnavailable(said) from None
 
     def _composed(self, piece: Piece) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.file_modes import check_place
@@ -104,5 +105,5 @@ class SqliteScan:
                 yield connection
         except sqlite3.Error as error:
             if str(error).startswith(("no such table", "no such column")):
-                raise SchemaMismatch(f"{self._path}: {error}; run `fairlead migrate`") from error
+                raise SchemaMismatch(f"{self._path}: {error}; {CURE}") from error
             raise StoreUnavailable(f"cannot read {self._path}: {error}") from error

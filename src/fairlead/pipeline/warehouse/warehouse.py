@@ -157,6 +157,12 @@ class Warehouse:
         folder, file = self.location.folder, self.location.catalog_file
         try:
             if folder is not None:
+                if (folder / _OLD).exists() and (folder / NAMESPACE).exists():
+                    raise ConfigurationError(
+                        f"lake {folder}: a process of Fairlead 0.1 has opened it too: stop all"
+                        f" processes of 0.1, then remove {_OLD} and the folders of its tables, such"
+                        " as bronze.attempts; this lake gets their rows from the store"
+                    )
                 if (folder / _OLD).exists():
                     raise ConfigurationError(
                         f"lake {folder} is one of Fairlead 0.1: move it into a new lake with"
