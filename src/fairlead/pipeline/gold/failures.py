@@ -30,11 +30,8 @@ def failures(attempts: DataFrame, few: bool = False) -> DataFrame:
         .withColumn("hour", window_start(F.col("finished_at"), HOUR))
     )
     counted = runs.transform(_counted)
-    errors = counted.transform(_errors)
     return (
-        errors.join(
-            joined(_recoveries(runs, errors, few), few), on=[*_WORK, "error_fp"], how="left"
-        )
+        _with_recoveries(counted.transform(_errors), runs, few)
         .join(joined(_all_runs(counted), few), on=_WORK, how="inner")
         .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
         .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
@@ -87,8 +84,8 @@ def _errors(counted: DataFrame) -> DataFrame:
     )
 
 
-def _recoveries(runs: DataFrame, errors: DataFrame, few: bool) -> DataFrame:
-    """Return (hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
+def _with_recoveries(errors: DataFrame, runs: DataFrame, few: bool) -> DataFrame:
+    """Return the errors with recovered_at, null for those after which no run succeeded."""
     # Keep only runs that succeeded after the earliest last_seen of their queue and name, because
     # no other run can be a recovery. Where failures are frequent, few runs remain.
     over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
@@ -108,11 +105,9 @@ def _recoveries(runs: DataFrame, errors: DataFrame, few: bool) -> DataFrame:
         .rangeBetween(Window.unboundedPreceding, -1)
     )
     return (
-        errors.select(*_WORK, "error_fp", "last_seen")
-        .unionByName(good, allowMissingColumns=True)
+        errors.unionByName(good, allowMissingColumns=True)
         .withColumn("recovered_at", F.min("good_at").over(later))
-        .filter(F.col("good_at").isNull() & F.col("recovered_at").isNotNull())
-        .select(*_WORK, "error_fp", "recovered_at")
+        .filter(F.col("good_at").isNull())
     )
 
 
