@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app as fairlead_command
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
@@ -44,7 +44,7 @@ from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
-from tests.pipeline.frames import at, attempt
+from tests.pipeline.frames import at, attempt, event
 from tests.pipeline.tables_by_hand import micros, put, row
 from tests.pipeline.warehouses import export, lake_in
 
@@ -338,6 +338,17 @@ def test_a_table_of_shares_that_has_lost_all_windows_of_a_size_fails_a_check(
         before = rows
         with pytest.raises(CheckFailed, match=f"worker time by {length} s: expected"):
             check(lake, SYSTEM_CLOCK)
+
+
+def test_unsound_rows_before_the_first_build_are_no_difference(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path / "lake")
+    put(lake, ATTEMPTS, [attempt(), attempt(started_at=5, finished_at=1)])
+    put(lake, EVENTS, [event(weight=0.0)])
+    assert [each.name for each in check(lake, SYSTEM_CLOCK).checks][-1] == (
+        "bronze.attempts: keys are unique"
+    )
+    erase(lake, "nobody", SYSTEM_CLOCK)
+    assert check(lake, SYSTEM_CLOCK).state == "done"
 
 
 def test_attempts_that_the_first_build_has_not_seen_are_no_difference(tmp_path: Path) -> None:

@@ -249,6 +249,25 @@ def test_a_second_run_of_the_job_replaces_the_incidents_of_its_days_only(lake: W
     assert found(lake, tables) == first and len(tables.rows(INCIDENTS)) == 3
 
 
+def test_days_without_tables_are_not_searched(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    tables = MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(10, 16)]})
+    select = tables.select
+    monkeypatch.setattr(
+        tables, "select", lambda *of, **more: asked.append(of) or select(*of, **more)
+    )
+    first, counts = found(lake, tables), []
+    for days in (1, 100):
+        asked.clear()
+        around = timedelta(days=days)
+        assert found(lake, tables, since=at(0) - around, until=at(0) + around) == first
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+    assert found(lake, tables, since=at(0) - 2 * around, until=at(0) - around) == []
+
+
 def test_an_incident_over_midnight_is_one_incident(lake: Warehouse) -> None:
     tables = MemoryTables(
         {BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]}

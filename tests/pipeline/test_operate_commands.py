@@ -30,7 +30,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     return lake
 
 
-def ran(*arguments: str, code: int = 0, given: str | None = None) -> str:
+def ran(*arguments: str, code: int = 0, given: str | bytes | None = None) -> str:
     done = runner.invoke(app, ["pipeline", *arguments], input=given)
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
@@ -44,6 +44,20 @@ def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Warehouse
     assert "files read" in ran("erase", "acme")
     assert "again" in ran("erase", "acme", "--readmit")
     assert "was not erased from this lake" in ran("erase", "acme", "--readmit", code=2)
+
+
+@pytest.mark.parametrize("key", ["line\nacme", "line\r\nb", " acme "])
+def test_erase_reads_the_whole_key_from_standard_input(lake: Warehouse, key: str) -> None:
+    put(lake, ATTEMPTS, [attempt(fairness_key=key)])
+    for given in (key, f"{key}\n"):
+        result = json.loads(ran("erase", "-", "--dry-run", "--json", given=given))
+        assert result["tables"]["bronze.attempts"]["rows"] == 1
+    assert ran("erase", key, "--dry-run") == ran("erase", "-", "--dry-run", given=key)
+
+
+def test_a_key_that_is_no_text_is_wrong_use(lake: Warehouse) -> None:
+    assert "no text of Unicode" in ran("erase", "-", given=b"\xff", code=2)
+    assert "no text of Unicode" in ran("erase", "\udcff", code=2)
 
 
 def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Warehouse) -> None:
@@ -84,10 +98,36 @@ def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
     assert "name the key" in ran("erase", "", code=2)
     assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
     assert "build" in ran("capacity", code=2)
+    assert "--keep-days" in ran("maintain", "--keep-days", "1000000", code=2)
     assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
     assert "--hash-keys needs a secret" in ran(
         "ingest", "--url", "sqlite:///none.db", "--hash-keys", code=2
     )
+
+
+@pytest.mark.parametrize("instant", ["0001-01-01", "0001-01-01T00:00+05:00", "9999-12-31T23:59"])
+def test_an_instant_that_no_table_can_have_is_wrong_use(lake: Warehouse, instant: str) -> None:
+    for command in (["incidents", "--since"], ["report", "--since"], ["capacity", "--until"]):
+        assert f"instant '{instant}'" in ran(*command, instant, code=2)
+
+
+@pytest.mark.parametrize("amount", ["-0.01", "inf", "nan", "1e12"])
+def test_an_amount_that_no_table_can_have_is_a_wrong_setting(
+    lake: Warehouse, tmp_path: Path, amount: str
+) -> None:
+    file = tmp_path / "pipeline.toml"
+    for text in (
+        f"[cost]\nworker_hour = {amount}",
+        f"[[bill]]\nday = 2026-11-01\nworker_hours = 8\namount = {amount}",
+    ):
+        file.write_text(text)
+        printed = ran("build", "--dry-run", "--settings", str(file), code=2)
+        assert "the amount of a day is at least 0" in printed
+
+
+def test_an_instant_with_an_offset_is_one_of_utc(lake: Warehouse) -> None:
+    period = "--since", "2026-11-08T00:30+02:00", "--until", "2026-11-08T00:10+02:00"
+    assert "between 2026-11-07 22:30 and 2026-11-07 22:10 UTC" in ran("report", *period, code=2)
 
 
 def test_a_build_refuses_options_that_contradict_each_other(lake: Warehouse) -> None:

@@ -48,7 +48,7 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prices of workers for days without a bill, and the rule for dividing a bill."""
 
-    workers: Annotated[float, msgspec.Meta(ge=0)] = 0
+    workers: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0
     """Paid slots, all day."""
     worker_hour: Decimal = Decimal(0)
     """Price of a slot for an hour."""
@@ -60,7 +60,7 @@ class Bill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     day: date
     amount: Decimal
-    worker_hours: Annotated[float, msgspec.Meta(gt=0)]
+    worker_hours: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
     queue: str = "*"
 
 
@@ -131,6 +131,10 @@ def load(path: Path | None) -> PipelineSettings:
         raise ConfigurationError(
             f"{path}: time zone {settings.time.zone!r}: use a name such as Europe/Berlin"
         )
+    of_a_day = settings.cost.worker_hour * Decimal(str(max(1, settings.cost.workers))) * 25
+    amounts = [of_a_day, *(bill.amount for bill in settings.bill)]
+    if not all(amount.is_finite() and 0 <= amount < 10**12 for amount in amounts):
+        raise ConfigurationError(f"{path}: the amount of a day is at least 0 and below 10^12")
     if len({slo.id for slo in settings.slo}) < len(settings.slo):
         raise ConfigurationError(f"{path}: two objectives have the same id")
     return settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +25,7 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
 
     key: Annotated[
         str,
-        typer.Argument(help="The fairness key; - reads it from standard input.", metavar="KEY"),
+        typer.Argument(help="The fairness key; - reads all of standard input.", metavar="KEY"),
     ]
     at: LakeOptions
     page: Annotated[
@@ -57,7 +56,10 @@ def erase(options: EraseOptions) -> None:
     with failures():
         from fairlead.pipeline.jobs import erase as job
 
-        name = sys.stdin.readline().rstrip("\n") if options.key == "-" else options.key
+        name = options.key
+        if name == "-":
+            given = typer.get_binary_stream("stdin").read()
+            name = given.decode(errors="surrogateescape").removesuffix("\n")
         lake = existing_lake(options.at.lake, options.at.catalog)
         if options.readmit:
             if options.dry_run:

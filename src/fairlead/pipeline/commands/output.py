@@ -73,14 +73,18 @@ def stop_by_signals(stop: Callable[[], None]) -> None:
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """Return an instant, in UTC if it has no offset. Raise ConfigurationError."""
+    """Return an instant in UTC; a text without an offset is in UTC. Raise ConfigurationError, also
+    for years that no table can have."""
     if text is None:
         return None
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        instant = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+        if not 1970 <= instant.year < 9999:
+            raise ValueError(text)
+    except (ValueError, OverflowError):
         raise ConfigurationError(f"instant {text!r}: use 2026-11-01 or 2026-11-01T12:00") from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return instant
 
 
 def show_rows(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:

@@ -29,13 +29,9 @@ def failures(attempts: DataFrame, few: bool = False) -> DataFrame:
         .filter(is_run())
         .withColumn("hour", window_start(F.col("finished_at"), HOUR))
     )
-    counted = runs.transform(_counted)
-    errors = counted.transform(_errors)
+    errors = runs.transform(_counted).transform(_errors)
     return (
-        errors.join(
-            joined(_recoveries(runs, errors, few), few), on=[*_WORK, "error_fp"], how="left"
-        )
-        .join(joined(_all_runs(counted), few), on=_WORK, how="inner")
+        _with_recoveries(errors, runs, few)
         .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
         .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
@@ -70,16 +66,25 @@ def _counted(runs: DataFrame) -> DataFrame:
 
 
 def _errors(counted: DataFrame) -> DataFrame:
+    """Return the errors, each with the numbers of all runs and all tasks of its queue and name."""
+    # A task with several errors counts once. Runs without a task id are as many tasks.
+    rows_of_task = Window.partitionBy(*_WORK, "store_id", "task_id").orderBy("error_fp")
+    is_first = (F.row_number().over(rows_of_task) == 1).cast("bigint")
+    of_work = Window.partitionBy(*_WORK)
     return (
-        counted.filter(F.col("error_fp").isNotNull())
+        counted.withColumn("new", F.when(F.col("task_id").isNull(), F.col("n")).otherwise(is_first))
         .groupBy(*_WORK, "error_fp")
         .agg(
             F.sum("n").alias("n"),
             F.count(F.lit(1)).alias("tasks"),
+            F.sum("new").alias("new"),
             F.sum("wasted_us").alias("wasted_us"),
             F.min("earliest").alias("earliest"),
             F.max("last_seen").alias("last_seen"),
         )
+        .withColumn("all_n", F.sum("n").over(of_work))
+        .withColumn("all_tasks", F.sum("new").over(of_work))
+        .filter(F.col("error_fp").isNotNull())
         .withColumn("error_type", F.col("earliest.type"))
         .withColumn("error_text", F.col("earliest.error_text"))
         .withColumn("first_seen", F.col("earliest.finished_at"))
@@ -87,8 +92,8 @@ def _errors(counted: DataFrame) -> DataFrame:
     )
 
 
-def _recoveries(runs: DataFrame, errors: DataFrame, few: bool) -> DataFrame:
-    """Return (hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
+def _with_recoveries(errors: DataFrame, runs: DataFrame, few: bool) -> DataFrame:
+    """Return the errors with recovered_at, null for those after which no run succeeded."""
     # Keep only runs that succeeded after the earliest last_seen of their queue and name, because
     # no other run can be a recovery. Where failures are frequent, few runs remain.
     over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
@@ -108,18 +113,7 @@ def _recoveries(runs: DataFrame, errors: DataFrame, few: bool) -> DataFrame:
         .rangeBetween(Window.unboundedPreceding, -1)
     )
     return (
-        errors.select(*_WORK, "error_fp", "last_seen")
-        .unionByName(good, allowMissingColumns=True)
+        errors.unionByName(good, allowMissingColumns=True)
         .withColumn("recovered_at", F.min("good_at").over(later))
-        .filter(F.col("good_at").isNull() & F.col("recovered_at").isNotNull())
-        .select(*_WORK, "error_fp", "recovered_at")
-    )
-
-
-def _all_runs(counted: DataFrame) -> DataFrame:
-    # count_distinct omits nulls, which stand for the runs counted without a task id.
-    tasks = F.count_distinct("store_id", "task_id")
-    together = F.sum(F.when(F.col("task_id").isNull(), F.col("n")).otherwise(0))
-    return counted.groupBy(*_WORK).agg(
-        F.sum("n").alias("all_n"), (tasks + together).alias("all_tasks")
+        .filter(F.col("good_at").isNull())
     )

@@ -47,8 +47,10 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 def wanted_in(lake: Warehouse, key: str) -> Wanted:
-    """Return the key with all names it has in this lake. Raise ConfigurationError for an empty key,
-    or if the secret of the lake's hashed keys is missing."""
+    """Return the key with all names it has in this lake. Raise ConfigurationError for an empty key
+    and one that is no text, or if the secret of the lake's hashed keys is missing."""
+    if key != key.encode(errors="ignore").decode():
+        raise ConfigurationError(f"the key {key!r} is no text of Unicode, so no task has it")
     if not key:
         raise ConfigurationError(
             "the empty key belongs to all tasks without a key; name the key to erase"

@@ -77,11 +77,12 @@ def incidents(
     params = {"since": since and since.isoformat(), "until": until and until.isoformat()}
     with recorded(lake, clock, "incidents", params) as run:
         history = _History(tables)
-        last = to_datetime((history.known - 1) * MINUTE) if until is None else until
+        newest = to_datetime((history.known - 1) * MINUTE)
+        last = newest if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
-        days = _days(first, last)
-        if until is not None and not days:
+        if until is not None and last.date() < first.date():
             raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
+        days = _days(max(first, to_datetime(history.known_from * MINUTE)), min(last, newest))
         found: list[IncidentRow] = []
         for midnight in (micros_of(day) // MINUTE for day in days):
             windows = sorted(history.incidents(midnight, rules), key=lambda each: each.start)
