@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from fairlead import App, Fixed, Limit
 from fairlead.clock import MICROS, SystemClock
 from fairlead.errors import ConfigurationError
-from fairlead.model import PartitionKey
+from fairlead.model import ClaimedTask, PartitionKey
 from fairlead.operate.overview import overview
+from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running, settled
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
@@ -200,3 +201,37 @@ def test_a_channel_that_orders_tasks_itself_refuses_cost_runtime() -> None:
     app.queue("q", cost="runtime")
     with pytest.raises(ConfigurationError, match="leave cost= out, or use another channel"):
         _ = app.connections
+
+
+async def test_a_key_is_charged_for_no_task_whose_claim_the_store_refuses(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.queue("q", partitions=1, cost="runtime")
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def work(key: str) -> None:
+        ran.append(key)
+        await asyncio.sleep(0.1)
+
+    async with running(app, concurrency=1) as node:
+        store = node.parts.context.store
+        claim, refused = store.claim, set[str]()
+
+        async def refuse(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+            if any(each.id in refused for each in wanted):
+                raise ValueError("refused alone")
+            return await claim(node, wanted, now)
+
+        monkeypatch.setattr(store, "claim", refuse)
+        refused.add((await work.options(fairness_key="a").submit_async(key="never")).id)
+        await work.options(fairness_key="b").submit_async(key="b")
+        for key in ("a", "b"):
+            keyed = work.options(fairness_key=key)
+            await app.submit_many_async([keyed.draft(key=key) for _ in range(300)])
+        async with asyncio.timeout(100.0):
+            while len(ran) < 500:
+                await asyncio.sleep(0.1)
+        refused.clear()
+    ahead = [abs(2 * ran[:n].count("a") - n) for n in range(500)]
+    assert max(ahead) <= 5

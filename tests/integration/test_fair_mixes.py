@@ -1,6 +1,7 @@
 """Random mixes of what fair queues offer: tenants, weights that change, limits, ordering keys,
-priorities, retries, late tasks, cancelled tasks, very small memory and a change of owner. Every
-task runs once, and those of an ordering key run in their order."""
+priorities, retries, late tasks, cancelled tasks, very small memory, a change of owner and nodes that
+lend to each other. Every task runs once, and those of an ordering key run in their order. After the
+last one, the nodes keep nothing in memory but ranks."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pytest
 
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.channel import DatabaseChannel
+from fairlead.core.triggers.flows import TenantFlow
 from fairlead.core.triggers.timed_flows import TimedLane
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running
@@ -34,6 +36,21 @@ def runs_of(node: Any) -> list[Any]:
     return [run for lane in lanes if isinstance(lane, TimedLane) for run in lane.runs]
 
 
+def check_empty(node: Any) -> None:
+    """Check that a node whose tasks have all ended keeps nothing of them."""
+    parts, table = node.parts, node.parts.context.table
+    for partition in parts.backlogs._partitions.values():
+        for lane in partition._lanes.values():
+            assert not len(lane.backlog) and not lane.arrivals
+            assert not lane.backlog._levels._tenants and not lane.backlog._levels._waiting
+    assert not len(table) and table.take(1, parts.context.clock.monotonic()) == ([], [])
+    assert not table._board.columns and not table._board.strands
+    for flow in [flow for lane in table._board.lanes.values() for flow in lane.flows.values()]:
+        assert flow.is_idle
+        assert not isinstance(flow, TenantFlow) or all(m.is_idle for m in flow.members.values())
+    assert not parts.granting._open and not parts.granting._running
+
+
 class Mix:
     """One queue, what runs in it, and what happens to it."""
 
@@ -45,7 +62,7 @@ class Mix:
             f"t{chance.randrange(3)}/{chance.choice(['', 'eu/', 'us/'])}user {n}"
             for n in range(chance.choice([3, 30, 200]))
         ]
-        self.keys += ["t0", "t1", ""][: chance.randrange(4)]
+        self.keys += ["t0", "t1", "", "t0/", "t1//x", "/", "//"][: chance.randrange(8)]
         self.partitions = chance.choice([1, 1, 2])
         self._starve_after = chance.choice([None, 1.0])
         tree = LimitTree(chance.randint(2, 9), names={"one": 2}, fairness_keys={self.keys[-1]: 1})
@@ -132,11 +149,14 @@ class Mix:
                 if chance.random() < 0.3:
                     management.change(record.id, priority=chance.choice([1, 5, 8]))
                 elif chance.random() < 0.2:
+                    management.change(record.id, fairness_key=chance.choice(self.keys))
+                elif chance.random() < 0.2:
                     self.cancelled.add(self._numbers[record.id])
                     management.cancel(record.id)
 
     async def run(self) -> None:
         """Run all tasks on one or two nodes, of which one may take over from the other."""
+        stay = self.chance.random() < 0.5
         chance = self.chance
         self.submit(chance.choice([5, 300, 900]))
         last_node = None
@@ -152,13 +172,18 @@ class Mix:
                         last_node = await last.enter_async_context(
                             running(last_app, **self.settings)
                         )
-                if last_node is None:
-                    await self._ended()
-            await self._ended()
-            async with asyncio.timeout(SOON):
-                while runs_of(last_node or node):  # their ends are in the store
-                    await asyncio.sleep(0.01)
-            self.check(last_node or node)
+                if last_node is None or stay:
+                    await self._settled(node)
+            await self._settled(last_node or node)
+        self.check()
+
+    async def _settled(self, node: Any) -> None:
+        """Wait until all tasks have ended; check that they left nothing in the memory of a node."""
+        await self._ended()
+        async with asyncio.timeout(SOON):
+            while runs_of(node):  # their ends are in the store
+                await asyncio.sleep(0.01)
+        check_empty(node)
 
     async def _ended(self) -> None:
         """Wait until no task waits or runs, also of those that are late."""
@@ -166,8 +191,8 @@ class Mix:
             while self.app.management.find(queue="q", limit=1):
                 await asyncio.sleep(0.5)
 
-    def check(self, node: Any) -> None:
-        """Check that every task ran once, in order, and left nothing in memory."""
+    def check(self) -> None:
+        """Check that every task ran once, and in order."""
         runs = Counter(self.ran)
         assert max(runs.values()) == 1
         lost = {n for n in range(1, self.submitted + 1) if n not in runs} - self.cancelled
@@ -178,9 +203,6 @@ class Mix:
                 orders[self.order_of[number]].append(number)
         for key, numbers in orders.items():
             assert numbers == sorted(numbers), key
-        for partition in node.parts.backlogs._partitions.values():
-            for lane in partition._lanes.values():
-                assert not len(lane.backlog) and not lane.arrivals
 
 
 @pytest.mark.parametrize("by_key", [True, False])

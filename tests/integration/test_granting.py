@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 import fairlead
-from fairlead import App
+from fairlead import App, Fixed
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.sharding.shares import PartitionShares
+from fairlead.core.triggers.timed_flows import TimedLane
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask, State, TriggerPath
@@ -45,6 +46,8 @@ class Fleet:
         """Running tasks by ordering key."""
         self.overlaps = 0
         """Starts of a task while another one of its ordering key ran."""
+        self.failing: set[Any] = set()
+        """Values whose next run fails."""
         self.running: Counter[int] = Counter()
         self.most_at_once: Counter[int] = Counter()
 
@@ -62,6 +65,9 @@ class Fleet:
             await asyncio.sleep(seconds)
             self.keys[key] -= 1
             self.running[number] -= 1
+            if value in self.failing:
+                self.failing.remove(value)
+                raise RuntimeError("as wanted")
 
         declared = [app.task(work, name=name, queue="work", **task) for name in names]
         self.tasks = dict(zip(names, declared, strict=True))
@@ -370,6 +376,78 @@ async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
         await settled(app, owner)
         assert owner.parts.granting._running
         await until(lambda: not owner.parts.granting._running)
+        app.close()
+
+
+def charged(owner: Node) -> list[tuple[str, int]]:
+    """Return task id and version of the runs whose time the owner counts."""
+    lanes = owner.parts.context.table._board.lanes.values()
+    return [run for lane in lanes if isinstance(lane, TimedLane) for run in lane.runs]
+
+
+async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    fleet.failing = {1}
+    task = {"retry": Fixed(0.5, max_attempts=2)}
+    async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        channel = helper.parts.context.channel
+        send, lost = channel.send, list[Report]()
+
+        def lose_first_ends(message: PeerMessage) -> None:
+            if isinstance(message, Report) and message.ended and fleet.values.count(1) == 1:
+                lost.append(message)
+            else:
+                send(message)
+
+        monkeypatch.setattr(channel, "send", lose_first_ends)
+        (await fleet.submit([60.0])).close()
+        await until(lambda: len(fleet.ran) == 1)
+        app = await fleet.submit([0.0, 1.0])
+        await until(lambda: fleet.values.count(1) == 2)
+        await settled(app, owner, timeout=100.0)
+        app.close()
+        assert lost and fleet.workers == {0, 1}
+        await until(lambda: not charged(owner))
+
+
+async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
+    sqlite_url: str,
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, _ = owner_first(nodes)
+        granting, name = owner.parts.granting, owner.settings.name
+        app = await fleet.submit([10.0] * 2)
+        await until(lambda: bool(granting._running))
+        (task_id,) = granting._running
+        granting.on_report(Report(name, "ran it before", ended=[(task_id, 1)]))
+        assert task_id in granting._running and len(charged(owner)) == 2
+        await settled(app, owner)
+        app.close()
+        await until(lambda: not charged(owner))
+
+
+async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        store, lost = helper.parts.context.store, list[str]()
+
+        async def lose(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+            lost.extend(each.id for each in wanted)
+            return []
+
+        monkeypatch.setattr(store, "claim", lose)
+        app = await fleet.submit([3.0, 1.0])
+        await until(lambda: bool(lost))
+        await asyncio.sleep(0.5)
+        assert [id for id, _ in charged(owner) if id in lost] == []
+        await settled(app, owner, timeout=100.0)
         app.close()
 
 

@@ -85,7 +85,7 @@ def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[Task
         observer=Silent(),
         channel=SimpleNamespace(redeliver=lambda: None),
         ledger=SimpleNamespace(cancel=lambda trigger, now: []),
-        table=SimpleNamespace(freed=lambda limits: None),
+        table=SimpleNamespace(freed=lambda limits: None, ended=lambda trigger, cost: None),
         events=SimpleNamespace(
             on_incidents=lambda reports: None,
             on_ready=lambda: None,

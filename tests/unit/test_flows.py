@@ -397,6 +397,26 @@ def test_a_new_weight_shows_at_once_although_each_key_has_just_had_its_turn(
 # memory -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("path", ["", "/a"])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path: str) -> None:
+    each = Limit(1, per="fairness_key")
+    lane = Lane(("pay", each), ("mail", each), slots=1)
+    for number in range(20):
+        key = f"tenant {number}{path}"
+        lane.push(key, "pay", 2)
+        lane.push(key, "mail")
+        lane.push(key, "mail", 2, ordering_key=key)
+    if is_removed:
+        [taken] = lane.take()
+        lane.table.remove(waiting(lane))
+        lane.end(taken)
+    else:
+        lane.run(100)
+    assert not len(lane.table) and not lane.take()
+    assert not lane.table._board.columns
+
+
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
     lane = FairLane("q", 5, VirtualTime(), {})
     for n in range(10_000):

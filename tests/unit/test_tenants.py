@@ -272,6 +272,21 @@ def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_r
     assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
 
 
+@pytest.mark.parametrize("keys", [["acme", "acme/a"], ["acme/a", "acme"]])
+def test_the_virtual_time_follows_a_tenant_that_has_tasks_of_its_plain_name(
+    keys: list[str],
+) -> None:
+    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
+    for n, key in enumerate(keys):
+        backlog.add([make(100 * n + each, key) for each in range(100)])
+    waiting = backlog.loaded()
+    for ran in range(200):
+        trigger = waiting.pop(0 if ran % 2 else -1)
+        backlog.take([trigger])
+        backlog.ack([trigger])
+        assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
+
+
 def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
     passes = TenantPasses()
     for n in range(10_000):

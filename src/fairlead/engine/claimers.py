@@ -201,6 +201,7 @@ class TaskClaimer:
             release_slots(self._context, unwanted)
         now, beyond = self._context.clock.monotonic(), list[_Waiting]()
         for trigger in unwanted:
+            self._context.table.ended(trigger, 0)  # it is charged again when it starts
             refusal = self._refusal_of(trigger, refused[trigger.id], holds_slots, now)
             if len(self._retries) < MOST_REFUSED:
                 self._retries.put(refusal, now)

@@ -124,7 +124,9 @@ class Granting(SimplePart):
                 self._note_running(trigger, report.node)
         self._take_back(self._close(report.returned))
         for task_id, run_us in report.ended:
-            if (running := self._running.pop(task_id, None)) is not None:
+            running = self._running.get(task_id)
+            if running is not None and running[1] == report.node:
+                del self._running[task_id]
                 self._ended(running[0], run_us)
         if report.returned:
             self._poked.set()
@@ -292,9 +294,12 @@ class Granting(SimplePart):
     def _note_running(self, trigger: Trigger, node: str) -> None:
         if trigger.ordering_key is not None:
             self._ordering.refused(trigger)  # its task runs on another node: read until it ends
-            self._running[trigger.id] = trigger, node
-        elif trigger.queue in self._context.kinds.timed:
-            self._running[trigger.id] = trigger, node
+        elif trigger.queue not in self._context.kinds.timed:
+            return
+        before, _ = self._running.get(trigger.id, (trigger, node))
+        self._running[trigger.id] = trigger, node
+        if before.version != trigger.version:  # the report of its end was lost, or comes later
+            self._backlogs.ended(before, None, self._context.clock.now())
 
     def _ended(self, trigger: Trigger, run_us: int) -> None:
         if trigger.ordering_key is not None:

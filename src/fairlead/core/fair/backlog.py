@@ -625,7 +625,7 @@ class Backlog:
     def _load(self, triggers: Sequence[Trigger]) -> None:
         levels = [*map(_level, triggers)]
         self._loaded.update(zip(levels, triggers, strict=True))
-        self._levels.came(triggers)
+        self._levels.came(triggers, self._loaded, self._taken.values())
         if self.is_at_end and levels:
             self.read_level = max(self.read_level, *levels)
 

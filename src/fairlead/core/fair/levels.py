@@ -8,7 +8,7 @@ of one tenant get their levels in the order of arrival, whatever their keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 
 from fairlead.core.fair.counters import LAST_PASS
@@ -46,6 +46,10 @@ class TenantPasses:
         self._count += 1
         heappush(self._passes, pass_)
 
+    def came_taken(self) -> None:
+        """Note that a trigger is in memory that was taken before."""
+        self._count += 1
+
     def took(self, pass_: int) -> int:
         """Return the pass at which a trigger that was taken counts. `pass_`: its own, for one that
         was taken before."""
@@ -74,23 +78,39 @@ class Levels:
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
         self._tenants: dict[str, TenantPasses] = {}
-        """Passes in memory of tenants with several keys."""
+        """Passes in memory by tenant, from the first path that comes until no trigger is left."""
         self._early = 0
         """Number of idle tenants that may still go ahead of those whose turn is at the same
         pass."""
 
-    def came(self, triggers: Iterable[Trigger]) -> None:
-        """Note that triggers came into memory."""
+    def came(
+        self, triggers: Iterable[Trigger], loaded: Mapping[Level, Trigger], taken: Iterable[Trigger]
+    ) -> None:
+        """Note that triggers came into memory. `loaded`: all triggers in memory, with these, that
+        are not taken. `taken`: those that are taken and have not left."""
         waiting, tenants = self._waiting, self._tenants
+        has_tenants, has_path = bool(tenants), False
         for trigger in triggers:
             name, key = trigger.name, trigger.fairness_key
             if not waiting[name]:
                 self._served[name] = min(self.virtual_time, _level(trigger).pass_)
             waiting[name] += 1
-            if PATH_SEPARATOR in key or key in tenants:
-                tenant = tenant_of(key)
-                if tenant != key or tenant in tenants:
-                    tenants.setdefault(tenant, TenantPasses()).came(_level(trigger).pass_)
+            if has_tenants:
+                self._passes_of(key).came(_level(trigger).pass_)
+            elif PATH_SEPARATOR in key:
+                has_path = True
+        if has_path:
+            for trigger in loaded.values():
+                self._passes_of(trigger.fairness_key).came(_level(trigger).pass_)
+            for trigger in taken:
+                self._passes_of(trigger.fairness_key).came_taken()
+
+    def _passes_of(self, key: str) -> TenantPasses:
+        tenant = tenant_of(key)
+        passes = self._tenants.get(tenant)
+        if passes is None:
+            passes = self._tenants[tenant] = TenantPasses()
+        return passes
 
     def left(self, triggers: Iterable[Trigger]) -> None:
         """Note that triggers left memory."""

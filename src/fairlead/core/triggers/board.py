@@ -350,6 +350,7 @@ class Board:
             if strand is not None and strand.head is not cell.first:
                 heappop(flow.heads)
                 self.pass_over(cell)
+                self.tidy(cell.column)
             elif self.may_try(cell.column):
                 return cell.order()
             else:
@@ -413,6 +414,11 @@ class Board:
         column.is_open, column.position = False, None
         self.pass_on(column)
         return False
+
+    def tidy(self, column: Column) -> None:
+        """Drop a column that has no trigger, unless it will be tried and then dropped."""
+        if column.position is None and column.is_open and column.is_empty:
+            self.delete(column)
 
     def delete(self, column: Column) -> None:
         """Drop a column without triggers."""

@@ -130,6 +130,7 @@ class TriggerTable:
                 self._subtract(
                     self._board.keep(found, lambda trigger: _identity(trigger) not in removed)
                 )
+                self._board.tidy(found.column)
 
     def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
         """Remove and return all triggers of these partitions, which hold no slots."""
@@ -319,7 +320,8 @@ class TriggerTable:
                 cell.flow.ran(trigger)
             elif rank > time.now:
                 time.now = rank
-            if cell.pop() is None:
+            is_over = cell.pop() is None
+            if is_over:
                 source.pop()
                 board.drop(cell)
             elif cell.is_shared:
@@ -333,6 +335,8 @@ class TriggerTable:
             cell.column.taken += 1
             if cell.column.released_by is not None:
                 board.pass_on(cell.column)
+            if is_over and column is None:
+                board.tidy(cell.column)
         source.position = None
         if column is not None:
             board.pass_on(column)
