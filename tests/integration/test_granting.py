@@ -430,27 +430,6 @@ async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
         await until(lambda: not charged(owner))
 
 
-async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(sqlite_url, cost="runtime")
-    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        store, lost = helper.parts.context.store, list[str]()
-
-        async def lose(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-            lost.extend(each.id for each in wanted)
-            return []
-
-        monkeypatch.setattr(store, "claim", lose)
-        app = await fleet.submit([3.0, 1.0])
-        await until(lambda: bool(lost))
-        await asyncio.sleep(0.5)
-        assert [id for id, _ in charged(owner) if id in lost] == []
-        await settled(app, owner, timeout=100.0)
-        app.close()
-
-
 @pytest.mark.parametrize("queue", [{}, {"cost": "runtime"}], ids=str)
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_helper_alone_runs_what_its_owner_cannot(

@@ -111,9 +111,9 @@ class Helping(SimplePart):
         self._poked.set()
 
     def refused(self, triggers: Collection[Trigger]) -> None:
-        """Drop triggers whose claim was lost, and report that no run of them will end."""
+        """Drop triggers whose claim was lost."""
         for trigger in triggers:
-            self._report_end(trigger, 0)
+            self._owner_of.pop(trigger.id, None)
 
     def returned(self, triggers: Collection[Trigger]) -> None:
         """Give back triggers whose claim has an unknown result; their owner puts them back."""
@@ -127,15 +127,11 @@ class Helping(SimplePart):
         trigger = execution.trigger
         if trigger.ordering_key is not None:
             self.release_key(trigger)
-        began = execution.started_at
-        self._report_end(trigger, 0 if began is None else max(1, self._context.clock.now() - began))
-
-    def _report_end(self, trigger: Trigger, run_us: int) -> None:
-        """Report the end of a run of `run_us` microseconds, or (0) of one that never began, if the
-        owner counts it."""
         owner = self._owner_of.pop(trigger.id, None)
         timed = self._context.kinds.timed
         if owner is not None and (trigger.ordering_key is not None or trigger.queue in timed):
+            began = execution.started_at
+            run_us = 0 if began is None else max(1, self._context.clock.now() - began)
             self._unreported_to(owner).ended.append((trigger.id, run_us))
             self._poked.set()
 
