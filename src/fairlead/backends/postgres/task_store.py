@@ -401,9 +401,9 @@ class PostgresTaskStore(SqlTaskStore):
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
         # Sorted by id, so that two nodes with the same tasks cannot deadlock.
         wanted = sorted(wanted, key=_by_id)
-        ids, versions = [w.id for w in wanted], _shared([w.version for w in wanted])
-        paths, stuck_ats = _shared([w.path for w in wanted]), _shared([w.stuck_at for w in wanted])
-        policies = _shared([w.policy for w in wanted])
+        ids, versions = [w.id for w in wanted], _once([w.version for w in wanted])
+        paths, stuck_ats = _once([w.path for w in wanted]), _once([w.stuck_at for w in wanted])
+        policies = _once([w.policy for w in wanted])
         settled = self._key_floors.settled()
         params = (ids, versions, paths, stuck_ats, policies, node, now)
         keys = {w.id: (w.queue, w.ordering_key) for w in wanted if w.ordering_key is not None}
@@ -453,7 +453,7 @@ class PostgresTaskStore(SqlTaskStore):
 
     def _complete_done(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         finishes = sorted(finishes, key=_by_id)
-        ids, versions = [f.id for f in finishes], _shared([f.version for f in finishes])
+        ids, versions = [f.id for f in finishes], _once([f.version for f in finishes])
         starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
 
         def result(rows: Sequence[Row]) -> Completed:
@@ -667,9 +667,9 @@ _WAITING_COLUMNS = (
 _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
 
-def _shared(values: list[Any]) -> list[Any]:
-    """Return one value if all are equal, else all: asyncpg and the server take a microsecond for
-    each value of an array."""
+def _once(values: list[Any]) -> list[Any]:
+    """Return one value if all are equal, else all: each value of an array costs the client and the
+    server time."""
     return values[:1] if len({*values}) == 1 else values
 
 
