@@ -14,7 +14,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
-from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, State
+from fairlead.model import LaneKey, LaneRecord, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
 from tests.integration.plans import GROWING, Explainer, do
@@ -56,7 +56,7 @@ def test_no_frequent_statement_is_planned_to_read_a_table(
         if mode == "auto":
             for _ in range(6):
                 _work(store, explain, 1)
-        tasks = make(3000)
+        tasks = [*make(1000), *_of_keys(2000)]
         do(store.submission(tasks), explain)
         _lie(connection, statistics)
         explain.is_checking = True
@@ -193,8 +193,15 @@ def _lose_and_change_tasks(store: PostgresTaskStore, explain: Explainer, size: i
     explain.connection.execute("DELETE FROM fairlead_tasks WHERE state = 'ERROR'")
 
 
+def _of_keys(count: int) -> list[NewTask]:
+    """Return tasks of 100 fairness keys."""
+    return [make(1, fairness_key=f"key-{number % 100:02}")[0] for number in range(count)]
+
+
 def _read_lanes(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     do(store.ready(LANE, 0, size), explain)
+    keys = do(store.ready_keys(LANE, "", size), explain)
+    do(store.ready_of(LANE, [(key, 0) for key, _ in keys], 20), explain)
     do(store.lanes(), explain)
     do(store.oldest_ready(), explain)
 

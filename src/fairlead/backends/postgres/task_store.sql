@@ -104,14 +104,15 @@ SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, c
  LIMIT $5
 
 -- name: ready_of
--- $4: [[fairness_key, position], ...]; $5: maximum number of tasks of each key. The key is compared by ranges and is part
--- of the order, so that only the index by key fits: the planner would read the whole lane for a key of few tasks.
+-- $4: [[fairness_key, position], ...]; $5: maximum number of tasks of each key. No condition but that of the index by key
+-- says that ready_seq has a value, so that no other index fits: the planner would read the whole lane for each key. The key
+-- is compared by ranges and is part of the order, so that a page of a key is read in order.
 SELECT t.*
   FROM json_array_elements($4::json) AS j
  CROSS JOIN LATERAL (
        SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
          FROM fairlead_tasks
-        WHERE state = 'SUBMITTED' AND ready_seq IS NOT NULL AND queue = $1 AND partition = $2 AND priority = $3
+        WHERE state = 'SUBMITTED' AND coalesce(ready_seq, 0) > 0 AND queue = $1 AND partition = $2 AND priority = $3
           AND fairness_key <> '' AND (fairness_key, ready_seq) > (j ->> 0, (j ->> 1)::bigint) AND fairness_key <= j ->> 0
         ORDER BY fairness_key, ready_seq LIMIT $5) AS t
  ORDER BY t.ready_seq
@@ -136,14 +137,14 @@ WITH RECURSIVE keys (fairness_key, number) AS (
     SELECT $4::text, 0
     UNION ALL
     SELECT (SELECT t.fairness_key FROM fairlead_tasks t
-             WHERE t.ready_seq IS NOT NULL AND t.queue = $1 AND t.partition = $2 AND t.priority = $3
+             WHERE coalesce(t.ready_seq, 0) > 0 AND t.queue = $1 AND t.partition = $2 AND t.priority = $3
                AND t.fairness_key <> '' AND t.fairness_key > k.fairness_key
              ORDER BY t.fairness_key LIMIT 1), k.number + 1
       FROM keys k
      WHERE k.fairness_key IS NOT NULL AND k.number < $5
 )
 SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
-                         WHERE t.ready_seq IS NOT NULL AND t.queue = $1 AND t.partition = $2 AND t.priority = $3
+                         WHERE coalesce(t.ready_seq, 0) > 0 AND t.queue = $1 AND t.partition = $2 AND t.priority = $3
                            AND t.fairness_key <> '' AND t.fairness_key <= k.fairness_key
                          ORDER BY t.fairness_key DESC, t.ready_seq DESC LIMIT 1)
   FROM keys k

@@ -53,9 +53,10 @@ CREATE TABLE fairlead_tasks (
 -- first run. A retry does not change `order_at`. NULL means that the task is not bound by the order of its key.
 
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
--- Index by which the owner of a long lane reads the tasks of each fairness key. Tasks without a key have no entry.
+-- Index by which the owner of a long lane reads the tasks of each fairness key. Tasks without a key have no entry. The
+-- expression keeps the planner from the index above, which it would take for a lane that it expects to be short.
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
- WHERE ready_seq IS NOT NULL AND fairness_key <> '';
+ WHERE coalesce(ready_seq, 0) > 0 AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at, id) WHERE due_at IS NOT NULL;
 -- The waiting tasks as they came (see due_floor.py). The expression keeps the planner from the index above.
 CREATE INDEX fairlead_tasks_due_arrival ON fairlead_tasks (due_seq, coalesce(due_at, 0)) WHERE due_seq IS NOT NULL;
