@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import re
@@ -47,6 +48,10 @@ END_SECONDS = 5.0
 METRICS_TOKEN = "FAIRLEAD_METRICS_TOKEN"  # noqa: S105 - the name of the variable
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
 
+COLLECT_AFTER = 10_000
+"""Least number of new objects after which a worker looks for unreachable ones. It holds the
+triggers of a backlog for seconds, and each look passes over all that came since the last."""
+
 _CHECK_EVERY = 0.25  # seconds between two looks for unfinished tasks, with --until-empty
 
 
@@ -71,9 +76,19 @@ def _serve_alone(options: WorkerOptions) -> int:
         routes = health_routes(health, metrics_routes(registry))
         serve_in_thread(_listen(options, routes))
     _log_start(app, node, options)
+    _collect_less()
     asyncio.run(_apart(_run(node, options.until_empty, health)))
     app.close()
     return 0
+
+
+def _collect_less() -> None:
+    """Let the garbage collector look less often, and not at what the start has made."""
+    gc.collect()
+    gc.freeze()
+    after, *older = gc.get_threshold()
+    if 0 < after < COLLECT_AFTER:  # 0: the application has turned it off
+        gc.set_threshold(COLLECT_AFTER, *older)
 
 
 def _node(app: App, options: WorkerOptions, identity: str | None) -> Node:
@@ -277,6 +292,7 @@ def _serve_child(app: App | None, options: WorkerOptions, link: WorkerEnd) -> in
         node = _node(app, options, name)
         name_node(node.settings.name)
         _log_start(app, node, options)
+        _collect_less()
         asyncio.run(_apart(_run_child(node, options, link, registry)))
         app.close()
     except (FairleadError, ExceptionGroup) as error:

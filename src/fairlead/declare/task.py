@@ -207,7 +207,7 @@ class Task(Generic[P, R_co]):
         handler, options = self.handler, self._options
         drafts = []
         for kwargs in values.many("arguments", arguments, InvalidTask):
-            if not isinstance(kwargs, Mapping):
+            if not isinstance(kwargs, (dict, Mapping)):  # a dict is known at once
                 raise InvalidTask(
                     f"arguments of {handler.name!r}: {values.brief(kwargs)}: use a map by name for"
                     " each task"

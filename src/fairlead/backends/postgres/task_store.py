@@ -222,7 +222,7 @@ class PostgresTaskStore(SqlTaskStore):
         ((first, can_copy),) = yield self.statement("begin_copy")
         if not can_copy:
             return (yield from super().bulk(pieces))
-        all_tasks: list[NewTask] = []
+        submitted: list[Submitted] = []
         rest: list[NewTask] = []
         lanes: set[tuple[str, int, int]] = set()
 
@@ -238,7 +238,7 @@ class PostgresTaskStore(SqlTaskStore):
                     rest.extend(
                         task for task in tasks if task.unique_key is not None or not task.is_due
                     )
-                all_tasks.extend(tasks)
+                submitted.extend([Submitted(task.id, True) for task in tasks])
                 lanes.update(map(_lane_fields, plain))
                 yield copy_rows(plain, first, waiting=False)
             yield TRAILER
@@ -250,13 +250,10 @@ class PostgresTaskStore(SqlTaskStore):
         for notification in notifications:
             yield from self.announce(notification)
         if not rest:
-            return [Submitted(task.id, True) for task in all_tasks], notifications
-        submitted, notification = yield from self.submission(rest)
-        others = dict(zip((task.id for task in rest), submitted, strict=True))
-        return [others.get(task.id) or Submitted(task.id, True) for task in all_tasks], [
-            *notifications,
-            notification,
-        ]
+            return submitted, notifications
+        found, notification = yield from self.submission(rest)
+        others = dict(zip((task.id for task in rest), found, strict=True))
+        return [others.get(each.id, each) for each in submitted], [*notifications, notification]
 
     def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
         first: dict[tuple[str, str | None], NewTask] = {}
