@@ -356,6 +356,9 @@ def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) 
         for field in ("claimed", "returned", "ended"):
             found = [each for part in parts for each in getattr(part, field)]
             assert found == getattr(message, field)
+        # A run ends only after its claim is known.
+        ended = [bool(part.ended) for part in parts]  # type: ignore[union-attr]
+        assert not any(part.claimed for part in parts[ended.index(True) + 1 :])  # type: ignore[union-attr]
 
 
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:
