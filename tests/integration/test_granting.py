@@ -430,6 +430,27 @@ async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
         await until(lambda: not charged(owner))
 
 
+async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        store, lost = helper.parts.context.store, list[str]()
+
+        async def lose(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+            lost.extend(each.id for each in wanted)
+            return []
+
+        monkeypatch.setattr(store, "claim", lose)
+        app = await fleet.submit([3.0, 1.0])
+        await until(lambda: bool(lost))
+        await asyncio.sleep(0.5)
+        assert [id for id, _ in charged(owner) if id in lost] == []
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
 @pytest.mark.parametrize(
     "limit", [None, Limit(1), LimitTree(total=9, per_fairness_key=1)], ids=["name", "node", "tree"]
 )
@@ -458,6 +479,39 @@ async def test_a_short_run_elsewhere_does_not_keep_the_next_tasks_from_an_idle_n
             app.close()
     for each in apps:
         each.close()
+
+
+async def test_a_key_is_charged_for_a_run_that_its_node_was_granted_twice(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of the claim is lost, and the node loses the claim of the second grant."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 2}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        channel, reports = helper.parts.context.channel, list[Report]()
+        send = channel.send
+
+        def lose_first(message: PeerMessage) -> None:
+            if isinstance(message, Report):
+                reports.append(message)
+            if not isinstance(message, Report) or len(reports) > 1:
+                send(message)
+
+        monkeypatch.setattr(channel, "send", lose_first)
+        (await fleet.submit([30.0] * 2)).close()
+        await until(lambda: len(fleet.ran) == 2)
+        app = await fleet.submit([10.0])
+        await until(lambda: len(reports) == 2)
+        (task_id,) = reports[0].claimed
+        assert reports[1].claimed == [task_id]
+        await asyncio.sleep(1.0)
+        assert task_id in [id for id, _ in charged(owner)]
+        await until(lambda: len(reports) == 3)
+        await asyncio.sleep(1.0)
+        assert [id for id, _ in reports[2].ended] == [task_id]
+        assert task_id not in [id for id, _ in charged(owner)]
+        await settled(app, owner, timeout=100.0)
+        app.close()
 
 
 async def test_after_a_change_of_weights_the_waiting_tasks_are_still_there_for_other_nodes(
