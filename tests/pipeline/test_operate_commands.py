@@ -94,6 +94,21 @@ def test_maintain_shows_its_work_in_a_dry_run(lake: Warehouse) -> None:
     assert "compact" not in last_runs(lake)
 
 
+def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
+    lake: Warehouse, tmp_path: Path
+) -> None:
+    long = tmp_path / ("n" * 300)
+    for command in ("status", "check", "incidents", "capacity", "maintain", "report"):
+        printed = ran(command, "--lake", str(long), code=2)
+        assert f"lake {long}: {long}/catalog.db: File name too long; give a folder" in printed
+    catalog = f"sqlite:///{long}"
+    assert f"{long}: File name too long" in ran("sql", "select 1", "--catalog", catalog, code=2)
+    assert f"{long}: File name too long" in ran("erase", "acme", "--catalog", catalog, code=2)
+    for out in (long, long / "report.html"):
+        assert f"--out {out}: " in ran("report", "--out", str(out), code=2)
+    assert str(long) in ran("erase", "acme", "--page", str(long), code=1)
+
+
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
     assert "name the key" in ran("erase", "", code=2)
     assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
