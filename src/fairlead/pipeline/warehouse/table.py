@@ -487,13 +487,24 @@ class WarehouseTable:
                     return self._catalog.load_table(self._name)
                 except (NoSuchTableError, NoSuchNamespaceError):
                     return None
-                except FileNotFoundError:
+                except FileNotFoundError as error:
                     # The metadata was superseded ten times between two reads, or is lost.
                     if not self._is_moving():
                         raise BrokenLake(
                             f"{self.table.name}: the metadata that its catalog names is missing;"
-                            " restore the files of the lake"
+                            f" {self._cure_of_loss(str(error))}"
                         ) from None
+
+    def _cure_of_loss(self, error: str) -> str:
+        """Return what to do about lost metadata, by the error that has its path in quotes."""
+        path, _, _ = error.partition(f"/{NAMESPACE}/{self._name[1]}/")
+        old, new = path.partition("'")[2], self._location.folder
+        if new is None or not old or old == str(new):
+            return "restore the files of the lake"
+        return (
+            f"it was at {old}, and the lake is at {new} now, but its files name their first folder:"
+            f" move it back, or make {old} a link to {new} and give --lake {old}"
+        )
 
     def _is_moving(self) -> bool:
         try:
