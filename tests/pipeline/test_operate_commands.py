@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,20 @@ def test_the_error_about_a_lake_that_was_moved_names_both_folders_and_a_cure_tha
         assert f"make {old} a link to {new} and give --lake {old}" in line
     old.symlink_to(new)
     assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(old))
+
+
+def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
+    lake: Warehouse, tmp_path: Path
+) -> None:
+    old, new, link = tmp_path / "lake", tmp_path / "fairlead" / "copy", tmp_path / "link"
+    shutil.copytree(old, new)
+    before = sorted(old.rglob("*"))
+    for command in (["status"], ["sql", "select 1 from bronze.attempts"], ["erase", "acme"]):
+        (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
+        assert f"{new} is a copy, and its files name {old}" in line
+    assert sorted(old.rglob("*")) == before
+    link.symlink_to(old)
+    assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(link))
 
 
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:

@@ -8,6 +8,7 @@ engines; the summary of a snapshot does not.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -484,7 +485,9 @@ class WarehouseTable:
         with catalog_errors(self._location):
             while True:
                 try:
-                    return self._catalog.load_table(self._name)
+                    stored = self._catalog.load_table(self._name)
+                    self._refuse_copy(stored)
+                    return stored
                 except (NoSuchTableError, NoSuchNamespaceError):
                     return None
                 except FileNotFoundError as error:
@@ -494,6 +497,17 @@ class WarehouseTable:
                             f"{self.table.name}: the metadata that its catalog names is missing;"
                             f" {self._cure_of_loss(str(error))}"
                         ) from None
+
+    def _refuse_copy(self, stored: IcebergTable) -> None:
+        """Raise BrokenLake if the files of the table are in another lake, of which this one is a
+        copy: both would write there, and remove files of each other."""
+        old, _, _ = sweeping.path_of(stored.location()).rpartition(f"/{NAMESPACE}/")
+        new = sweeping.path_of(self._location.lake)
+        if old != new and not (os.path.exists(old) and os.path.samefile(old, new)):
+            raise BrokenLake(
+                f"{self.table.name}: the lake at {new} is a copy, and its files name {old}, where"
+                f" they were first; use --lake {old}, or export the history into a new lake"
+            )
 
     def _cure_of_loss(self, error: str) -> str:
         """Return what to do about lost metadata, by the error that has its path in quotes."""
