@@ -30,7 +30,9 @@ sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 
 from peers_fairlead import PEERS  # noqa: E402
 
-DEFAULT_PEERS = ("pgqueuer", "huey-sqlite", "taskiq")
+DEFAULT_PEERS = ("pgqueuer", "huey-sqlite", "huey-sqlite-fsync", "taskiq")
+FSYNC = "-fsync"
+"""End of the name of a peer that runs with its setting `fsync=True`."""
 OTHER_PEERS = ("celery", "dramatiq", "rq", "arq", "procrastinate", "awa")
 ON_POSTGRES = ("pgqueuer", "procrastinate", "awa")
 ON_REDIS = ("fairlead-redis", "taskiq", "celery", "dramatiq", "rq", "arq")
@@ -68,6 +70,7 @@ STORES = ("fairlead-sqlite", "fairlead-pg", "fairlead-redis")
 BACKING = {
     "pgqueuer": "PostgreSQL",
     "huey-sqlite": "SQLite, no fsync, at most once",
+    "huey-sqlite-fsync": "SQLite, fsync, at most once",
     "taskiq": "Redis streams",
 }
 
@@ -87,6 +90,9 @@ class Ratio:
 RATIOS = (
     Ratio("drain, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "done_per_s", 2.0),
     Ratio("drain, SQLite / Huey", "fairlead-sqlite", "huey-sqlite", "done_per_s", 5.0),
+    Ratio(
+        "drain, SQLite / Huey with fsync", "fairlead-sqlite", "huey-sqlite-fsync", "done_per_s", 5.0
+    ),
     Ratio("bulk submit, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "enqueue_per_s", 3.0),
     Ratio("latency p50, SQLite / Taskiq", "fairlead-sqlite", "taskiq", "p50_ms", 1.0, True),
     Ratio("drain, Redis / Taskiq", "fairlead-redis", "taskiq", "done_per_s", 1.5),
@@ -360,43 +366,45 @@ def measure(
         environment["PG_DSN"] = new_database()
     if redis_url is not None:
         environment["REDIS_URL"] = redis_url
-    if entry.peer:
-        command = [
-            str(peers_python),
-            str(PEERS / "peers.py"),
-            "--tasks",
-            str(tasks),
-            "--only",
-            entry.name,
-        ]
-        environment.pop("PYTHONPATH", None)
-    else:
-        store = next(name for name in STORES if entry.name.startswith(name))
-        command = [
-            sys.executable,
-            str(HERE / "peers_fairlead.py"),
-            "--tasks",
-            str(tasks),
-            "--only",
-            store,
-            *entry.arguments,
-        ]
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"not finished after {MOST_SECONDS} s"}
+    with programs(entry) as folder:
+        if entry.peer:
+            name = entry.name.removesuffix(FSYNC)
+            command = [str(peers_python), str(folder / "peers.py"), "--only", name]
+            environment.pop("PYTHONPATH", None)
+        else:
+            store = next(name for name in STORES if entry.name.startswith(name))
+            command = [sys.executable, str(folder / "peers_fairlead.py"), "--only", store]
+        try:
+            done = subprocess.run(
+                [*command, "--tasks", str(tasks), *entry.arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=MOST_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"not finished after {MOST_SECONDS} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return {"error": f"no result; exit code {done.returncode}: {done.stderr.strip()[-500:]}"}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+@contextlib.contextmanager
+def programs(entry: Entry) -> Iterator[pathlib.Path]:
+    """Yield the folder with the program that measures the entry: for a peer with fsync, a copy of
+    the peers' programs with this setting."""
+    if not entry.name.endswith(FSYNC):
+        yield PEERS if entry.peer else HERE
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-peers-") as name:
+        folder = pathlib.Path(name)
+        for program in PEERS.glob("*.py"):
+            text = program.read_text()
+            (folder / program.name).write_text(text.replace("fsync=False", "fsync=True"))
+        yield folder
 
 
 def describe_machine(python: pathlib.Path) -> dict[str, str]:
