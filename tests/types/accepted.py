@@ -35,7 +35,7 @@ def book(connection: sqlite3.Connection, order: int) -> str:
 def report(slot: datetime) -> None: ...
 
 
-@app.periodic("0 * * * *", queue="reports")
+@app.periodic("0 * * * *", queue="reports", keep_log=True)
 def clean() -> None: ...
 
 

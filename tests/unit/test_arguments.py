@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import msgspec
 import pytest
 
-from fairlead import InvalidTask
+from fairlead import App, InvalidTask
 from fairlead.declare.arguments import Arguments
 
 
@@ -111,3 +112,10 @@ def test_a_refused_number_names_its_task_once() -> None:
     with pytest.raises(InvalidTask) as error:
         Arguments(ship, "ship").encode((float("nan"),), {})
     assert str(error.value).count("ship") == 1
+
+
+def test_a_task_shows_the_signature_and_the_names_of_its_function() -> None:
+    task: Any = App().task(name="pay now")(pay)
+    assert inspect.signature(task) == inspect.signature(pay)
+    assert (task.__module__, task.__qualname__, task.__doc__) == (__name__, "pay", pay.__doc__)
+    assert inspect.signature(task.options(priority=1)) == inspect.signature(pay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class HandlerOptions(TypedDict, total=False):
     concurrency: AnyLimit | None
     transactional: bool
     keep_result: bool
+    keep_log: bool | None
     executor: str | None
     on_failure: str
 
@@ -124,12 +126,12 @@ class Task(Generic[P, R_co]):
         function: Callable[P, R_co],
         options: Options | None = None,
     ) -> None:
+        self.__name__ = handler.name
+        functools.update_wrapper(self, function, updated=())  # for `help` and editors
         self.app = app
         self.handler = handler
         self.function = function
         self._options = options or Options()
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", handler.name)
 
     @property
     def name(self) -> str:
