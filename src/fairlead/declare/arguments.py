@@ -91,11 +91,9 @@ class Arguments:
             given = msgspec.convert(kwargs, self._given)
             encoded = self._encode(given)
             # NaN and infinities are written as null, which the handler's type may refuse.
-            if b"null" in encoded and not values.is_finite(msgspec.to_builtins(given)):
-                raise ValueError("JSON has no NaN or infinity; use a text, or None")
-            if self._has_objects:  # whose fields msgspec has not checked
+            is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))
+            if self._has_objects and is_finite:  # msgspec has not checked their fields
                 self._read(encoded)
-            return encoded
         except (
             msgspec.DecodeError,
             TypeError,
@@ -104,6 +102,11 @@ class Arguments:
             RecursionError,
         ) as error:
             raise InvalidTask(f"task {self.task_name!r}: {error}") from error
+        if not is_finite:
+            raise InvalidTask(
+                f"task {self.task_name!r}: JSON has no NaN or infinity; use a text, or None"
+            )
+        return encoded
 
     def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments of the handler. Raises InvalidTask for bytes
