@@ -1,4 +1,5 @@
-"""The end of a worker process: with `--until-empty`, and when handlers leave something running."""
+"""The end of a worker process: with `--until-empty`, when handlers leave something running, and not
+by the signals of processes that handlers fork."""
 
 from __future__ import annotations
 
@@ -145,3 +146,58 @@ def test_a_worker_ends_although_a_handler_or_a_callback_left_something_running(
     assert worker.stdout.readline() == "running\n"
     os.kill(worker.pid, signal.SIGTERM)
     assert worker.wait(60) == 0
+
+
+FORKS = """
+import multiprocessing, time
+import fairlead
+app = fairlead.App("sqlite:///shop.db")
+fork = multiprocessing.get_context("fork")
+
+@app.task(keep_result=True)
+def pool() -> list[int]:
+    with fork.Pool(2) as pool:  # ends its processes by SIGTERM
+        return pool.map(abs, [-1, -2])
+
+@app.task(keep_result=True)
+def process() -> int:
+    child = fork.Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+@app.task(name="next", keep_result=True)
+async def next_one() -> str:
+    return "still here"
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_a_signal_to_a_process_that_a_handler_forked_ends_that_process_and_no_worker(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "shop.py").write_text(FORKS)
+    app = App(f"sqlite:///{tmp_path}/shop.db")
+    app.migrate()
+    begin = "import shop; print(shop.pool.submit().id, shop.process.submit().id)"
+    begun = subprocess.run(
+        [sys.executable, "-c", begin],
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    log = tmp_path / "worker.log"
+    with log.open("w") as stderr:
+        worker = start_worker(tmp_path, *options, stderr=stderr)
+    pool, process = map(app.handle, begun.stdout.split())
+    try:
+        assert pool.result(timeout=60) == [1, 2]
+        assert process.result(timeout=60) == -signal.SIGTERM
+        assert "stopping" not in log.read_text()
+    finally:
+        os.kill(worker.pid, signal.SIGTERM)
+        assert worker.wait(60) == 0
+        app.close()

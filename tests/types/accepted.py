@@ -4,13 +4,17 @@ mypy and pyright."""
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, ParamSpec, TypeVar, assert_type
 
 from fairlead import App, Draft, Exponential, Limit, State, Task, TaskHandle
 from fairlead.contrib.celery import Celery, chain
 from fairlead.contrib.celery.result import AsyncResult
 from fairlead.testing import Kit, SubmittedTask, open_kit
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 app = App("sqlite:///types.db")
 
@@ -35,10 +39,23 @@ def book(connection: sqlite3.Connection, order: int) -> str:
 def report(slot: datetime) -> None: ...
 
 
-@app.periodic("0 * * * *", queue="reports")
+@app.periodic("0 * * * *", queue="reports", keep_log=True)
 def clean() -> None: ...
 
 
+def timed(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Decorate a function as users do."""
+    return function
+
+
+@app.task(keep_result=True)
+@timed
+async def convert(amount: int) -> float:
+    return amount / 2
+
+
+assert_type(convert.submit(3).result(), float)
+assert_type(convert.submit_many([{"amount": 3}]), list[TaskHandle[float]])
 assert_type(pay.submit("acme", amount=3), TaskHandle[float])
 assert_type(pay.submit(partner="acme").result(), float)
 assert_type(count.submit("x").result(timeout=1.0), int)

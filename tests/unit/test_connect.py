@@ -62,6 +62,16 @@ def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:///%3Amemory%3A?synchronous=OFF"])
+def test_a_database_in_memory_is_refused_and_makes_no_file_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="tasks live in a file.*fairlead_kit"):
+        App(url).migrate()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("url", ["postgresql://user:secret@[::1/db", "redis://:℀secret@h/0"])
 def test_a_replay_refuses_a_url_that_cannot_be_read(url: str) -> None:
     with pytest.raises(ConfigurationError, match="a URL cannot be read") as refused:

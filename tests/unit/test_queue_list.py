@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fairlead import App
 from fairlead.model import State
 from fairlead.operate.doctor.checks.queues import QUEUE_CHECKS
+from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.facts import MOST_ERRORS, Facts
 from fairlead.operate.queues import queue_statuses
@@ -48,21 +50,41 @@ def test_a_sample_makes_estimates_but_errors_are_counted() -> None:
     assert replace(FACTS, errors=FACTS.errors * MOST_ERRORS).are_errors_cut
 
 
+async def unserved(facts: Facts, app: App) -> Finding:
+    """Return the finding about the queue `mail`, which no worker serves."""
+    survey = Survey(
+        context=app.operate_context,
+        now=facts.at,
+        sql=None,
+        leases={},
+        channel=None,
+        queues=queue_statuses(facts),
+        nodes=[],
+        silent=frozenset(),
+        facts=facts,
+    )
+    [finding] = [each async for each in QUEUE_CHECKS[0](survey, survey.queues[1])]
+    return finding
+
+
+async def test_the_doctor_says_what_to_do_about_tasks_of_a_queue_that_the_code_has_renamed() -> (
+    None
+):
+    start = "start `fairlead worker` for this queue"
+    app = App()
+    assert (await unserved(FACTS, app)).cure == start  # no application was named
+    app.queue("letters")
+    assert (await unserved(FACTS, app)).cure == (
+        "this application does not declare it, so its workers do not serve it: add"
+        f" app.queue('mail') until these tasks have run, and {start}"
+    )
+    app.queue("mail")
+    assert (await unserved(FACTS, app)).cure == start
+
+
 async def test_the_doctor_says_that_a_number_is_an_estimate() -> None:
     async def found(facts: Facts) -> str:
-        survey = Survey(
-            context=None,  # type: ignore[arg-type]
-            now=facts.at,
-            sql=None,
-            leases={},
-            channel=None,
-            queues=queue_statuses(facts),
-            nodes=[],
-            silent=frozenset(),
-            facts=facts,
-        )
-        check = QUEUE_CHECKS[0]
-        return " ".join([finding.what async for finding in check(survey, survey.queues[1])])
+        return (await unserved(facts, App())).what
 
     assert await found(FACTS) == "queue mail: 6 tasks and no living worker"
     sample = replace(FACTS, backlog=FACTS.backlog._replace(factor=50.5))

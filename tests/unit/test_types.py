@@ -15,6 +15,7 @@ from typing import get_overloads
 import pytest
 
 from fairlead import App
+from fairlead.declare.task import HandlerOptions
 from tests.end_to_end.test_docs import PAGES, read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,3 +131,4 @@ def test_each_signature_of_task_has_all_options() -> None:
     options = inspect.signature(App.task).parameters.keys() - {"self", "function"}
     signatures = [inspect.signature(each).parameters for each in get_overloads(App.task)]
     assert [set(each) - {"self", "function"} for each in signatures] == [set(), options, options]
+    assert HandlerOptions.__annotations__.keys() == options

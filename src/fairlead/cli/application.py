@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def load(reference: str) -> App:
         )
     module = _imported(reference)
     attribute = reference.partition(":")[2]
-    app = getattr(module, attribute or "app", None)
+    found = app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
         app = getattr(app, "fairlead", None)  # an object that holds its App, such as a `Celery`
     if not isinstance(app, App):
@@ -35,8 +36,13 @@ def load(reference: str) -> App:
             ", ".join(name for name, value in vars(module).items() if isinstance(value, App))
             or "none"
         )
+        cure = (
+            f"; it is a function: keep the App that it returns, as in app = {attribute}()"
+            if inspect.isfunction(found)
+            else ""
+        )
         raise ConfigurationError(
-            f"{module.__name__} has no App named {attribute or 'app'!r}; it has {names}"
+            f"{module.__name__} has no App named {attribute or 'app'!r}; it has {names}{cure}"
         )
     return app
 

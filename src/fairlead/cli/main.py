@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from fairlead.cli.lazy import entry_points_of, lazy_group
-from fairlead.cli.output import say
+from fairlead.cli.output import WORK_FAILED, say, say_error
 
 _COMMANDS = {
     "migrate": "fairlead.cli.queues:migrate",
@@ -57,5 +61,14 @@ def top(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. Escape what the encoding of the output lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        say_error(f"cannot write the output: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python has buffered
+        sys.exit(WORK_FAILED)

@@ -176,8 +176,29 @@ async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    _keep_signals_of_children_apart()
     with _ending():
         await _serve(node, until_empty, health)
+
+
+def _keep_signals_of_children_apart() -> None:
+    """Let SIGTERM end a process that a handler forks, as `Pool.terminate()` of multiprocessing
+    does. It inherits the signal handlers of asyncio and the pipe that wakes this loop, so the
+    signal would stop this worker instead."""
+    before = threading.local()  # the signal mask of the thread that forks
+
+    def hold() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def release_in_child() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=release_in_child)
 
 
 @contextmanager
@@ -331,6 +352,7 @@ async def _run_child(
         link.poke()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
+    _keep_signals_of_children_apart()
     link.serve(report, drain, options.drain + KILL_GRACE)
     ready = asyncio.ensure_future(report_ready())
     try:

@@ -47,19 +47,30 @@ class Arguments:
         self._signature = signature.replace(parameters=parameters)
         try:
             hints = typing.get_type_hints(function, include_extras=True)
-            fields: list[Any] = [
-                _field(parameter, hints.get(parameter.name, Any)) for parameter in parameters
+            types = {each.name: hints.get(each.name, Any) for each in parameters}
+            run_with = [_field(each, types[each.name]) for each in parameters]
+            # Only arguments that were given are sent: the worker that runs the task knows the
+            # defaults, and perhaps other ones.
+            given = [
+                (each.name, types[each.name])
+                if each.default is inspect.Parameter.empty
+                else (each.name, types[each.name] | msgspec.UnsetType, msgspec.UNSET)
+                for each in parameters
             ]
-            self._type = msgspec.defstruct(
-                f"{task_name} arguments",
-                fields,
-                forbid_unknown_fields=True,
-                omit_defaults=True,
-                kw_only=True,
-                gc=False,
+            self._type, self._given = (
+                msgspec.defstruct(
+                    f"{task_name} arguments",
+                    fields,
+                    forbid_unknown_fields=True,
+                    kw_only=True,
+                    gc=False,
+                )
+                for fields in (run_with, given)
             )
-            for field in fields:
-                _check_is_json(field[0], msgspec.inspect.type_info(field[1]))
+            infos = {name: msgspec.inspect.type_info(types[name]) for name in types}
+            for name, info in infos.items():
+                _check_is_json(name, info)
+            self._has_objects = any(map(_has_objects, infos.values()))
             self._read = json_reader(self._type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(
@@ -77,22 +88,25 @@ class Arguments:
         try:
             if args:
                 kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
-            given = msgspec.convert(kwargs, self._type)
+            given = msgspec.convert(kwargs, self._given)
             encoded = self._encode(given)
             # NaN and infinities are written as null, which the handler's type may refuse.
-            if b"null" in encoded and not values.is_finite(msgspec.to_builtins(given)):
-                raise InvalidTask(
-                    f"task {self.task_name!r}: JSON has no NaN or infinity; use a text, or None"
-                )
-            return encoded
+            is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))
+            if self._has_objects and is_finite:  # msgspec has not checked their fields
+                self._read(encoded)
         except (
-            msgspec.ValidationError,
+            msgspec.DecodeError,
             TypeError,
             ValueError,
             OverflowError,
             RecursionError,
         ) as error:
             raise InvalidTask(f"task {self.task_name!r}: {error}") from error
+        if not is_finite:
+            raise InvalidTask(
+                f"task {self.task_name!r}: JSON has no NaN or infinity; use a text, or None"
+            )
+        return encoded
 
     def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments of the handler. Raises InvalidTask for bytes
@@ -122,6 +136,21 @@ def _check_is_json(name: str, info: Any) -> None:
     elif isinstance(info, msgspec.inspect.UnionType):
         for part in info.types:
             _check_is_json(name, part)
+
+
+def _has_objects(info: Any) -> bool:
+    """Return whether a type is an object with fields, or has one inside."""
+    if isinstance(
+        info,
+        msgspec.inspect.StructType
+        | msgspec.inspect.DataclassType
+        | msgspec.inspect.NamedTupleType
+        | msgspec.inspect.TypedDictType,
+    ):
+        return True
+    inside = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
+    inside += getattr(info, "types", getattr(info, "item_types", ()))
+    return any(_has_objects(each) for each in inside if each is not None)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
@@ -62,6 +63,7 @@ class HandlerOptions(TypedDict, total=False):
     concurrency: AnyLimit | None
     transactional: bool
     keep_result: bool
+    keep_log: bool | None
     executor: str | None
     on_failure: str
 
@@ -124,12 +126,12 @@ class Task(Generic[P, R_co]):
         function: Callable[P, R_co],
         options: Options | None = None,
     ) -> None:
+        self.__name__ = handler.name
+        functools.update_wrapper(self, function, updated=())  # for `help` and editors
         self.app = app
         self.handler = handler
         self.function = function
         self._options = options or Options()
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", handler.name)
 
     @property
     def name(self) -> str:
@@ -153,9 +155,7 @@ class Task(Generic[P, R_co]):
         return Draft(self.handler, args, kwargs, self._options)
 
     @overload
-    def submit(
-        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> TaskHandle[T]: ...
+    def submit(self: Task[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]: ...
     @overload
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
 
@@ -166,7 +166,7 @@ class Task(Generic[P, R_co]):
 
     @overload
     async def submit_async(
-        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: Task[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> TaskHandle[T]: ...
     @overload
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
@@ -179,7 +179,7 @@ class Task(Generic[P, R_co]):
 
     @overload
     def submit_many(
-        self: Task[P, Coroutine[Any, Any, T]], arguments: Iterable[Mapping[str, Any]]
+        self: Task[P, Awaitable[T]], arguments: Iterable[Mapping[str, Any]]
     ) -> list[TaskHandle[T]]: ...
     @overload
     def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R_co]]: ...
@@ -190,7 +190,7 @@ class Task(Generic[P, R_co]):
 
     @overload
     async def submit_many_async(
-        self: Task[P, Coroutine[Any, Any, T]], arguments: Iterable[Mapping[str, Any]]
+        self: Task[P, Awaitable[T]], arguments: Iterable[Mapping[str, Any]]
     ) -> list[TaskHandle[T]]: ...
     @overload
     async def submit_many_async(

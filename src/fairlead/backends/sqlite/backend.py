@@ -33,6 +33,11 @@ class SqliteBackend(SqlBackend):
             raise ConfigurationError(
                 f"{where}: it names no file; use {KNOWN} (option: ?synchronous=FULL)"
             )
+        if path == ":memory:":
+            raise ConfigurationError(
+                f"{where}: tasks live in a file, which workers share; use {KNOWN}, and in tests the"
+                " fixture fairlead_kit, which makes one"
+            )
         options = parameters_of(where, parts, ("synchronous",))
         return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
 

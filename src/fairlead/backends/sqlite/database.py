@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sql.drivers import drive, executor, join, join_async
 from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sqlite.file_modes import check_place, create_database
@@ -72,11 +73,33 @@ class SqliteDatabase:
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
         self._quick: sqlite3.Connection | None = None
+        self._of_parent: list[sqlite3.Connection] = []
+        """Connections of the process that forked this one, not closed yet."""
+        self._busy_in_parent: list[sqlite3.Connection | None] = []
+        """Connections that a thread of that process may have used at the fork: never closed here,
+        since SQLite would wait for that thread."""
         self.writer_lock = WriterLock(self.path)
         self._writer = _Writer(self)
+        self._closing = threading.Lock()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
+        drop_when_forked(self)
+
+    def after_fork(self) -> None:
+        self._of_parent += self._idle
+        self._busy_in_parent += self._reader, self._quick
+        self._idle, self._reader, self._quick = deque(), None, None
+        self._closing = threading.Lock()
+        self._writer = _Writer(self)
+
+    def _close_those_of_parent(self) -> None:
+        """Close the connections of the parent. While they are open, SQLite takes the parent's locks
+        for those of this process, and others may delete the write-ahead log that it uses."""
+        with self._closing:
+            for connection in self._of_parent:
+                connection.close()
+            self._of_parent = []
 
     def connect(self) -> sqlite3.Connection:
         """Return a new connection with our settings, which the caller closes.
@@ -84,6 +107,8 @@ class SqliteDatabase:
         Raise StoreUnavailable if the file cannot be opened, ConfigurationError if other users may
         replace it.
         """
+        if self._of_parent:
+            self._close_those_of_parent()
         check_place(self.path)
         create_database(self.path)
         try:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sqlite.file_modes import make_folder, open_beside
 
 log = logging.getLogger("fairlead.presence")
@@ -41,6 +42,13 @@ class FilePresence:
         self._folder = path.with_name(path.name + "-nodes")
         self._held: dict[str, int] = {}
         """File descriptors by node."""
+        drop_when_forked(self)
+
+    def after_fork(self) -> None:
+        # Otherwise the nodes of a dead parent would look alive while this process lives.
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held.clear()
 
     async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
         if fcntl is None or node in self._held:

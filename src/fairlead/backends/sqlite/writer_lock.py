@@ -11,6 +11,7 @@ import os
 from collections import deque
 from pathlib import Path
 
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sqlite.file_modes import open_beside
 
 try:
@@ -26,7 +27,16 @@ class WriterLock:
         self._database = path
         self._path = f"{path}-writer"
         self._descriptors: deque[int] = deque()
-        self._pid = os.getpid()
+        self._open: set[int] = set()
+        """All open descriptors, also those that hold the lock."""
+        drop_when_forked(self)
+
+    def after_fork(self) -> None:
+        # Otherwise the lock would stay held while this process lives, although the parent died.
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._descriptors.clear()
+        self._open.clear()
 
     def acquire(self, wait: bool = True) -> int | None:
         """Take the lock and return a handle for `release`.
@@ -42,13 +52,13 @@ class WriterLock:
             self._descriptors.append(descriptor)
             return None
         except BaseException:
-            os.close(descriptor)
+            self._close(descriptor)
             raise
         return descriptor
 
     def release(self, descriptor: int | None) -> None:
         """Release the lock, if `descriptor` is not None."""
-        if fcntl is None or descriptor is None:
+        if descriptor not in self._open:  # also after a fork while it was held
             return
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         self._descriptors.append(descriptor)
@@ -56,14 +66,16 @@ class WriterLock:
     def close(self) -> None:
         """Close all open descriptors."""
         while self._descriptors:
-            os.close(self._descriptors.pop())
+            self._close(self._descriptors.pop())
+
+    def _close(self, descriptor: int) -> None:
+        self._open.discard(descriptor)
+        os.close(descriptor)
 
     def _descriptor(self) -> int:
-        if self._pid != os.getpid():
-            # After a fork the parent shares these locks, so the child opens the file again.
-            self.close()
-            self._pid = os.getpid()
         try:
             return self._descriptors.pop()
         except IndexError:
-            return open_beside(self._database, self._path)
+            descriptor = open_beside(self._database, self._path)
+            self._open.add(descriptor)
+            return descriptor

@@ -54,11 +54,16 @@ async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
 
 
 async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    waiting = queue.waiting + queue.submitted
+    waiting, declared = queue.waiting + queue.submitted, survey.context.queues
     if waiting and not survey.serving(queue.queue):
+        cure = "start `fairlead worker` for this queue"
+        if declared and queue.queue not in declared:
+            cure = (
+                "this application does not declare it, so its workers do not serve it: add"
+                f" app.queue({queue.queue!r}) until these tasks have run, and {cure}"
+            )
         yield problem(
-            f"queue {queue.queue}: {survey.about}{waiting} tasks and no living worker",
-            "start `fairlead worker` for this queue",
+            f"queue {queue.queue}: {survey.about}{waiting} tasks and no living worker", cure
         )
 
 

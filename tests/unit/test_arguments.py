@@ -1,0 +1,121 @@
+"""Arguments of a task between the program that submits it and the one that runs it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import msgspec
+import pytest
+
+from fairlead import App, InvalidTask
+from fairlead.declare.arguments import Arguments
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Line(msgspec.Struct):
+    article: str
+
+
+class Node(TypedDict):
+    inner: list[Node]
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def pay(order: int, amount: int = 10, note: str | None = None, *, tags: list[str] = []) -> None: ...  # noqa: B006 - as users write it
+
+
+def pay_later(
+    order: int,
+    amount: int = 20,
+    note: str | None = "late",
+    *,
+    tags: list[str] = ["later"],  # noqa: B006
+) -> None: ...
+
+
+def run_with(
+    function: Callable[..., Any], encoded: bytes
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which a worker calls another version of the function."""
+    return Arguments(function, "pay").decode(encoded)
+
+
+def test_a_given_argument_reaches_a_worker_whose_default_is_another() -> None:
+    encoded = Arguments(pay, "pay").encode((), {"order": 1, "amount": 10, "note": None, "tags": []})
+    assert run_with(pay_later, encoded) == (
+        (),
+        {"order": 1, "amount": 10, "note": None, "tags": []},
+    )
+
+
+def test_a_given_positional_argument_does_so_too() -> None:
+    encoded = Arguments(pay, "pay").encode((1, 10), {})
+    assert run_with(pay_later, encoded)[1]["amount"] == 10
+
+
+def test_an_argument_left_out_has_the_default_of_the_worker_that_runs_it() -> None:
+    encoded = Arguments(pay, "pay").encode((), {"order": 1})
+    assert run_with(pay_later, encoded) == (
+        (),
+        {"order": 1, "amount": 20, "note": "late", "tags": ["later"]},
+    )
+
+
+def test_defaults_of_any_type_are_left_out() -> None:
+    def many(a=1, b: Any = 2, c: Literal["x"] = "x", d: Node | None = None) -> None: ...  # type: ignore[no-untyped-def]
+
+    many.__annotations__["d"] = Node | None
+    arguments = Arguments(many, "many")
+    assert arguments.encode((), {}) == b"{}"
+    assert arguments.encode((1,), {"d": {"inner": []}}) == b'{"a":1,"d":{"inner":[]}}'
+
+
+def test_an_argument_left_out_is_unknown_to_no_worker_of_an_earlier_version() -> None:
+    def earlier(order: int) -> None: ...
+
+    assert run_with(earlier, Arguments(pay, "pay").encode((), {"order": 1})) == ((1,), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Order, Order("seven")),  # type: ignore[arg-type]
+        (list[Order], [Order(1), Order("seven")]),  # type: ignore[arg-type]
+        (Line, Line(7)),  # type: ignore[arg-type]
+        (dict[str, Point], {"a": Point("b")}),  # type: ignore[arg-type]
+        (Order | None, Order(None)),  # type: ignore[arg-type]
+    ],
+)
+def test_an_object_with_a_field_of_another_type_is_refused_at_the_submit(
+    kind: Any, value: object
+) -> None:
+    def ship(what: Any) -> None: ...
+
+    ship.__annotations__["what"] = kind
+    with pytest.raises(InvalidTask, match="task 'ship': Expected"):
+        Arguments(ship, "ship").encode((value,), {})
+
+
+def test_a_refused_number_names_its_task_once() -> None:
+    def ship(what: Any) -> None: ...
+
+    with pytest.raises(InvalidTask) as error:
+        Arguments(ship, "ship").encode((float("nan"),), {})
+    assert str(error.value).count("ship") == 1
+
+
+def test_a_task_shows_the_signature_and_the_names_of_its_function() -> None:
+    task: Any = App().task(name="pay now")(pay)
+    assert inspect.signature(task) == inspect.signature(pay)
+    assert (task.__module__, task.__qualname__, task.__doc__) == (__name__, "pay", pay.__doc__)
+    assert inspect.signature(task.options(priority=1)) == inspect.signature(pay)
