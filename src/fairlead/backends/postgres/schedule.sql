@@ -202,12 +202,16 @@ DELETE FROM fairlead_schedule
                                                  AND ordering_key = j ->> 1 AND unique_key = j ->> 2 OFFSET 0) AS s))
 
 -- name: try_again
--- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]
+-- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]. The rows are found by their places, since a join by the key may read the whole partition.
 UPDATE fairlead_schedule s
    SET attempt = (j ->> 4)::integer, tries = (j ->> 5)::integer, retry_at = (j ->> 6)::bigint
   FROM json_array_elements($3::json) AS j
- WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1
-   AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
+ WHERE s.ctid = ANY (ARRAY(SELECT t.ctid
+                             FROM json_array_elements($3::json) AS k
+                            CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
+                                                 WHERE queue = $1 AND partition = $2 AND run_at = (k ->> 0)::bigint
+                                                   AND ordering_key = k ->> 1 AND unique_key = k ->> 2 OFFSET 0) AS t))
+   AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1 AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
 
 -- name: clean
 -- $3 to $5: key up to which keys were cleaned; $6 to $8: the last key to clean; $9: instant of the end
@@ -222,12 +226,16 @@ RETURNING run_at, ordering_key, unique_key
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: move_tasks
--- $3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue $1 and the partition $2
+-- $3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue $1 and the partition $2. The rows are found as in try_again.
 UPDATE fairlead_schedule AS s
    SET partition = (j ->> 0)::smallint, task = j ->> 4
   FROM json_array_elements($3::json) AS j
- WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 1)::bigint AND s.ordering_key = j ->> 2
-   AND s.unique_key = j ->> 3
+ WHERE s.ctid = ANY (ARRAY(SELECT t.ctid
+                             FROM json_array_elements($3::json) AS k
+                            CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
+                                                 WHERE queue = $1 AND partition = $2 AND run_at = (k ->> 1)::bigint
+                                                   AND ordering_key = k ->> 2 AND unique_key = k ->> 3 OFFSET 0) AS t))
+   AND s.run_at = (j ->> 1)::bigint AND s.ordering_key = j ->> 2 AND s.unique_key = j ->> 3
 
 -- name: completions
 SELECT run_at, ordering_key, unique_key, finished_at
