@@ -241,6 +241,22 @@ async def test_an_errback_may_be_a_chain(celery: Celery, add: Any, fail: Any) ->
     assert seen == [[failed.id, "after"]]
 
 
+async def test_an_errback_that_an_earlier_development_version_stored_runs(
+    celery: Celery, fail: Any
+) -> None:
+    seen: list[Any] = []
+
+    @celery.task(name="whole")
+    def whole(request: Any, error: BaseException, traceback: str) -> None:
+        seen.append([request.id, request.task, str(error)])
+
+    failed = fail.apply_async()
+    await run(celery)
+    celery.submit(whole.s(), errback_of=failed.id, unique_key=None)  # the message had the id alone
+    await run(celery)
+    assert seen == [[failed.id, fail.name, "no"]]
+
+
 def test_an_errback_at_the_call_gets_the_id_alone_too(celery: Celery, fail: Any) -> None:
     celery.conf.task_always_eager = True
     seen: list[str] = []

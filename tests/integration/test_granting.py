@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import fairlead
-from fairlead import App, Fixed
+from fairlead import App, Fixed, Limit, LimitTree
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.sharding.shares import PartitionShares
@@ -428,6 +428,115 @@ async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
         await settled(app, owner)
         app.close()
         await until(lambda: not charged(owner))
+
+
+async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        store, lost = helper.parts.context.store, list[str]()
+
+        async def lose(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+            lost.extend(each.id for each in wanted)
+            return []
+
+        monkeypatch.setattr(store, "claim", lose)
+        app = await fleet.submit([3.0, 1.0])
+        await until(lambda: bool(lost))
+        await asyncio.sleep(0.5)
+        assert [id for id, _ in charged(owner) if id in lost] == []
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
+@pytest.mark.parametrize(
+    "limit", [None, Limit(1), LimitTree(total=9, per_fairness_key=1)], ids=["name", "node", "tree"]
+)
+async def test_a_short_run_elsewhere_does_not_keep_the_next_tasks_from_an_idle_node(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, limit: Any
+) -> None:
+    """The owner has free slots, and no handler or a full limit; a run that costs less than its
+    charge moves the rank of a key back."""
+    fleet = Fleet(sqlite_url, cost="runtime", concurrency=limit)
+    apps = [fleet.app(0, ["other", *(["work"] if limit else [])]), fleet.app(1)]
+    apps[0].migrate()
+    monkeypatch.setattr(PartitionShares, "beyond", lambda *_: [])  # the first owner stays
+    loop = asyncio.get_running_loop()
+    async with running(apps[0], concurrency=4) as owner:
+        await asyncio.sleep(SETTLE_SECONDS)
+        if limit:
+            (await fleet.submit([60.0])).close()
+            await until(lambda: len(fleet.ran) == 1)
+        async with running(apps[1], concurrency=1):
+            await asyncio.sleep(SETTLE_SECONDS)
+            began, ran = loop.time(), len(fleet.ran)
+            app = await fleet.submit([2.0 if n % 4 == 0 else 0.2 for n in range(16)])
+            await until(lambda: len(fleet.ran) == ran + 16)
+            assert loop.time() - began < 11.5  # the runs take 10.4 s
+            await settled(app, owner, timeout=100.0)
+            app.close()
+    for each in apps:
+        each.close()
+
+
+async def test_a_key_is_charged_for_a_run_that_its_node_was_granted_twice(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of the claim is lost, and the node loses the claim of the second grant."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 2}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        channel, reports = helper.parts.context.channel, list[Report]()
+        send = channel.send
+
+        def lose_first(message: PeerMessage) -> None:
+            if isinstance(message, Report):
+                reports.append(message)
+            if not isinstance(message, Report) or len(reports) > 1:
+                send(message)
+
+        monkeypatch.setattr(channel, "send", lose_first)
+        (await fleet.submit([30.0] * 2)).close()
+        await until(lambda: len(fleet.ran) == 2)
+        app = await fleet.submit([10.0])
+        await until(lambda: len(reports) == 2)
+        (task_id,) = reports[0].claimed
+        assert reports[1].claimed == [task_id]
+        await asyncio.sleep(1.0)
+        assert task_id in [id for id, _ in charged(owner)]
+        await until(lambda: len(reports) == 3)
+        await asyncio.sleep(1.0)
+        assert [id for id, _ in reports[2].ended] == [task_id]
+        assert task_id not in [id for id, _ in charged(owner)]
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
+async def test_after_a_change_of_weights_the_waiting_tasks_are_still_there_for_other_nodes(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has free slots and no handler. The new weight moves the rank of a key back."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    apps = [fleet.app(0, ["other"]), fleet.app(1)]
+    apps[0].migrate()
+    monkeypatch.setattr(PartitionShares, "beyond", lambda *_: [])  # the first owner stays
+    async with running(apps[0]) as owner:
+        await asyncio.sleep(SETTLE_SECONDS)
+        async with running(apps[1], concurrency=1):
+            await asyncio.sleep(SETTLE_SECONDS)
+            app = await fleet.submit([5.0] * 4, fairness_key="a")
+            await until(lambda: len(fleet.ran) == 1)
+            weights = owner.parts.backlogs._weights["work"]
+            apps[0].management.set_weight("work", "a", 9.0)
+            await until(lambda: weights == {"a": 9.0})
+            await asyncio.sleep(0.1)
+            assert owner.parts.context.table.spare_names() == [("work", "work")]
+            await settled(app, owner, timeout=100.0)
+            app.close()
+    for each in apps:
+        each.close()
 
 
 @pytest.mark.parametrize("queue", [{}, {"cost": "runtime"}], ids=str)

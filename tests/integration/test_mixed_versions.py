@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from fairlead import App, Incident, State
 from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.cli.main import app as fairlead_command
 from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.poller_registry import PollerContext
@@ -104,9 +106,25 @@ def test_tables_of_an_earlier_development_version_are_refused_with_a_cure_that_h
 ) -> None:
     database = app.sql_store.database
     run_sql(app, "ALTER TABLE fairlead_nodes DROP COLUMN slots")
-    app.migrate()  # the migration has the same number and name, so there is nothing to do
+    for work in (app.migrate, app.store.prepare):  # the version is the same, so all is applied
+        with pytest.raises(
+            SchemaMismatch, match=r"lack fairlead_nodes\.slots; .*make a new database"
+        ):
+            work()
     with pytest.raises(SchemaMismatch, match="slots.*make a new database"):
         database.read_now(app.store.nodes())
+
+
+def test_a_table_that_an_earlier_development_version_did_not_make_is_named_by_the_commands(
+    app: App, store_url: str
+) -> None:
+    run_sql(app, "DROP TABLE fairlead_audit")
+    for command in ("migrate", "doctor"):
+        found = CliRunner().invoke(fairlead_command, [command, "--url", store_url])
+        assert found.exit_code == 2, found.output
+        (line,) = found.output.splitlines()
+        assert "lack fairlead_audit.action, fairlead_audit.actor, " in line, line
+        assert line.endswith("an earlier development version made them: make a new database")
 
 
 def test_a_stored_incident_of_a_later_kind_is_read_and_written_unchanged() -> None:

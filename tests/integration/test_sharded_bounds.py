@@ -182,7 +182,7 @@ class World:
         search = queue._dead_letters.search
         texts = [Condition(b"rare", False, ("why",))]
         return [
-            lambda: self.do(steps.put([Entry(["n", 1], "", unique="u", window=1, name="n")])),
+            lambda: self.do(steps.put([Entry(["n", "1"], "", unique="u", window=1, name="n")])),
             lambda: self.write(600),
             lambda: queue.ack("g", *(each.id for each in self.read(600))),
             lambda: queue.nack("g", "c", *(each.id for each in self.read(600)), delay=0.001),
@@ -476,7 +476,7 @@ def test_the_count_of_retries_is_right_after_every_way_in_and_out(queue, client)
     def retry(ticket: str, at: int) -> None:
         queue.write({"n": 1})
         message = queue.read("g", "c")
-        end = ClaimEnd(message.id, "later", Entry(["n", 1], "", at, ticket))
+        end = ClaimEnd(message.id, "later", Entry(["n", "1"], "", at, ticket))
         assert queue._do(steps.finish("g", "c", [end])) == [True]
 
     def count() -> int:

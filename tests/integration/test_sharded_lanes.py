@@ -36,7 +36,9 @@ class Party:
         return run(self.redis, "q", steps)
 
     def write(self, *numbers: int, priority: int = 5, key: str = "a", at: int | str = "") -> None:
-        entries = [Entry(("fairlead:key", key, "n", n), key, at, f"ticket {n}") for n in numbers]
+        entries = [
+            Entry(("fairlead:key", key, "n", str(n)), key, at, f"ticket {n}") for n in numbers
+        ]
         self.do(self.lanes.at(priority).put(entries))
 
     def read_once(self, room: int = 100) -> tuple[list[Delivery], Any]:

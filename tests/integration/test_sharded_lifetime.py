@@ -301,7 +301,7 @@ def test_a_claim_whose_end_fails_is_not_lost(redis_url, client, how) -> None:
         id = queue.read("g", "c").id
         damaged = "{q}:s1" if how == "again" else "{q}:later"
         client.set(damaged, "foreign")
-        end = Entry(["n", 1], key_of(2, 1), "9999999999999", "t")
+        end = Entry(["n", "1"], key_of(2, 1), "9999999999999", "t")
         with pytest.raises(QueueDamaged):
             queue._do(queue._steps.finish("g", "c", [ClaimEnd(id, how, end)]))
         client.delete(damaged)

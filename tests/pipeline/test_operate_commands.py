@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,48 @@ def test_maintain_shows_its_work_in_a_dry_run(lake: Warehouse) -> None:
     printed = ran("maintain", "--dry-run", "--skip", "reconcile")
     assert "1 partitions would be compacted" in printed
     assert "compact" not in last_runs(lake)
+
+
+def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
+    lake: Warehouse, tmp_path: Path
+) -> None:
+    long = tmp_path / ("n" * 300)
+    for command in ("status", "check", "incidents", "capacity", "maintain", "report"):
+        printed = ran(command, "--lake", str(long), code=2)
+        assert f"lake {long}: {long}/catalog.db: File name too long; give a folder" in printed
+    catalog = f"sqlite:///{long}"
+    assert f"{long}: File name too long" in ran("sql", "select 1", "--catalog", catalog, code=2)
+    assert f"{long}: File name too long" in ran("erase", "acme", "--catalog", catalog, code=2)
+    for out in (long, long / "report.html"):
+        assert f"--out {out}: " in ran("report", "--out", str(out), code=2)
+    assert str(long) in ran("erase", "acme", "--page", str(long), code=1)
+
+
+def test_the_error_about_a_lake_that_was_moved_names_both_folders_and_a_cure_that_helps(
+    lake: Warehouse, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "lake", tmp_path / "another's place"
+    old.rename(new)
+    for command in (["status"], ["sql", "select 1 from bronze.attempts"]):
+        (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
+        assert f"it was at {old}, and the lake is at {new} now" in line
+        assert f"make {old} a link to {new} and give --lake {old}" in line
+    old.symlink_to(new)
+    assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(old))
+
+
+def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
+    lake: Warehouse, tmp_path: Path
+) -> None:
+    old, new, link = tmp_path / "lake", tmp_path / "fairlead" / "copy", tmp_path / "link"
+    shutil.copytree(old, new)
+    before = sorted(old.rglob("*"))
+    for command in (["status"], ["sql", "select 1 from bronze.attempts"], ["erase", "acme"]):
+        (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
+        assert f"{new} is a copy, and its files name {old}" in line
+    assert sorted(old.rglob("*")) == before
+    link.symlink_to(old)
+    assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(link))
 
 
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:

@@ -246,7 +246,7 @@ BROKEN = {
         "        bury(stream, id, entry[2], deliveries, {})\n",
         "",
     ),
-    "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
+    "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, {id})\n", ""),
     "the default stream is not reclaimed": (
         "RECLAIM",
         "local key, its_group = key_of(stream), group_of(stream, group)\n    local lists",
@@ -254,8 +254,8 @@ BROKEN = {
     ),
     "an acknowledged message is not removed": (
         "ACK",
-        "then drop(stream, id) end",
-        "then return 1 end",
+        "    drop(stream, settled)\n",
+        "",
     ),
     "an extended claim becomes idle": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
     "a deleted message is not removed": (

@@ -259,6 +259,19 @@ def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
     assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
 
 
+def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
+    """The first trigger of its column waits for an ordering key that was reserved meanwhile."""
+    keyed, other = trigger(1, "strange", ordering_key="k", order_at=1), trigger(2, "strange")
+    table = table_of(9, keyed, other)
+    assert table.take(9, 0.0) == ([], [])
+    table._slot_ledger.reserve(OrderingKey("mail", "k"), id_of(0))
+    assert table.spare_names() == table.spare_names() == [("mail", "strange")]
+    assert [each.trigger for each in table.lend(9, everything)] == [other]
+    table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
+    assert table.take(9, 0.0) == ([], [])
+    assert [each.trigger for each in table.lend(9, everything)] == [keyed]
+
+
 def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
     table = table_of(0, trigger(1, path=TriggerPath.GRANT))
     assert table.lend(9, everything) == []
@@ -343,6 +356,9 @@ def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) 
         for field in ("claimed", "returned", "ended"):
             found = [each for part in parts for each in getattr(part, field)]
             assert found == getattr(message, field)
+        # A run ends only after its claim is known.
+        ended = [bool(part.ended) for part in parts]  # type: ignore[union-attr]
+        assert not any(part.claimed for part in parts[ended.index(True) + 1 :])  # type: ignore[union-attr]
 
 
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:

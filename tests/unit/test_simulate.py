@@ -315,6 +315,7 @@ def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
         (["--weights", "log:5:1"], "must not be above"),
         (["--plot", "waits.doc"], ".svg, .png, .pdf"),
         (["--plot", "no-such-folder/waits.svg"], "create it first"),
+        (["--plot", "n" * 300 + "/waits.svg"], "create it first"),
     ],
 )
 def test_the_error_about_wrong_use_is_one_line_with_cause_and_cure(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead import App, Delays, Exponential, Fixed, Limit, LimitTree, RateLimit
 from fairlead.cli.output import duration
-from fairlead.core.values import is_finite
+from fairlead.core.values import instant, is_finite
 from fairlead.errors import ConfigurationError, FairleadError, InvalidTask
 from fairlead.operate.changes import Cancel
 from fairlead.operate.tasks import Management
@@ -242,3 +242,20 @@ def _task(app: App) -> Any:
 
 
 async def _nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-01T00:00+05:00", "9999-12-31T23:59-14:00", "1970-01-01T00:00+01:00", "9999-01-01"]
+    + ["10000-01-01", "2026-01-31T09:00+99:00", "2026-13-01", "monday", "", "9" * 1000],
+)
+def test_an_instant_that_no_table_can_have_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InvalidTask, match=r"^since '.*: use an instant in the years 1970") as found:
+        instant("since", text, InvalidTask)
+    assert "\n" not in str(found.value) and len(str(found.value)) < 250
+
+
+def test_an_instant_is_in_utc() -> None:
+    assert instant("since", "1970-01-01") == datetime(1970, 1, 1, tzinfo=UTC)
+    assert instant("since", "2026-11-08T00:30+02:00") == datetime(2026, 11, 7, 22, 30, tzinfo=UTC)
+    assert instant("since", "9998-12-31T23:59:59Z").year == 9998

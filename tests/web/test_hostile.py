@@ -152,6 +152,18 @@ async def test_odd_values_are_refused_or_found_nowhere(filled: App) -> None:
         assert response.status_code in (200, 303, 400, 404, 409, 501), address[:200]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-01", "9999-12-31T23:59:59", "0001-01-01T00:00+10:00", "1970-01-01T00:00+01:00"],
+)
+async def test_an_instant_that_no_table_can_have_is_refused(filled: App, text: str) -> None:
+    browser = Browser(with_access(filled, Access.full()))
+    for name in ("submitted_from", "submitted_before"):
+        response = await browser.get(f"/tasks?{name}={quote(text)}")
+        assert response.status_code == 400, response.text[-300:]
+        assert f"{name} &#39;{text}&#39;: use" in response.text
+
+
 async def test_odd_values_in_actions_are_refused(filled: App) -> None:
     made = with_access(filled, Access.full())
     browser = Browser(made)

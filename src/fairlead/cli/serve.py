@@ -49,8 +49,8 @@ METRICS_TOKEN = "FAIRLEAD_METRICS_TOKEN"  # noqa: S105 - the name of the variabl
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
 
 COLLECT_AFTER = 10_000
-"""Least number of new objects after which a worker looks for unreachable ones. It holds the
-triggers of a backlog for seconds, and each look passes over all that came since the last."""
+"""Least number of new objects after which a worker looks for unreachable ones: the triggers of a
+backlog stay in memory for seconds, and each look passes over all that came since the last."""
 
 _CHECK_EVERY = 0.25  # seconds between two looks for unfinished tasks, with --until-empty
 

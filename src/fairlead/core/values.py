@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fairlead.errors import LONGEST_DELAY, ConfigurationError, FairleadError
@@ -77,6 +78,22 @@ def seconds(what: str, value: object, error: Error = ConfigurationError) -> floa
     if value == 0 and not isinstance(value, bool):
         raise error(f"{what} {brief(value)}: use a number of seconds above 0")
     return number(f"{what} (seconds)", value, 0, MOST_SECONDS, error)
+
+
+def instant(what: str, value: str, error: Error = ConfigurationError) -> datetime:
+    """Return the instant, in UTC, that an ISO 8601 text names if tables can have it; a text without
+    an offset is in UTC."""
+    try:
+        found = datetime.fromisoformat(value)
+        found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        if 1970 <= found.year < 9999:
+            return found
+    except (ValueError, OverflowError):
+        pass
+    raise error(
+        f"{what} {brief(value)}: use an instant in the years 1970 to 9998, such as 2026-01-31 or"
+        " 2026-01-31T09:00, in UTC"
+    )
 
 
 def one_of(what: str, value: str, *choices: str, error: Error = ConfigurationError) -> str:

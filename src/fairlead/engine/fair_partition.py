@@ -346,6 +346,7 @@ class FairPartition:
                 self._work.set()
             else:
                 self._table.reweigh(lane.key, keys)
+                self._events.on_ready()  # the table may offer again what a limit holds
 
     def on_drained(self) -> None:
         """Note that the channel is drained: dispatch what waited for its triggers."""
@@ -394,6 +395,7 @@ class FairPartition:
         if lane is not None and self._run_times is not None:
             lane.backlog.ended(trigger, cost)
             self._table.ended(trigger, cost)
+            self._events.on_ready()  # the table may offer again what a limit holds
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Put triggers whose claim has an unknown result back at their level."""
@@ -607,6 +609,7 @@ class FairPartition:
         self._table.remove(old)
         # Not before: a trigger that starts far ahead of its level would pull the virtual time on.
         self._table.reweigh(lane.key, keys)
+        self._events.on_ready()
         if isinstance(placed, BacklogWrite):
             lane.write = placed
         else:

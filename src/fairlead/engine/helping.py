@@ -17,7 +17,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.model import Trigger
+from fairlead.model import Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Report
 
 PAUSE_SECONDS = 0.5
@@ -111,9 +111,12 @@ class Helping(SimplePart):
         self._poked.set()
 
     def refused(self, triggers: Collection[Trigger]) -> None:
-        """Drop triggers whose claim was lost."""
+        """Drop triggers whose claim was lost, and report that no run of them will end."""
         for trigger in triggers:
-            self._owner_of.pop(trigger.id, None)
+            execution = self._context.in_flight.get(trigger.id)
+            # A task whose first report was lost is granted again while this node runs it.
+            if execution is None or execution.trigger.path != TriggerPath.GRANT:
+                self._report_end(trigger, 0)
 
     def returned(self, triggers: Collection[Trigger]) -> None:
         """Give back triggers whose claim has an unknown result; their owner puts them back."""
@@ -127,11 +130,15 @@ class Helping(SimplePart):
         trigger = execution.trigger
         if trigger.ordering_key is not None:
             self.release_key(trigger)
+        began = execution.started_at
+        self._report_end(trigger, 0 if began is None else max(1, self._context.clock.now() - began))
+
+    def _report_end(self, trigger: Trigger, run_us: int) -> None:
+        """Report the end of a run of `run_us` microseconds, or (0) of one that never began, if the
+        owner counts it."""
         owner = self._owner_of.pop(trigger.id, None)
         timed = self._context.kinds.timed
         if owner is not None and (trigger.ordering_key is not None or trigger.queue in timed):
-            began = execution.started_at
-            run_us = 0 if began is None else max(1, self._context.clock.now() - began)
             self._unreported_to(owner).ended.append((trigger.id, run_us))
             self._poked.set()
 

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import hashlib
 import itertools
+import os
 import random
 import tempfile
 import threading
@@ -183,7 +184,7 @@ def endless_demo(settings: DemoSettings) -> Iterator[App]:
 @contextmanager
 def _demo_store(settings: DemoSettings) -> Iterator[tuple[App, Path]]:
     """Yield the application on its new file, and a temporary folder."""
-    if settings.keep is not None and settings.keep.exists():
+    if settings.keep is not None and os.path.exists(settings.keep):
         raise ConfigurationError(
             f"{settings.keep} exists: the demo needs a file of its own; choose another name"
         )

@@ -94,11 +94,15 @@ def split(message: PeerMessage) -> list[PeerMessage]:
             return [first]
         return [first, replace(message, names=message.names[middle:])]
     if isinstance(message, Report):
-        for field in ("claimed", "returned", "ended"):
+        fields = ("claimed", "returned", "ended")
+        for number, field in enumerate(fields):
             if len(entries := getattr(message, field)) > 1:
                 middle = len(entries) // 2
+                # All claims come before the ends, because the owner drops any other end.
+                left: dict[str, list[object]] = {each: [] for each in fields[number:]}
+                right: dict[str, list[object]] = {each: [] for each in fields[:number]}
                 return [
-                    replace(message, **{field: entries[:middle]}),
-                    Report(message.owner, message.node, **{field: entries[middle:]}),
+                    replace(message, **{**left, field: entries[:middle]}),
+                    replace(message, **{**right, field: entries[middle:]}),
                 ]
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from fairlead.core import values
 from fairlead.model import State
@@ -47,17 +47,8 @@ def filters_of(inputs: Inputs) -> TaskFilters:
         found["older_than"] = timedelta(seconds=seconds)
     for name in ("submitted_from", "submitted_before"):
         if (text := inputs.text(name, 64)) is not None:
-            found[name] = instant_of(name, text)  # type: ignore[literal-required]
+            found[name] = values.instant(name, text, BadInput)  # type: ignore[literal-required]
     return found
-
-
-def instant_of(name: str, text: str) -> datetime:
-    """Return the instant that a person wrote. Raise BadInput."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{name} {values.brief(text)}: use 2026-01-31T09:00, in UTC") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def pairs_of(inputs: Inputs) -> dict[str, list[str]]:

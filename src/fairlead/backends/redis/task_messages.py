@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -134,9 +134,9 @@ def entry(
 ) -> Entry:
     """Return a task as a message. Its own fields are small, so that the head of a dead letter has
     them all."""
-    fields: list[Any] = [f"{RESERVED}key", fairness_key, f"{RESERVED}name", body.id]
+    fields: list[bytes | str] = [f"{RESERVED}key", fairness_key, f"{RESERVED}name", body.id]
     if body.weight != DEFAULT_WEIGHT:
-        fields += [f"{RESERVED}weight", body.weight]
+        fields += [f"{RESERVED}weight", repr(body.weight)]
     return Entry([*fields, *replaced(body), PAYLOAD, payload], fairness_key, at, ticket)
 
 

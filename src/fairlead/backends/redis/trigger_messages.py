@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.backends.redis.sharded.message import RESERVED, Entry, Field, Message
+from fairlead.backends.redis.sharded.message import RESERVED, Entry, Message
 from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
 from fairlead.model.fields import Key, Micros, Partition, Seq, TaskId, Version, Weight
 from fairlead.model.reading import json_reader
@@ -50,7 +50,7 @@ def encode(trigger: Trigger) -> Entry:
         t.seq,
         t.order_at,
     )
-    fields: list[Field] = [
+    fields: list[bytes | str] = [
         f"{RESERVED}key",
         t.fairness_key,
         f"{RESERVED}once",
@@ -59,7 +59,7 @@ def encode(trigger: Trigger) -> Entry:
         _encode(carried),
     ]
     if t.weight != DEFAULT_WEIGHT:
-        fields += [f"{RESERVED}weight", t.weight]
+        fields += [f"{RESERVED}weight", repr(t.weight)]
     return Entry(fields, t.fairness_key, once=mark)
 
 

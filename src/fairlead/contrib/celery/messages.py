@@ -63,8 +63,9 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is_partial: bool = False
     """Whether many tasks wake one: each such wake then waits a second, so that one serves many."""
     link_error: list[dict[str, Any]] = []
-    errback_of: Failed | None = None
-    """The failed task for which this one runs."""
+    errback_of: Failed | str | None = None
+    """The failed task for which this one runs; its id alone if an earlier development version
+    stored this message."""
     ignore_result: bool | None = None
     """Whether the result is dropped; None if its task says so."""
     expires: datetime | None = None

@@ -107,6 +107,8 @@ def run(app: Celery, task: Task, args: list[Any], kwargs: dict[str, Any], extras
             given = [from_json(before), *given]
     if extras.errback_of is not None:
         of = extras.errback_of
+        if isinstance(of, str):
+            of = Failed(of, of, [], {})
         if not AsyncResult(of.row_id, app=app).ready():
             raise Snooze(held.next_look(current.attempt))
         if extras.passes:

@@ -278,8 +278,8 @@ class Board:
                 column.afloat.discard(cell)
             order = cell.position = cell.order()
             column.heads.push(order)
-            if column.heads.first is order:
-                self._move_up(column)
+            if column.heads.first is order and (column.is_open or not is_lent):
+                self._move_up(column)  # after `pass_over` for another node, a parked one stays
             return
         assert flow is not None
         position = cell.position = cell.place()

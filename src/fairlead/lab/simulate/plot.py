@@ -3,6 +3,7 @@ orders."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fairlead.errors import ConfigurationError
@@ -20,7 +21,7 @@ def check_plot(path: Path) -> None:
         raise ConfigurationError("--plot needs matplotlib: pip install 'fairlead[plot]'") from None
     if path.suffix.lower() not in _FORMATS:
         raise ConfigurationError(f"--plot {path}: use a name that ends in {', '.join(_FORMATS)}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise ConfigurationError(
             f"--plot {path}: there is no folder {path.parent}; create it first"
         )

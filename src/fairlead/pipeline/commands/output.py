@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.console import Console
 
 from fairlead.cli.output import as_json, as_table, one_line_errors, say
+from fairlead.core import values
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -75,16 +76,7 @@ def stop_by_signals(stop: Callable[[], None]) -> None:
 def instant_of(text: str | None) -> datetime | None:
     """Return an instant in UTC; a text without an offset is in UTC. Raise ConfigurationError, also
     for years that no table can have."""
-    if text is None:
-        return None
-    try:
-        instant = datetime.fromisoformat(text)
-        instant = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
-        if not 1970 <= instant.year < 9999:
-            raise ValueError(text)
-    except (ValueError, OverflowError):
-        raise ConfigurationError(f"instant {text!r}: use 2026-11-01 or 2026-11-01T12:00") from None
-    return instant
+    return None if text is None else values.instant("instant", text)
 
 
 def show_rows(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:

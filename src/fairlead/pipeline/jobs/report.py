@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fairlead.clock import Clock
@@ -28,7 +29,7 @@ def report(
     Raise ConfigurationError if `out` cannot be written, if other users may replace it, or if the
     period has no rows; BrokenLake for damaged files, StoreUnavailable.
     """
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; create it first")
     check_folder("--out", out)
     params = {

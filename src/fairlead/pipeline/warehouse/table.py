@@ -8,6 +8,7 @@ engines; the summary of a snapshot does not.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -484,16 +485,40 @@ class WarehouseTable:
         with catalog_errors(self._location):
             while True:
                 try:
-                    return self._catalog.load_table(self._name)
+                    stored = self._catalog.load_table(self._name)
+                    self._refuse_copy(stored)
+                    return stored
                 except (NoSuchTableError, NoSuchNamespaceError):
                     return None
-                except FileNotFoundError:
+                except FileNotFoundError as error:
                     # The metadata was superseded ten times between two reads, or is lost.
                     if not self._is_moving():
                         raise BrokenLake(
                             f"{self.table.name}: the metadata that its catalog names is missing;"
-                            " restore the files of the lake"
+                            f" {self._cure_of_loss(str(error))}"
                         ) from None
+
+    def _refuse_copy(self, stored: IcebergTable) -> None:
+        """Raise BrokenLake if the files of the table are in another lake, of which this one is a
+        copy: both would write there, and remove files of each other."""
+        old, _, _ = sweeping.path_of(stored.location()).rpartition(f"/{NAMESPACE}/")
+        new = sweeping.path_of(self._location.lake)
+        if old != new and not (os.path.exists(old) and os.path.samefile(old, new)):
+            raise BrokenLake(
+                f"{self.table.name}: the lake at {new} is a copy, and its files name {old}, where"
+                f" they were first; use --lake {old}, or export the history into a new lake"
+            )
+
+    def _cure_of_loss(self, error: str) -> str:
+        """Return what to do about lost metadata, by the error that has its path in quotes."""
+        path, _, _ = error.partition(f"/{NAMESPACE}/{self._name[1]}/")
+        old, new = path.partition("'")[2], self._location.folder
+        if new is None or not old or old == str(new):
+            return "restore the files of the lake"
+        return (
+            f"it was at {old}, and the lake is at {new} now, but its files name their first folder:"
+            f" move it back, or make {old} a link to {new} and give --lake {old}"
+        )
 
     def _is_moving(self) -> bool:
         try:

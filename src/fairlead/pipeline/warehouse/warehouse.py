@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 
 from pyarrow.fs import FileSelector, FileType
@@ -44,10 +44,11 @@ class Warehouse:
             " --lake or FAIRLEAD_LAKE names another one"
         )
         file = location.catalog_file
-        if file is not None and not file.exists():
-            if location.folder is not None and (location.folder / _OLD).exists():
-                cls(location)
-            raise missing
+        with _folder_errors(location):
+            if file is not None and not file.exists():
+                if location.folder is not None and (location.folder / _OLD).exists():
+                    cls(location)
+                raise missing
         found = cls(location)
         with catalog_errors(location):
             try:
@@ -155,7 +156,7 @@ class Warehouse:
 
     def _prepare_folder(self) -> None:
         folder, file = self.location.folder, self.location.catalog_file
-        try:
+        with _folder_errors(self.location):
             if folder is not None:
                 if (folder / _OLD).exists() and (folder / NAMESPACE).exists():
                     raise ConfigurationError(
@@ -176,7 +177,15 @@ class Warehouse:
                 if not file.exists():
                     # SQLite itself gives a group no right to write.
                     file.touch()
-        except OSError as error:
-            raise ConfigurationError(
-                f"lake {self.location.shown}: {error.strerror}; give a folder that can be written"
-            ) from error
+
+
+@contextmanager
+def _folder_errors(location: Location) -> Iterator[None]:
+    """Turn an error of a disk into ConfigurationError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"lake {location.shown}: {error.filename}: {error.strerror}; give a folder that can be"
+            " written"
+        ) from error

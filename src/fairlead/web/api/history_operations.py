@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast, get_args
 
 from fairlead.clock import to_micros
+from fairlead.core.values import instant
 from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import HistoryRows
@@ -15,7 +16,6 @@ from fairlead.web.api.conversion import document, optional_instant
 from fairlead.web.api.operations import Parameter, Read, choice, text
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
-from fairlead.web.task_filters import instant_of
 
 T = TypeVar("T", bound=Any)
 Given = dict[str, Any]
@@ -37,7 +37,7 @@ def _period(page: Page, history: LakeHistory) -> Given:
     found: Given = {"queue": page.query.text("queue"), "tenants": scope}
     for name in ("since", "until"):
         at = page.query.text(name, 64)
-        found[name] = None if at is None else to_micros(instant_of(name, at))
+        found[name] = None if at is None else to_micros(instant(name, at, BadInput))
     extent = history.extent()
     if extent is not None:
         since, until = found["since"], found["until"]

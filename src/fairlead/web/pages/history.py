@@ -13,6 +13,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from fairlead.clock import MICROS, to_micros
+from fairlead.core.values import instant
 from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import Fairness, Part
@@ -21,7 +22,6 @@ from fairlead.web import charts
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
-from fairlead.web.task_filters import instant_of
 
 NAVIGATION = Navigation(title="History", route="history", order=100)
 
@@ -114,9 +114,9 @@ def _period(page: Page, chosen: dict[str, str | None], hours: int, first: int, l
     since = last - hours * _HOUR if hours else first
     until = last
     if (text := chosen["since"]) is not None:
-        since = to_micros(instant_of("since", text))
+        since = to_micros(instant("since", text, BadInput))
     if (text := chosen["until"]) is not None:
-        until = to_micros(instant_of("until", text))
+        until = to_micros(instant("until", text, BadInput))
     if since >= until:
         raise BadInput("since is not before until: choose an earlier one")
     by, measure = chosen["by"], chosen["measure"]

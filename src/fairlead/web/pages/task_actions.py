@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from fairlead.clock import to_micros
+from fairlead.core.values import instant
 from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
 from fairlead.operate.changes import Cancel, Change, Fail, NewValues, Reschedule, Resume, Retry
@@ -17,7 +18,7 @@ from fairlead.web.inputs import BadInput, Inputs
 from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action
-from fairlead.web.task_filters import filters_of, instant_of, pairs_of
+from fairlead.web.task_filters import filters_of, pairs_of
 
 MOST_SELECTED = 200
 """Tasks that may be selected in one list."""
@@ -149,7 +150,7 @@ def _change(verb: str, form: Inputs, actor: str) -> Change:
     if verb == "fail":
         return Fail(actor=actor)
     if verb == "reschedule":
-        run_at = instant_of("run_at", form.required("run_at", 64))
+        run_at = instant("run_at", form.required("run_at", 64), BadInput)
         return Reschedule(run_at=to_micros(run_at), actor=actor)
     priority = form.whole("priority", 0, 9, -1)
     return NewValues(

@@ -2,9 +2,18 @@
 -- number of these messages that were claimed by the group and not acknowledged before.
 local group, acknowledged = ARGV[1], 0
 local has_index = redis.call('EXISTS', prefix .. 'tenants:' .. group) == 1
-for i = 2, #ARGV, 2 do
-    local stream, id = ARGV[i], ARGV[i + 1]
-    local is_unread = has_index and is_held(stream, group, WAITING, id)
-    if not is_unread then acknowledged = acknowledged + settle(stream, group, id) end
+local ids_of, streams = by_stream(ARGV, 2)
+for _, stream in ipairs(streams) do
+    local ids = ids_of[stream]
+    local holders = (has_index or #ids > 1) and holders_of(stream, group, ids)
+    if holders then
+        for _, id in ipairs(ids) do
+            if holders[id] == WAITING then holders[id] = nil end  -- nobody has read it
+        end
+        ids = those_held(ids, holders)
+        if #ids > 0 then acknowledged = acknowledged + settle(stream, group, ids) end
+    else
+        for _, id in ipairs(ids) do acknowledged = acknowledged + settle(stream, group, {id}) end
+    end
 end
 return acknowledged

@@ -383,29 +383,78 @@ local function is_settled(stream, id, leaving)
     return true
 end
 
-local function drop(stream, id)
+-- Remove entries of a stream that all groups have acknowledged.
+local function drop(stream, ids)
     local key = key_of(stream)
     if has_marks == nil then has_marks = redis.call('EXISTS', deadlines, once) > 0 end
-    if has_marks then
+    for _, id in ipairs(has_marks and ids or {}) do
         local found = redis.call('XRANGE', key, id, id)[1]
         if found then drop_marks(stream, id, found[2]) end
     end
-    redis.call('XDEL', key, id)
+    if #ids > 0 then redis.call('XDEL', key, unpack(ids)) end
 end
 
--- Acknowledge an entry for this group, and drop the entry if all groups have acknowledged it.
-local function settle(stream, group, id)
+-- Acknowledge entries of a stream for this group, at most MOST, and drop those that all groups have acknowledged. The group must
+-- hold all of them, or there must be only one.
+local function settle(stream, group, ids)
     local key = key_of(stream)
-    if redis.call('XACK', key, group_of(stream, group), id) == 0 then return 0 end
-    local is_only_group = #groups_once(key) == 1 and #all_readers() <= 1
-    if is_only_group or is_settled(stream, id) then drop(stream, id) end
-    return 1
+    if redis.call('XACK', key, group_of(stream, group), unpack(ids)) == 0 then return 0 end
+    local settled = ids
+    if #groups_once(key) ~= 1 or #all_readers() > 1 then
+        settled = {}
+        for _, id in ipairs(ids) do
+            if is_settled(stream, id) then settled[#settled + 1] = id end
+        end
+    end
+    drop(stream, settled)
+    return #ids
 end
 
 -- Return whether this consumer has claimed an entry.
 local function is_held(stream, group, consumer, id)
     local found = redis.pcall('XPENDING', key_of(stream), group_of(stream, group), id, id, 1, consumer)
     return not found.err and #found > 0
+end
+
+-- Return the consumers that hold entries of a stream, by entry; nil if its claims cannot be read. `wanted`: the only consumer
+-- to look at, or nil. Entries that lie together need one command, in any order.
+local function holders_of(stream, group, ids, wanted)
+    local found, room = {}, 2 * #ids
+    for i, id in ipairs(ids) do
+        if not found[id] then
+            local count = math.max(1, math.min(room, #ids - i + 1))
+            local claims = redis.pcall(unpack({'XPENDING', key_of(stream), group_of(stream, group), id, '+', count, wanted}))
+            if claims.err then return nil end
+            for _, each in ipairs(claims) do found[each[1]] = each[2] end
+            room = room - #claims
+        end
+    end
+    return found
+end
+
+-- Return the entries of each stream, and the streams in their order. `places`: stream and entry of each message, in turn, from
+-- this one on.
+local function by_stream(places, from)
+    local ids, streams = {}, {}
+    for i = from, #places, 2 do
+        local stream = places[i]
+        if not ids[stream] then
+            ids[stream] = {}
+            streams[#streams + 1] = stream
+        end
+        table.insert(ids[stream], places[i + 1])
+    end
+    return ids, streams
+end
+
+-- Return those of these entries that a consumer holds, each once.
+local function those_held(ids, holders)
+    local held = {}
+    for _, id in ipairs(ids) do
+        if holders[id] then held[#held + 1] = id end
+        holders[id] = nil
+    end
+    return held
 end
 
 -- Return the bytes of an entry's fields.
@@ -520,6 +569,13 @@ local function put(streams, fields)
     end
     written[#written + 1] = chosen
     return chosen, id
+end
+
+-- Return the streams of each shard key. `shards`: a key and its streams, in turn.
+local function shards_of(shards)
+    local found = {}
+    for i = 1, #shards, 2 do found[shards[i]] = shards[i + 1] end
+    return found
 end
 
 -- Make one reader check all streams, because of a change that does not end its wait.

@@ -14,7 +14,7 @@ local dropped, left, bytes = 0, MOST, 0
 local function settle_here(stream, key, id)
     redis.call('XACK', key, group, id)
     if others > 0 and is_settled(stream, id, group) then
-        drop(stream, id)
+        drop(stream, {id})
         dropped = dropped + 1
     end
     left = left - 1

@@ -117,12 +117,26 @@ local function keep_virtual_time(ttl)
     redis.call('HSET', meta, 'virtual:' .. group, integer(virtual_time))
 end
 
-local fresh = {}  -- fields of messages that this script has moved to the index and the consumer holds, by stream and id
+-- Fields of messages in the index that the consumer holds now, by stream and id; and the number and bytes of all that this script
+-- has read.
+local fresh, fresh_messages, fresh_bytes = {}, 0, 0
 
-local function add_members(members)
-    for from = 1, #members, 1000 do
-        redis.call('ZADD', waiting_names, unpack(members, from, math.min(from + 999, #members)))
-    end
+local function add_fresh(stream, id, flat)
+    fresh[stream] = fresh[stream] or {}
+    fresh[stream][id] = flat
+    fresh_messages = fresh_messages + 1
+    for i = 2, #flat, 2 do fresh_bytes = fresh_bytes + #flat[i] end
+end
+
+local function pop_fresh(stream, id)
+    local flat = fresh[stream] and fresh[stream][id]
+    if flat then fresh[stream][id] = nil end
+    return flat
+end
+
+-- Run a command with these words, a thousand at a time.
+local function in_parts(command, key, words)
+    for from = 1, #words, 1000 do redis.call(command, key, unpack(words, from, math.min(from + 999, #words))) end
 end
 
 -- Let tenants wait from now on, if they do not yet. `fields_of`: the fields of a message of each. If many come at once, spread
@@ -163,9 +177,9 @@ end
 
 -- Move the unread messages of these streams to the index. Return whether some are left.
 local function index_streams(streams)
-    local room, bytes, each = MOST, 0, 1
+    local room, each = MOST, 1
     local members, names, fields_of = {}, {}, {}
-    while #streams > 0 and room > 0 and bytes < MOST_BYTES do
+    while #streams > 0 and room > 0 and fresh_bytes < MOST_BYTES do
         local left = {}
         for from = 1, #streams, 500 do
             for _, part in ipairs(read_new({unpack(streams, from, math.min(from + 499, #streams))}, each)) do
@@ -177,33 +191,37 @@ local function index_streams(streams)
                     members[#members + 1] = member_of(tenant, stream, id)
                     if not fields_of[tenant] then names[#names + 1] = tenant end
                     fields_of[tenant] = fields_of[tenant] or flat
-                    fresh[stream .. '/' .. id] = flat
-                    for i = 2, #flat, 2 do bytes = bytes + #flat[i] end
+                    add_fresh(stream, id, flat)
                 end
                 room = room - #part[2]
                 if #part[2] == each then left[#left + 1] = stream end
             end
         end
-        local mean = math.max(1, bytes / math.max(1, MOST - room))
-        each = math.max(1, math.floor(math.min(room, (MOST_BYTES - bytes) / mean) / math.max(1, #left)))
+        local mean = math.max(1, fresh_bytes / math.max(1, fresh_messages))
+        each = math.max(1, math.floor(math.min(room, (MOST_BYTES - fresh_bytes) / mean) / math.max(1, #left)))
         streams = left
     end
-    add_members(members)
+    in_parts('ZADD', waiting_names, members)
     add_tenants(names, fields_of)
     return #streams > 0
 end
 
--- Claim a message that waits in the index for the consumer. Return its fields, or nil if it does not wait any more. Cordon it
--- if its deadline has passed.
-local function claim(stream, id)
-    local key, flat = key_of(stream), fresh[stream .. '/' .. id]
-    if flat then
-        fresh[stream .. '/' .. id] = nil
-    else
-        if not is_held(stream, group, WAITING, id) then return nil end
-        local found = redis.call('XCLAIM', key, group, consumer, 0, id)[1]
-        flat = found and found[2]
+-- Claim for the consumer those of these messages that wait in the index. `places`: stream and id of each, in turn.
+local function claim(places)
+    local ids_of, streams = by_stream(places, 1)
+    for _, stream in ipairs(streams) do
+        local waits_here = those_held(ids_of[stream], holders_of(stream, group, ids_of[stream], WAITING) or {})
+        if #waits_here > 0 then
+            for _, entry in ipairs(redis.call('XCLAIM', key_of(stream), group, consumer, 0, unpack(waits_here))) do
+                if entry then add_fresh(stream, entry[1], entry[2]) end
+            end
+        end
     end
+end
+
+-- Return the fields of a message that the consumer has claimed, or nil. Cordon it if its deadline has passed.
+local function open(stream, id)
+    local flat = pop_fresh(stream, id)
     if flat and is_past_deadline(flat) then
         cordon(stream, id, flat, 0)
         cordons_left = cordons_left - 1
@@ -212,35 +230,77 @@ local function claim(stream, id)
     return flat
 end
 
--- Return the tenant that is least ahead, and its start tag.
-local function least_ahead()
-    local found = redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')
+-- Return the tenants that are least ahead, at most `count`, and their stored start tags, in turn.
+local function least_ahead(count)
+    local found = redis.call('ZRANGE', tenants, 0, count - 1, 'WITHSCORES')
     if lowered_by then
         local great = redis.call('ZRANGEBYSCORE', tenants, integer(GREAT), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
         if great[1] and valid_tag(great[2]) < valid_tag(found[2]) then found = great end
     end
-    return found[1], valid_tag(found[2])
+    return found
 end
 
--- Claim the tenant's first message. Return its stream, id and fields, or nil.
-local function take_from_index(tenant, tag)
-    local found = first_of(tenant, 2)
-    local flat, stream, id = nil, nil, nil
-    if found[1] then
-        stream, id = place_of(found[1])
-        if stream then
-            length(key_of(stream))  -- raise before the change if the stream is damaged
-            flat = claim(stream, id)
+-- A script serves several messages of a tenant with the commands for one: it reads and claims their members at once, and
+-- stores at the end what has changed. `read_ahead`: the members of each tenant that were read, with their places.
+local read_ahead, is_sound = {}, {}
+local served, next_tags = {}, {}  -- members to remove; the new start tag of a tenant, and whether it still waits
+
+-- Store what was served.
+local function store_served()
+    in_parts('ZREM', waiting_names, served)
+    local waits, gone, ahead = {}, {}, {}
+    for tenant, each in pairs(next_tags) do
+        local tags = each.waits and waits or ahead
+        tags[#tags + 1] = integer(each.tag)
+        tags[#tags + 1] = tenant
+        if not each.waits then gone[#gone + 1] = tenant end
+    end
+    in_parts('ZADD', tenants, waits)
+    in_parts('ZREM', tenants, gone)
+    in_parts('ZADD', passes, ahead)
+    served, next_tags = {}, {}
+end
+
+-- Read the first members of a tenant, and claim the messages of about `many`, or of fewer if a stream is damaged.
+local function read_members(tenant, many)
+    in_parts('ZREM', waiting_names, served)
+    served = {}
+    local found, places = {members = first_of(tenant, many + 1), at = 0, last = 0, places = {}}, {}
+    for i = 1, math.min(many, #found.members) do
+        local stream, id = place_of(found.members[i])
+        if stream and not is_sound[stream] then
+            local is_read, failed = pcall(length, key_of(stream))
+            if not is_read and i == 1 then error(failed) end  -- before the change
+            if not is_read then break end
+            is_sound[stream] = true
         end
-        redis.call('ZREM', waiting_names, of_tenant(tenant) .. found[1])
+        found.places[i], found.last = stream and {stream, id}, i
+        if stream and not (fresh[stream] and fresh[stream][id]) then
+            places[#places + 1], places[#places + 2] = stream, id
+        end
     end
+    claim(places)
+    read_ahead[tenant] = found
+    return found
+end
+
+-- Claim the tenant's next message, with about `many` if they must be read first. Return its stream, id and fields, or nil; and the
+-- tenant's new start tag, or nil if it does not wait any more.
+local function take_from_index(tenant, tag, many)
+    local found = read_ahead[tenant]
+    if not found or found.at == found.last then found = read_members(tenant, many) end
+    found.at = found.at + 1
+    local member, place, follows = found.members[found.at], found.places[found.at], found.members[found.at + 1] ~= nil
+    local flat = place and open(place[1], place[2])
+    if member then served[#served + 1] = of_tenant(tenant) .. member end
     if flat then
-        charge(tenant, tag, flat, found[2])
         virtual_time = tag
-        return stream, {id, flat}
+        tag = tag + stride_of(tenant, flat)
+    else
+        cordons_left = cordons_left - 1
     end
-    if not found[2] then set_tag(tenant, tag, false) end
-    cordons_left = cordons_left - 1
+    if flat or not follows then next_tags[tenant] = {tag = tag, waits = follows} end
+    return flat and place[1], flat and {place[2], flat}, follows and tag or nil
 end
 
 -- Claim the first message of a stream, out of order. Return it or nil.
@@ -250,7 +310,8 @@ local function take_of_stream(stream)
         if held.err or #held == 0 then return nil end
         local id = held[1][1]
         local found = redis.call('XRANGE', key_of(stream), id, id)[1]
-        local flat = claim(stream, id)
+        claim({stream, id})
+        local flat = open(stream, id)
         if found then redis.call('ZREM', waiting_names, member_for(stream, id, found[2])) end
         if flat then return {id, flat} end
         cordons_left = cordons_left - 1
@@ -259,13 +320,9 @@ end
 
 -- Let WAITING hold the messages that were moved to the index and not read, without a delivery.
 local function hand_over()
-    local ids = {}
-    for place in pairs(fresh) do
-        local stream, id = string.match(place, '^(.+)/(.+)$')
-        ids[stream] = ids[stream] or {}
-        table.insert(ids[stream], id)
-    end
-    for stream, those in pairs(ids) do
+    for stream, flats in pairs(fresh) do
+        local those = {}
+        for id in pairs(flats) do those[#those + 1] = id end
         for from = 1, #those, 1000 do
             local command = {'XCLAIM', key_of(stream), group, WAITING, 0, unpack(those, from, math.min(from + 999, #those))}
             for _, word in ipairs({'RETRYCOUNT', 0, 'JUSTID'}) do command[#command + 1] = word end

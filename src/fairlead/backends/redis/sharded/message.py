@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -76,7 +75,7 @@ class NewMessage(msgspec.Struct, frozen=True):
 class Entry(NamedTuple):
     """A message in the form that the scripts take."""
 
-    fields: Sequence[Field]
+    fields: Sequence[bytes | str]
     """Fields and values, alternating."""
     shard_key: str
     at: int | str = ""
@@ -91,11 +90,6 @@ class Entry(NamedTuple):
     window: int = 0
     name: str = ""
     """The name that a later write with the same unique key gets back."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the fields and values, about: texts count by their characters."""
-        return sum(len(each) for each in self.fields if isinstance(each, bytes | str))
 
 
 class ClaimEnd(NamedTuple):
@@ -147,17 +141,33 @@ def entry(message: NewMessage) -> Entry:
                 f"field {name!r}: names that begin with {RESERVED!r} are reserved for the queue"
             )
     check_weight(message.weight)
-    fields: list[Field] = [f"{RESERVED}key", message.shard_key]
+    fields: list[bytes | str] = [f"{RESERVED}key", message.shard_key]
     if message.weight != 1.0:
-        fields += [f"{RESERVED}weight", float(message.weight)]
+        fields += [f"{RESERVED}weight", repr(float(message.weight))]
     if message.deadline is not None:
-        fields += [f"{RESERVED}deadline", millis("deadline", message.deadline)]
+        fields += [f"{RESERVED}deadline", str(millis("deadline", message.deadline))]
     if message.context:
         fields += [f"{RESERVED}context", msgspec.json.encode(message.context)]
-    fields += chain.from_iterable(message.values.items())
+    for name, value in message.values.items():
+        fields += (name, text_of(value))
     if message.at is None:
         return Entry(fields, message.shard_key)
     return Entry(fields, message.shard_key, millis("at", message.at), uuid.uuid4().hex)
+
+
+def text_of(value: object) -> bytes | str:
+    """Return a value as Redis keeps it. Raise InvalidMessage if it cannot keep the value."""
+    if type(value) in (bytes, str):
+        return value  # type: ignore[return-value]
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value) if isinstance(value, float) else str(value)
+    raise InvalidMessage(
+        f"a value of type {type(value).__name__}: give bytes, text or a number, or encode it"
+    )
 
 
 def check_weight(weight: float) -> None:

@@ -192,33 +192,64 @@ local function take_plain(tenant, tag)
     return 'default', entry
 end
 
+-- Return how many messages of a tenant to read at once: its share of the room, if all tenants are alike.
+local function at_once(tenant, waiting_tenants)
+    local share = math.ceil((wanted - #taken) / waiting_tenants)
+    if fresh_messages == 0 or waiting_tenants > 1 and not read_ahead[tenant] then return math.min(share, 4) end
+    local mean = math.max(1, fresh_bytes / fresh_messages)
+    return math.max(1, math.min(share, math.floor((MOST_BYTES - taken_bytes) / mean)))
+end
+
+-- Claim messages of these tenants, whose order is that of their stored start tags, until another order is possible. Return
+-- how many tenants were served. `is_all`: whether no other tenant waits.
+local function serve(turns, waiting_tenants, is_all)
+    local least = nil  -- least new start tag of the tenants that wait again
+    for i = 1, #turns, 2 do
+        local tenant, stored, following = turns[i], tonumber(turns[i + 1]), turns[i + 3] and tonumber(turns[i + 3])
+        if least and stored >= least then return (i - 1) / 2 end
+        local tag, new_tag, stream, entry = valid_tag(stored), nil, nil, nil
+        if not following then following = is_all and math.huge or -math.huge end
+        repeat
+            stream, entry, new_tag = take_from_index(tenant, new_tag or tag, at_once(tenant, waiting_tenants))
+            if entry then give(stream, entry) end
+        until not new_tag or not has_room() or entry and new_tag >= math.min(following, least or following)
+        if new_tag then least = math.min(least or new_tag, new_tag) end
+        if not has_room() then break end
+    end
+    return #turns / 2
+end
+
 -- Claim messages of the index, each of the tenant that is least ahead. The index has no messages of the default stream, because
 -- plain consumers read it too, so the first of them is compared with the index.
 local function read_index()
     local function first_plain() return by_tenants and default == 'stream' and head('default') end
-    local plain = first_plain()
+    local plain, count = first_plain(), 16
+    local waiting_tenants = math.max(1, redis.call('ZCARD', tenants))
     while has_room() do
-        local tenant, tag = least_ahead()
+        if plain or lowered_by then count = 1 end
+        local turns = least_ahead(count)
         local other = plain and (named(plain[2], 'fairlead:key') or '')
         local its_tag = plain and tag_of(other)
-        local from_plain = plain and (not tenant or its_tag < tag)
-        if not tenant and not plain then break end
-        local is_taken, stream, entry
+        local from_plain = plain and (not turns[1] or its_tag < valid_tag(turns[2]))
+        if not turns[1] and not plain then break end
+        local is_taken, found, entry
         if from_plain then
-            is_taken, stream, entry = pcall(take_plain, other, its_tag)
-            plain = first_plain()
+            is_taken, found, entry = pcall(take_plain, other, its_tag)
+            if is_taken and entry then give(found, entry) end
         else
-            is_taken, stream, entry = pcall(take_from_index, tenant, tag)
+            is_taken, found = pcall(serve, turns, waiting_tenants, not plain and not lowered_by and #turns < 2 * count)
+            store_served()
+            if is_taken then count = found == count and math.min(2 * count, 256) or math.max(2, 2 * found) end
         end
         if not is_taken then
             -- Return what is claimed. The next read raises the error of a damaged stream.
             if #taken == 0 then
                 hand_over()
-                error(stream)
+                error(found)
             end
             break
         end
-        if entry then give(stream, entry) end
+        if from_plain then plain = first_plain() end
     end
 end
 

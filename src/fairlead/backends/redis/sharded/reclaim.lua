@@ -27,7 +27,7 @@ local function claim(stream, key, its_group, id, deliveries, holder)
         cordon(stream, id, entry[2], deliveries)
     elseif deliveries >= max_deliveries then
         bury(stream, id, entry[2], deliveries, {})
-        settle(stream, group, id)
+        settle(stream, group, {id})
         looked_at = looked_at + MOST / MOST_BURIED
     else
         redis.call('XCLAIM', key, its_group, consumer, integer(min_idle), id)

@@ -20,7 +20,7 @@ local function give_back(stream, id, deliveries)
     elseif deliveries >= max_deliveries then
         bury(stream, id, entry[2], deliveries, {})
         buried = buried + 1
-        settle(stream, group, id)
+        settle(stream, group, {id})
     else
         redis.call('ZADD', returned, integer(now + delay), stream .. '/' .. id)
         redis.call('XCLAIM', key, its_group, RETURNED, 0, id, 'JUSTID')

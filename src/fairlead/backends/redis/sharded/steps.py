@@ -31,6 +31,7 @@ from fairlead.backends.redis.sharded.message import (
     position,
     removed_message,
 )
+from fairlead.backends.redis.sharded.packing import packable, packed_for
 from fairlead.backends.redis.sharded.script import Script
 from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.stats import Stats
@@ -156,32 +157,21 @@ class QueueSteps:
     ) -> Steps[list[tuple[bytes | None, bytes]]]:
         """Write entries. Return the stream and id of each, or None and the name or mark of the
         earlier message that keeps the entry from being written."""
-        shards = [
-            self.settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
-        ]
+        shard_keys = {each.shard_key for each in entries}
+        shards = {
+            key: self.settings.shard(key, streams, streams_per_shard)[1] for key in shard_keys
+        }
         if streams is not None and streams > self._declared:
             self._declare(streams)
+        count = self.settings.streams if streams is None else streams
+        shrink_after = round(self.settings.shrink_after * 1000)
         replies: list[tuple[bytes | None, bytes]] = []
         for piece in pieces([size_of(each.fields) for each in entries]):
-            arguments: list[Field] = []
-            for i in piece:
-                each, (_, candidates) = entries[i], shards[i]
-                arguments += (
-                    each.at,
-                    each.ticket,
-                    each.once,
-                    each.unique,
-                    each.window,
-                    each.name,
-                    len(candidates),
-                )
-                arguments += candidates
-                arguments.append(len(each.fields))
-                arguments += each.fields
-            shrink_after = round(self.settings.shrink_after * 1000)
-            count = shards[piece[0]][0]
-            write = self.run(script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments)
-            unique = {entries[i].unique for i in piece} - {""}
+            some = entries[piece.start : piece.stop]
+            of_piece = {key: shards[key] for key in {each.shard_key for each in some}}
+            packed = packed_for(of_piece, [packable(each) for each in some])
+            write = self.run(script.WRITE, count, self._ttl, shrink_after, packed)
+            unique = {each.unique for each in some} - {""}
             keys = (f"{{{self.settings.name}}}:unique:{key}" for key in sorted(unique))
             replies += yield write._replace(others=(*write.others, *keys))
         return replies
@@ -318,20 +308,15 @@ class QueueSteps:
         while len(replies) < len(finishes):
             rest = finishes[len(replies) : len(replies) + MOST_AT_ONCE]
             piece = rest[: len(next(pieces([size_of(end.entry.fields) for end in rest])))]
-            arguments: list[Field] = []
-            for id, how, each in piece:
-                arguments += (*position(id), how)
-                if how == "later":
-                    arguments += (each.at, each.ticket)
-                if how in ("later", "again"):
-                    _, candidates = self.settings.shard(each.shard_key, None, None)
-                    arguments += (len(candidates), *candidates)
-                if how != "done":
-                    arguments += (len(each.fields), *each.fields)
+            ends = [
+                (*position(id), how) if how == "done" else (*position(id), how, packable(each))
+                for id, how, each in piece
+            ]
+            keys = {end.entry.shard_key for end in piece if end.how in ("later", "again")}
+            shards = {key: self.settings.shard(key, None, None)[1] for key in keys}
+            packed = packed_for(shards, ends)
             streams = self.settings.streams
-            done = yield self.run(
-                script.FINISH, group, consumer, self._ttl, streams, len(piece), *arguments
-            )
+            done = yield self.run(script.FINISH, group, consumer, self._ttl, streams, packed)
             replies += map(bool, done)
         return replies
 
@@ -536,9 +521,9 @@ def _claimed(now: bytes, found: Sequence[Any]) -> Message:
     return message((stream, at, deliveries, now, fields))
 
 
-def size_of(fields: Sequence[Field]) -> int:
+def size_of(fields: Sequence[bytes | str]) -> int:
     """Return the bytes of fields and values, about."""
-    return sum(len(each) if isinstance(each, bytes | str) else 8 for each in fields)
+    return sum(map(len, fields))
 
 
 def pieces(sizes: Sequence[int]) -> Iterator[range]:

@@ -1,9 +1,7 @@
 -- Write messages, each into the shortest of its shard's streams, and wake the readers that wait.
--- ARGV: number of streams, ttl, time (ms) without a request for more streams after which their number shrinks, number of
--- messages; for each message: due time (ms, or '' for now), ticket (a unique name, if it is for later), once mark or '',
--- unique key or '', window of the unique key (ms), name, number of streams of its shard, these streams, number of fields and
--- values, these. Return for each message its stream and id; or '' and its ticket, if it is for later; or false and the name
--- or mark of the earlier message, if it is a duplicate.
+-- ARGV: number of streams, ttl, time (ms) without a request for more streams after which their number shrinks; packed: shards (see
+-- shards_of), and the messages, each an Entry of message.py. Return for each message its stream and id; or '' and its ticket, if it
+-- is for later; or false and the name or mark of the earlier message, if it is a duplicate.
 local wanted, ttl, shrink_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = redis.call('HMGET', meta, 'streams', 'asked', 'ttl', 'refreshed', 'rests')
 local count, asked = tonumber(known[1] or 0), tonumber(known[2] or 0)
@@ -29,14 +27,6 @@ else
     ttl = tonumber(known[3])
 end
 
-local at = 5
-local function take(many)
-    local found = {}
-    for i = at, at + many - 1 do found[#found + 1] = ARGV[i] end
-    at = at + many
-    return found
-end
-
 local function place(due, ticket, streams, fields)
     if due ~= '' and tonumber(due) > now then
         put_later(due, ticket, wanted, streams, fields)
@@ -46,6 +36,7 @@ local function place(due, ticket, streams, fields)
 end
 
 local function write(due, ticket, mark, unique, window, name, streams, fields)
+    if unique == '' and mark == '' then return place(due, ticket, streams, fields) end
     local unique_key = '{' .. queue .. '}:unique:' .. unique
     if unique ~= '' then
         local first = redis.call('SET', unique_key, name, 'NX', 'GET', 'PX', window)
@@ -62,12 +53,12 @@ local function write(due, ticket, mark, unique, window, name, streams, fields)
     return found
 end
 
+local shards, entries = unpack(cmsgpack.unpack(ARGV[4]))
+local streams_of = shards_of(shards)
 local results = {}
-for _ = 1, tonumber(ARGV[4]) do
-    local due, ticket, mark, unique, window, name = unpack(take(6))
-    local streams = take(tonumber(take(1)[1]))
-    local fields = take(tonumber(take(1)[1]))
-    results[#results + 1] = write(due, ticket, mark, unique, window, name, streams, fields)
+for i, entry in ipairs(entries) do
+    local fields, shard_key, due, ticket, mark, unique, window, name = unpack(entry)
+    results[i] = write(due, ticket, mark, unique, window, name, streams_of[shard_key], fields)
 end
 notify(ttl)
 if section ~= '' then
