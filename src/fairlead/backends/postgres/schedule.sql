@@ -202,7 +202,8 @@ DELETE FROM fairlead_schedule
                                                  AND ordering_key = j ->> 1 AND unique_key = j ->> 2 OFFSET 0) AS s))
 
 -- name: try_again
--- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]. The rows are found by their places, since a join by the key may read the whole partition.
+-- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]. The rows are found by their places, since a join by
+-- the key may read the whole partition. The id is not compared by =, for which the planner would read all of the index by id.
 UPDATE fairlead_schedule s
    SET attempt = (j ->> 4)::integer, tries = (j ->> 5)::integer, retry_at = (j ->> 6)::bigint
   FROM json_array_elements($3::json) AS j
@@ -211,7 +212,8 @@ UPDATE fairlead_schedule s
                             CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
                                                  WHERE queue = $1 AND partition = $2 AND run_at = (k ->> 0)::bigint
                                                    AND ordering_key = k ->> 1 AND unique_key = k ->> 2 OFFSET 0) AS t))
-   AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1 AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
+   AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1 AND s.unique_key = j ->> 2
+   AND s.id IS NOT DISTINCT FROM (j ->> 3)::uuid
 
 -- name: clean
 -- $3 to $5: key up to which keys were cleaned; $6 to $8: the last key to clean; $9: instant of the end
