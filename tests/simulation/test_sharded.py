@@ -187,8 +187,8 @@ BROKEN = {
     ),
     "a tenant loses its place with its first message": (
         "READ",
-        "charge(tenant, tag, flat, found[2])",
-        "charge(tenant, tag, flat, false)",
+        "{tag = tag, waits = follows}",
+        "{tag = tag, waits = false}",
     ),
     "only the first unread message of a stream comes into the index": (
         "READ",
@@ -215,7 +215,11 @@ BROKEN = {
         "has_index and holder == WAITING\nend",
         "false\nend",
     ),
-    "a message that waits can be acknowledged": ("ACK", "if not is_unread then", "if true then"),
+    "a message that waits can be acknowledged": (
+        "ACK",
+        "if holders[id] == WAITING then holders[id] = nil end",
+        "",
+    ),
     "messages that wait are counted as claimed": (
         "STATS",
         "pending - in_index, waiting",
@@ -257,7 +261,12 @@ BROKEN = {
         "    drop(stream, settled)\n",
         "",
     ),
-    "an extended claim becomes idle": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
+    "an extended claim becomes idle": (
+        "EXTEND",
+        "    held[#held + 1] = 'JUSTID'\n    if #held > 1",
+        "    held[#held + 1], held[#held + 2], held[#held + 3] = 'IDLE', 7200000, 'JUSTID'\n"
+        "    if #held > 3",
+    ),
     "a deleted message is not removed": (
         "DELETE",
         "    redis.call('XDEL', key, id)\n    drop_marks(stream, id, flat)",

@@ -54,7 +54,7 @@ def test_a_trigger_survives_encoding(trigger: Trigger) -> None:
 def test_a_message_is_marked_with_task_and_version() -> None:
     entry = messages.encode(TRIGGER)
     fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
-    assert entry.once == fields["fairlead:once"] == f"{ID}:3" and fields["fairlead:weight"] == 0.5
+    assert entry.once == fields["fairlead:once"] == f"{ID}:3" and fields["fairlead:weight"] == "0.5"
     assert messages.encode(msgspec.structs.replace(TRIGGER, version=4)).once != entry.once
 
 
