@@ -119,7 +119,8 @@ class PostgresServer(Server):
 
     def promote(self) -> None:
         """Make the primary of this standby; return when it accepts writes."""
-        self.execute("SELECT pg_promote()")
+        # Not by SQL: the statement that waits can conflict with the last changes of the primary.
+        self._run("pg_ctl", "promote")
 
     def stop_receiving(self) -> None:
         """Let this standby receive nothing more from its primary."""
@@ -167,7 +168,7 @@ class PostgresServer(Server):
         )
 
     def _run(self, program: str, *options: str) -> None:
-        """Run a program that fills the folder of the data. Raise RuntimeError with its output."""
+        """Run a program on the folder of the data. Raise RuntimeError with its output."""
         made = subprocess.run(
             [self._programs / program, "-D", self.folder / "data", *options],
             stdout=subprocess.PIPE,
