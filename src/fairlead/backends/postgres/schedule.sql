@@ -25,8 +25,10 @@ SELECT l.seq, l.queue, l.partition, l.message
 -- name: commit
 -- $1: [seq, ...] of the queue $2 and the partition $3
 DELETE FROM fairlead_task_log
- WHERE queue = $2 AND partition = $3
-   AND seq = ANY (ARRAY(SELECT w::bigint FROM json_array_elements_text($1::json) AS w))
+ WHERE ctid = ANY (ARRAY(SELECT l.ctid
+                           FROM json_array_elements_text($1::json) AS w
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_task_log
+                                               WHERE queue = $2 AND partition = $3 AND seq = w::bigint OFFSET 0) AS l))
 
 -- name: lag
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
@@ -122,9 +124,10 @@ SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_a
  LIMIT $9
 
 -- name: read_of
+-- The condition on octet_length is that of the index.
 SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
- WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND run_at >= $3
+ WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND octet_length(ordering_key) >= 0 AND run_at >= $3
    AND (run_at, ordering_key, unique_key) > ($3, $4, $5) AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
  ORDER BY run_at, unique_key
  LIMIT $9
@@ -148,7 +151,8 @@ SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $
   FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total
           FROM (SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
                   FROM fairlead_schedule
-                 WHERE queue = $1 AND partition = $2 AND ordering_key = $11 AND run_at >= $3
+                 WHERE queue = $1 AND partition = $2 AND ordering_key = $11 AND octet_length(ordering_key) >= 0
+                   AND run_at >= $3
                    AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
                    AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
                  ORDER BY run_at, unique_key
