@@ -138,9 +138,9 @@ FILL = (
     """
 INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key, keep_result,
        submitted_at, run_at, ready_at, ready_seq, trigger_path, payload_format, payload, order_at)
-SELECT 'a' || n, 'mail', 0, 'send', iif(n % 4, 'SUBMITTED', 'WAITING'), 5, iif(n % 2, 'key-' || n % 100, ''), 1,
-       iif(n % 3, NULL, 'key-' || n % 100), 'u' || n, 0, n, n, n, iif(n % 4, n, NULL), 'hook', 'json', CAST('{}' AS BLOB),
-       iif(n % 3, NULL, n)
+SELECT 'a' || n, 'mail', 0, 'send', CASE WHEN n % 4 > 0 THEN 'SUBMITTED' ELSE 'WAITING' END, 5,
+       CASE WHEN n % 2 > 0 THEN 'key-' || n % 100 ELSE '' END, 1, CASE WHEN n % 3 = 0 THEN 'key-' || n % 100 END, 'u' || n, 0, n, n, n,
+       CASE WHEN n % 4 > 0 THEN n END, 'hook', 'json', CAST('{}' AS BLOB), CASE WHEN n % 3 = 0 THEN n END
   FROM numbers
 """,
     """
@@ -157,7 +157,9 @@ SELECT 'a' || n, 1, 'changed', n, 'mail', 'send', '', 1, 5, n FROM numbers
     "INSERT INTO fairlead_unique_keys SELECT 'mail', 'u' || n, 'a' || n, n FROM numbers",
     """
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at, delivered_at)
-SELECT iif(n % 10, 'stuck', 'error'), 'a' || n, 1, 'mail', 'send', n, n, '', n, iif(n % 9, n, NULL) FROM numbers
+SELECT CASE WHEN n % 10 > 0 THEN 'stuck' ELSE 'error' END, 'a' || n, 1, 'mail', 'send', n, n, '', n,
+       CASE WHEN n % 9 > 0 THEN n END
+  FROM numbers
 """,
     """
 INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight, seq, order_at)
