@@ -29,6 +29,10 @@ GROWING = {
 }
 """Tables with a row for each task or run, and that of the incidents."""
 
+MODES = ("force_generic_plan", "auto", "force_custom_plan")
+STATISTICS = ("few", "none", "empty", "none of many", "tiny", "huge", "true")
+CASES = [(statistics, mode) for statistics in STATISTICS for mode in MODES]
+
 COMPILED_COST = 100_000
 """Cost above which the server compiles a statement, which takes longer than to run it."""
 
@@ -163,6 +167,20 @@ def do(steps: Any, explain: Explainer) -> Any:
     """Execute the steps in a transaction, each statement explained; return their result."""
     with explain.connection.transaction():
         return drive(steps, explain)
+
+
+def lie(connection: psycopg.Connection[Any], statistics: str) -> None:
+    """Give the tables these statistics."""
+    if statistics == "true":
+        connection.execute("VACUUM ANALYZE")
+    faked = {"none of many": (0, 400), "tiny": (1, 1), "huge": (10**9, 10**7)}.get(statistics)
+    if faked is not None:
+        rows, pages = faked
+        connection.execute(
+            "UPDATE pg_class SET reltuples = %s, relpages = %s WHERE relname LIKE 'fairlead%%'"
+            " AND relkind IN ('r', 'i')",
+            (rows, pages),
+        )
 
 
 @contextmanager

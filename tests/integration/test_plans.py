@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-import psycopg
 import pytest
 
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
@@ -17,11 +16,8 @@ from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, LaneRecord, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
-from tests.integration.plans import GROWING, Explainer, do
+from tests.integration.plans import CASES, GROWING, Explainer, do, lie
 
-MODES = ("force_generic_plan", "auto", "force_custom_plan")
-STATISTICS = ("few", "none", "empty", "none of many", "tiny", "huge", "true")
-CASES = [(statistics, mode) for statistics in STATISTICS for mode in MODES]
 BATCHES = (1, 64, 500)
 LANE = LaneKey("mail", 0, 5)
 
@@ -58,26 +54,12 @@ def test_no_frequent_statement_is_planned_to_read_a_table(
                 _work(store, explain, 1)
         tasks = [*make(1000), *_of_keys(2000)]
         do(store.submission(tasks), explain)
-        _lie(connection, statistics)
+        lie(connection, statistics)
         explain.is_checking = True
         connection.execute("SET statement_timeout = '2s'")
         for size in BATCHES:
             _work(store, explain, size)
     assert not explain.faults(), "\n\n".join(explain.faults())
-
-
-def _lie(connection: psycopg.Connection[Any], statistics: str) -> None:
-    """Give the tables these statistics."""
-    if statistics == "true":
-        connection.execute("VACUUM ANALYZE")
-    faked = {"none of many": (0, 400), "tiny": (1, 1), "huge": (10**9, 10**7)}.get(statistics)
-    if faked is not None:
-        rows, pages = faked
-        connection.execute(
-            "UPDATE pg_class SET reltuples = %s, relpages = %s WHERE relname LIKE 'fairlead%%'"
-            " AND relkind IN ('r', 'i')",
-            (rows, pages),
-        )
 
 
 def _leave_a_few(store: PostgresTaskStore, explain: Explainer) -> None:

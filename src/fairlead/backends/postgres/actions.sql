@@ -48,5 +48,5 @@ SELECT 1 FROM fairlead_actions WHERE ended_at < $1 LIMIT 1
 
 -- name: clean
 DELETE FROM fairlead_actions
- WHERE id IN (SELECT id FROM fairlead_actions WHERE ended_at < $1 ORDER BY id LIMIT $2)
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_actions WHERE ended_at < $1 ORDER BY id LIMIT $2))
 RETURNING id

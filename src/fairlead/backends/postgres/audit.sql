@@ -21,5 +21,5 @@ SELECT 1 FROM (SELECT at FROM fairlead_audit ORDER BY id LIMIT 1) AS oldest WHER
 
 -- name: clean
 DELETE FROM fairlead_audit
- WHERE id IN (SELECT id FROM fairlead_audit ORDER BY id LIMIT $2) AND at < $1
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_audit ORDER BY id LIMIT $2)) AND at < $1
 RETURNING id

@@ -9,12 +9,13 @@ SELECT store_id FROM fairlead_store
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0 WHERE $1::text IS NOT NULL
 
 -- name: attempts
--- $1, $2: after this position; $3, $4: before this position
+-- $1, $2: after this position; $3, $4: before this position. SELECT hides the positions from the planner, which would expect
+-- few rows from old statistics, and sort all that there are.
 SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight,
        ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, version, payload_bytes, trigger_path
   FROM fairlead_attempts
- WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) < (($3::bigint)::text::xid8, $4::bigint)
+ WHERE (xid, seq) > ((SELECT ($1::bigint)::text::xid8), $2::bigint) AND (xid, seq) < ((SELECT ($3::bigint)::text::xid8), $4::bigint)
  ORDER BY fairlead_attempts.xid, seq
  LIMIT $5
 
@@ -22,7 +23,7 @@ SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, parti
 SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor,
        details
   FROM fairlead_events
- WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) < (($3::bigint)::text::xid8, $4::bigint)
+ WHERE (xid, seq) > ((SELECT ($1::bigint)::text::xid8), $2::bigint) AND (xid, seq) < ((SELECT ($3::bigint)::text::xid8), $4::bigint)
  ORDER BY fairlead_events.xid, seq
  LIMIT $5
 
@@ -44,8 +45,8 @@ SELECT pg_snapshot_xmin(s)::text::bigint,
 -- of its opening.
 SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
- WHERE id > coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid
-   AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
+ WHERE (id, 0) > ((SELECT coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid), 0)
+   AND (attempt < 1 OR (attempt = 1 AND state = 'PROCESSING'))
    AND id < (SELECT (lpad(to_hex(greatest(0, least($2::bigint, min(opened_at)) - $3::bigint) / 1000), 12, '0')
                      || '70008000000000000000')::uuid
                FROM fairlead_bulk_jobs
@@ -82,7 +83,7 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
 -- $5: number of rows to skip
 SELECT xid::text::bigint, seq
   FROM fairlead_attempts
- WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
+ WHERE (xid, seq) > ((SELECT ($1::bigint)::text::xid8), $2::bigint) AND (xid, seq) <= ((SELECT ($3::bigint)::text::xid8), $4::bigint)
  ORDER BY fairlead_attempts.xid, seq
  LIMIT 1 OFFSET $5
 

@@ -13,8 +13,10 @@ ON CONFLICT DO NOTHING
 -- name: drop_errors
 -- $1: [[id, version], ...]
 DELETE FROM fairlead_incidents
- WHERE kind = 'error' AND subject = ANY (ARRAY(SELECT j ->> 0 FROM json_array_elements($1::json) AS j))
-   AND (subject, version) IN (SELECT j ->> 0, (j ->> 1)::integer FROM json_array_elements($1::json) AS j)
+ WHERE ctid = ANY (ARRAY(SELECT i.ctid
+                           FROM json_array_elements($1::json) AS j
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_incidents
+                                               WHERE kind = 'error' AND subject = j ->> 0 AND version = (j ->> 1)::integer OFFSET 0) AS i))
 
 -- name: report
 -- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within ten minutes after the one that the
@@ -73,10 +75,13 @@ UPDATE fairlead_incidents SET delivered_at = $2
  WHERE id = ANY (ARRAY(SELECT j::bigint FROM json_array_elements_text($1::json) AS j)) AND delivered_at IS NULL
 
 -- name: retry
--- $1: [[id, deliver_at], ...]
+-- $1: [[id, deliver_at], ...]. The id is compared as in try_again in schedule.sql.
 UPDATE fairlead_incidents i SET deliver_at = (j ->> 1)::bigint, deliver_seq = nextval('fairlead_ready_seq')
   FROM json_array_elements($1::json) AS j
- WHERE i.id = (j ->> 0)::bigint AND i.delivered_at IS NULL
+ WHERE i.ctid = ANY (ARRAY(SELECT n.ctid
+                             FROM json_array_elements($1::json) AS k
+                            CROSS JOIN LATERAL (SELECT ctid FROM fairlead_incidents WHERE id = (k ->> 0)::bigint OFFSET 0) AS n))
+   AND i.id IS NOT DISTINCT FROM (j ->> 0)::bigint AND i.delivered_at IS NULL
 
 -- name: arrivals
 -- $1: the incidents up to this deliver_seq are known; $2: maximum number of incidents
@@ -118,11 +123,12 @@ SELECT id, kind, subject, details, since, queue, name, version, deliveries, deli
  ORDER BY id
 
 -- name: open
--- $1: [kind, ...]; $2: maximum number, of each kind and of all
+-- $1: [kind, ...]; $2: maximum number, of each kind and of all. The kind is compared by ranges and is part of the order, so that
+-- a page of a kind is read in order.
 SELECT i.*
   FROM json_array_elements_text($1::json) AS wanted
  CROSS JOIN LATERAL (SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
-                       FROM fairlead_incidents WHERE kind = wanted ORDER BY subject DESC LIMIT $2::bigint) AS i
+                       FROM fairlead_incidents WHERE (kind, subject) >= (wanted, '') AND kind <= wanted ORDER BY kind DESC, subject DESC LIMIT $2::bigint) AS i
  ORDER BY i.id DESC
  LIMIT $2::bigint
 

@@ -9,9 +9,11 @@ SELECT CASE WHEN positions.is_called THEN positions.last_value ELSE 0 END, pg_sn
   FROM fairlead_ready_seq AS positions, pg_current_snapshot() AS seen
 
 -- name: lanes_above
--- $1: floors of lanes, $2: position. The statement that finds lanes is in place of LANES.
+-- $1: floors of lanes, $2: position. The statement that finds lanes is in place of LANES. The order, in place of EXISTS, keeps
+-- the planner from a read of all tasks above the position, which SELECT hides.
 SELECT queue, partition, priority
   FROM (LANES) AS lane
- WHERE EXISTS (SELECT 1 FROM fairlead_tasks t
-                WHERE t.state = 'SUBMITTED' AND t.queue = lane.queue AND t.partition = lane.partition
-                  AND t.priority = lane.priority AND t.ready_seq > $2)
+ WHERE (SELECT t.ready_seq FROM fairlead_tasks t
+         WHERE t.state = 'SUBMITTED' AND t.queue = lane.queue AND t.partition = lane.partition
+           AND t.priority = lane.priority AND t.ready_seq > (SELECT $2::bigint)
+         ORDER BY t.ready_seq LIMIT 1) IS NOT NULL

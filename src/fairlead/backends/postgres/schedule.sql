@@ -25,8 +25,10 @@ SELECT l.seq, l.queue, l.partition, l.message
 -- name: commit
 -- $1: [seq, ...] of the queue $2 and the partition $3
 DELETE FROM fairlead_task_log
- WHERE queue = $2 AND partition = $3
-   AND seq = ANY (ARRAY(SELECT w::bigint FROM json_array_elements_text($1::json) AS w))
+ WHERE ctid = ANY (ARRAY(SELECT l.ctid
+                           FROM json_array_elements_text($1::json) AS w
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_task_log
+                                               WHERE queue = $2 AND partition = $3 AND seq = w::bigint OFFSET 0) AS l))
 
 -- name: lag
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
@@ -122,9 +124,10 @@ SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_a
  LIMIT $9
 
 -- name: read_of
+-- The condition on octet_length is that of the index.
 SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
- WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND run_at >= $3
+ WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND octet_length(ordering_key) >= 0 AND run_at >= $3
    AND (run_at, ordering_key, unique_key) > ($3, $4, $5) AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
  ORDER BY run_at, unique_key
  LIMIT $9
@@ -148,7 +151,8 @@ SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $
   FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total
           FROM (SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
                   FROM fairlead_schedule
-                 WHERE queue = $1 AND partition = $2 AND ordering_key = $11 AND run_at >= $3
+                 WHERE queue = $1 AND partition = $2 AND ordering_key = $11 AND octet_length(ordering_key) >= 0
+                   AND run_at >= $3
                    AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
                    AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
                  ORDER BY run_at, unique_key
@@ -202,12 +206,18 @@ DELETE FROM fairlead_schedule
                                                  AND ordering_key = j ->> 1 AND unique_key = j ->> 2 OFFSET 0) AS s))
 
 -- name: try_again
--- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]
+-- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]. The rows are found by their places, since a join by
+-- the key may read the whole partition. The id is not compared by =, for which the planner would read all of the index by id.
 UPDATE fairlead_schedule s
    SET attempt = (j ->> 4)::integer, tries = (j ->> 5)::integer, retry_at = (j ->> 6)::bigint
   FROM json_array_elements($3::json) AS j
- WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1
-   AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
+ WHERE s.ctid = ANY (ARRAY(SELECT t.ctid
+                             FROM json_array_elements($3::json) AS k
+                            CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
+                                                 WHERE queue = $1 AND partition = $2 AND run_at = (k ->> 0)::bigint
+                                                   AND ordering_key = k ->> 1 AND unique_key = k ->> 2 OFFSET 0) AS t))
+   AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1 AND s.unique_key = j ->> 2
+   AND s.id IS NOT DISTINCT FROM (j ->> 3)::uuid
 
 -- name: clean
 -- $3 to $5: key up to which keys were cleaned; $6 to $8: the last key to clean; $9: instant of the end
@@ -222,12 +232,16 @@ RETURNING run_at, ordering_key, unique_key
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: move_tasks
--- $3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue $1 and the partition $2
+-- $3: [[partition, run_at, ordering_key, unique_key, task], ...] of the queue $1 and the partition $2. The rows are found as in try_again.
 UPDATE fairlead_schedule AS s
    SET partition = (j ->> 0)::smallint, task = j ->> 4
   FROM json_array_elements($3::json) AS j
- WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 1)::bigint AND s.ordering_key = j ->> 2
-   AND s.unique_key = j ->> 3
+ WHERE s.ctid = ANY (ARRAY(SELECT t.ctid
+                             FROM json_array_elements($3::json) AS k
+                            CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
+                                                 WHERE queue = $1 AND partition = $2 AND run_at = (k ->> 1)::bigint
+                                                   AND ordering_key = k ->> 2 AND unique_key = k ->> 3 OFFSET 0) AS t))
+   AND s.run_at = (j ->> 1)::bigint AND s.ordering_key = j ->> 2 AND s.unique_key = j ->> 3
 
 -- name: completions
 SELECT run_at, ordering_key, unique_key, finished_at

@@ -51,12 +51,17 @@ SELECT t.id::text
  ORDER BY t.id DESC LIMIT $13::bigint
 
 -- name: end_of_oldest
--- The id $3 rows after the first one of a range.
-SELECT t.id::text FROM fairlead_tasks t WHERE t.id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY t.id LIMIT 1 OFFSET $3::bigint
+-- The id $3 rows after the first one of a range. The ids are compared as rows, which lets the planner expect many, so that it
+-- reads them in their order.
+SELECT t.id::text FROM fairlead_tasks t
+ WHERE (t.id, 0) >= ($1::text::uuid, 0) AND (t.id, 0) <= ($2::text::uuid, 0)
+ ORDER BY t.id LIMIT 1 OFFSET $3::bigint
 
 -- name: end_of_newest
 -- The id $3 rows after the first one of a range.
-SELECT t.id::text FROM fairlead_tasks t WHERE t.id BETWEEN $1::text::uuid AND $2::text::uuid ORDER BY t.id DESC LIMIT 1 OFFSET $3::bigint
+SELECT t.id::text FROM fairlead_tasks t
+ WHERE (t.id, 0) >= ($1::text::uuid, 0) AND (t.id, 0) <= ($2::text::uuid, 0)
+ ORDER BY t.id DESC LIMIT 1 OFFSET $3::bigint
 
 -- name: finished
 -- Columns of a finished task, and its position; `ends` has the position alone.
@@ -104,7 +109,7 @@ SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, fini
 
 -- name: mark
 SELECT (SELECT xid::text || '.' || seq FROM fairlead_attempts a ORDER BY a.xid DESC, a.seq DESC LIMIT 1),
-       (SELECT max(id) FROM fairlead_incidents),
+       (SELECT id FROM fairlead_incidents ORDER BY id DESC LIMIT 1),
        (SELECT number FROM fairlead_changes WHERE kind = 'queues')
 
 -- name: sampled_part
@@ -121,27 +126,28 @@ SELECT queue, name, fairness_key, state, count(*), min(coalesce(ready_at, run_at
 -- name: errors
 SELECT i.subject, t.queue, t.name, t.fairness_key, i.since, t.error_type
   FROM (SELECT subject, version, since FROM fairlead_incidents
-         WHERE kind = 'error' ORDER BY subject DESC LIMIT $1::bigint) AS i
+         WHERE kind <= 'error' AND (kind, subject) >= ('error', '') ORDER BY kind DESC, subject DESC LIMIT $1::bigint) AS i
  CROSS JOIN LATERAL (SELECT queue, name, fairness_key, error_type FROM fairlead_tasks
                       WHERE id = i.subject::uuid AND version = i.version OFFSET 0) AS t
  ORDER BY i.subject DESC
 
 -- name: oldest_error_ids
--- $1, $2: first and last id; $3: maximum number. Each task in ERROR has an incident.
+-- $1, $2: first and last id; $3: maximum number. Each task in ERROR has an incident. The kind is compared by ranges, as in
+-- `open` in incidents.sql.
 SELECT subject FROM fairlead_incidents
- WHERE kind = 'error' AND subject BETWEEN $1::text AND $2::text
- ORDER BY subject LIMIT $3::bigint
+ WHERE (kind, subject) >= ('error', $1::text) AND (kind, subject) <= ('error', $2::text)
+ ORDER BY kind, subject LIMIT $3::bigint
 
 -- name: newest_error_ids
 SELECT subject FROM fairlead_incidents
- WHERE kind = 'error' AND subject BETWEEN $1::text AND $2::text
- ORDER BY subject DESC LIMIT $3::bigint
+ WHERE (kind, subject) >= ('error', $1::text) AND (kind, subject) <= ('error', $2::text)
+ ORDER BY kind DESC, subject DESC LIMIT $3::bigint
 
 -- name: ids_of_unique_key
 -- $1: unique key; $2: queue, or NULL for all: walks the index from queue to queue. A key belongs to its task at least until
 -- the task ends.
 WITH RECURSIVE q (queue) AS (
-    SELECT coalesce($2::text, (SELECT min(queue) FROM fairlead_unique_keys))
+    SELECT coalesce($2::text, (SELECT t.queue FROM fairlead_unique_keys t ORDER BY t.queue LIMIT 1))
     UNION ALL
     SELECT (SELECT t.queue FROM fairlead_unique_keys t WHERE t.queue > q.queue ORDER BY t.queue LIMIT 1)
       FROM q
@@ -155,7 +161,7 @@ SELECT k.id
 -- name: ids_of_ordering_key
 -- $1: ordering key; $2: queue, or NULL for all, as above; $3: maximum number
 WITH RECURSIVE q (queue) AS (
-    SELECT coalesce($2::text, (SELECT min(queue) FROM fairlead_tasks WHERE order_seq IS NOT NULL))
+    SELECT coalesce($2::text, (SELECT t.queue FROM fairlead_tasks t WHERE order_seq IS NOT NULL ORDER BY t.queue LIMIT 1))
     UNION ALL
     SELECT (SELECT t.queue FROM fairlead_tasks t WHERE order_seq IS NOT NULL AND t.queue > q.queue ORDER BY t.queue LIMIT 1)
       FROM q

@@ -601,7 +601,7 @@ SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, 
 SELECT id::text
   FROM ((SELECT t.id FROM fairlead_tasks t WHERE t.id > $1::text::uuid ORDER BY t.id LIMIT $2)
         UNION
-        (SELECT DISTINCT a.task_id FROM fairlead_attempts a WHERE a.task_id > $1::text::uuid ORDER BY a.task_id LIMIT $2)
+        (SELECT DISTINCT a.task_id FROM fairlead_attempts a WHERE a.task_id > (SELECT $1::text::uuid) ORDER BY a.task_id LIMIT $2)
        ) AS found (id)
  ORDER BY found.id
 

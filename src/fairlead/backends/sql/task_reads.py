@@ -122,13 +122,9 @@ class SqlTaskReads:
         if ids is not None:
             rows = yield from self._among(where, ids, (low, high), limit, walk)
             return _Found(rows, rows[-1][0] if len(rows) == limit else None)
-        if _selects_all(where) and limit <= walk.most:
-            rows = yield self._statement(
-                f"{walk.columns}_in_range_{walk.order}", *_matching(where), low, high, limit
-            )
-            return _Found(rows, rows[-1][0] if len(rows) == limit else None)
         found: list[Row] = []
-        for window in walk.windows:
+        is_short = _selects_all(where) and limit <= walk.most
+        for window in [limit] if is_short else walk.windows:
             end = yield self._statement(f"end_of_{walk.order}", low, high, window - 1)
             last = end[0][0] if end else low if walk.order == "newest" else high
             within = (low, last) if walk.order == "oldest" else (last, high)

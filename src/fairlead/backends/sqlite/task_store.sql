@@ -250,7 +250,7 @@ SELECT t.id
  WHERE t.state = 'PROCESSING' AND t.node = ?2
 
 -- name: due
-SELECT id, version, run_at FROM fairlead_tasks WHERE state = 'WAITING' AND run_at <= ?1 ORDER BY run_at, id LIMIT ?2
+SELECT id, version, run_at FROM fairlead_tasks WHERE state = 'WAITING' AND run_at <= ?1 ORDER BY run_at, seq LIMIT ?2
 
 -- name: make_ready
 -- ?1: [[id, version, ready_seq], ...]; ?2: now; ?3: trigger path
@@ -538,10 +538,10 @@ SELECT coalesce(sum(state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' A
   FROM fairlead_tasks WHERE queue IN (SELECT value FROM json_each(?1))
 
 -- name: count_ready
--- ?1: JSON array of queues. Returns the number of their tasks in SUBMITTED, counted up to ?2.
+-- ?1: JSON array of queues, each once. Returns the number of their tasks in SUBMITTED, counted up to ?2.
 SELECT count(*)
-  FROM (SELECT 1 FROM fairlead_tasks
-         WHERE queue IN (SELECT value FROM json_each(?1)) AND state = 'SUBMITTED' LIMIT ?2)
+  FROM (SELECT 1 FROM json_each(?1) j
+         CROSS JOIN fairlead_tasks t ON t.ready_seq IS NOT NULL AND t.queue = j.value AND t.state = 'SUBMITTED' LIMIT ?2)
 
 -- name: has_ready
 -- ?1: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
@@ -627,7 +627,7 @@ WITH named AS (
            substr(t.fairness_key, 1, instr(substr(t.fairness_key || '/', 2), '/')) AS tenant
       FROM fairlead_tasks t
       LEFT JOIN fairlead_weights w ON w.queue = t.queue AND w.fairness_key = t.fairness_key
-     WHERE t.queue = ?1 AND t.state = 'SUBMITTED'
+     WHERE t.ready_seq IS NOT NULL AND t.queue = ?1 AND t.state = 'SUBMITTED'
      GROUP BY t.fairness_key
 ), keys AS (
     SELECT n.*, CASE WHEN fairness_key = tenant THEN 1.0 ELSE weight END AS own FROM named n
