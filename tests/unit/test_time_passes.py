@@ -147,6 +147,23 @@ def test_once_all_tasks_of_a_key_have_ended_their_charges_equal_their_run_times(
         assert passes._counters.next_pass(key) + passes._owed.get(key, 0) == total
 
 
+def test_tasks_that_leave_memory_cost_their_key_only_what_they_run() -> None:
+    """They wait for an ordering key, and are cancelled unseen, or run without a level."""
+    passes, count = passes_of(), 3 * MOST_OWED
+    for _ in range(count):
+        passes.assign("a", 1.0, 0, "pay")
+    for _ in range(count):
+        passes.ended("a", 1.0, "pay", 0)
+    assert not passes._charged and passes._owed == {"a": -count * STRIDE_SCALE}
+    passes.assign("a", 1.0, 0, "pay")
+    for _ in range(count // 2):
+        passes.ended("a", 1.0, "pay", 2 * SECOND, is_charged=False)
+    assert passes._charged == {("pay", "a"): [1, STRIDE_SCALE]}
+    took = 1 + count
+    owed = passes._owed.get("a", 0)
+    assert passes._counters.next_pass("a") + owed == took * STRIDE_SCALE
+
+
 def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
     return Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number, level=level)
 

@@ -126,10 +126,10 @@ class Granting(SimplePart):
                 self._note_running(trigger, report.node)
         self._take_back(self._close(zip(report.returned, versions, strict=False)))
         for (task_id, run_us), version in zip(report.ended, versions, strict=False):
-            trigger, node = self._running.get(task_id, (None, ""))
-            if trigger is not None and node == report.node and _is_of(trigger, version):
+            running = self._running.get(task_id)
+            if running and running[1] == report.node and _is_of(running[0], version):
                 del self._running[task_id]
-                self._ended(trigger, run_us)
+                self._ended(running[0], run_us)
         if report.returned:
             self._poked.set()
 

@@ -161,8 +161,9 @@ class Passes:
         if next_pass > self._counters.next_pass(tenant):
             self._counters.put(tenant, next_pass, virtual_time)
 
-    def ended(self, key: str, weight: float, name: str, cost: int) -> None:
-        """Record that a task of the key is done. Ignored here: every task costs the same."""
+    def ended(self, key: str, weight: float, name: str, cost: int, is_charged: bool = True) -> None:
+        """Record that a task of the key ran for `cost` microseconds, or (0) will not run at its
+        pass. `is_charged`: whether it has a pass. Ignored here: every task costs the same."""
 
     def withdraw(self, key: str, name: str) -> None:
         """Record that a task of the key lost its level and will get a new one."""
