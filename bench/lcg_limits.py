@@ -5,8 +5,8 @@ python bench/lcg_limits.py [--trace ../shared/data/lcg-2005.swf.gz] [--jobs N] [
 One worker with 200 slots on SQLite runs every job as a task of 2 ms under each limit. A task is due
 at the position that fair shares give it; the excess is the number of starts by which it came later.
 Aim: a worst excess of 0 under each limit. Starts that pass a key whose own limit is full do not
-count, because no order could have let it run: with_full_keys is the excess with them. It is not 0
-where runs take different times, as on a busy machine.
+count, because no order could have let it run: with_full_keys is the excess with them. That excess
+is above 0 where runs take different times, as on a busy machine.
 """
 
 from __future__ import annotations

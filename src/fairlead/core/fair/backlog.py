@@ -411,6 +411,8 @@ class Backlog:
             for level in levels[self.capacity :]
             if (trigger := self._unload(level)) is not None
         ]
+        for trigger in dropped:
+            self._levels.drop(trigger)
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
         # A dict keeps its size when entries leave it.

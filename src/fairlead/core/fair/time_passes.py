@@ -101,6 +101,9 @@ class TimePasses(Passes):
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
+        if not name:  # the last of several tasks, each of which is observed when it is read
+            super().observe(key, weight, pass_, virtual_time)
+            return
         charge = self._charge(name, key)
         self._raise(key, pass_ + self._stride(charge, self._weight(key, weight)), virtual_time)
 
@@ -115,8 +118,6 @@ class TimePasses(Passes):
         self._owe(tenant, max(owed, min(before, -most)) if cost else owed)
 
     def withdraw(self, key: str, name: str) -> None:
-        """Record that a task of the key lost its level and will get a new one, with a new
-        charge."""
         self._discharge(name, key)
 
     def heaviest(
