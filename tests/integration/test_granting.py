@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.timed_flows import TimedLane
+from fairlead.engine.helping import _Granted
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask, State, TriggerPath
@@ -430,6 +432,122 @@ async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
         await until(lambda: not charged(owner))
 
 
+@pytest.mark.parametrize("is_old", [False, True], ids=["versions", "no versions"])
+async def test_the_late_report_of_an_earlier_run_of_the_same_node_acts_on_no_newer_run(
+    sqlite_url: str, is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of an earlier version names no version of a task in its reports."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    fleet.failing = {1}
+    task = {"retry": Fixed(0.5, max_attempts=2)}
+    async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        channel, granting = helper.parts.context.channel, owner.parts.granting
+        send, reports = channel.send, list[Report]()
+
+        def note(message: PeerMessage) -> None:
+            if isinstance(message, Report):
+                reports.append(message)
+                message = msgspec.structs.replace(message, versions=[]) if is_old else message
+            send(message)
+
+        monkeypatch.setattr(channel, "send", note)
+        (await fleet.submit([60.0])).close()
+        await until(lambda: len(fleet.ran) == 1)
+        app = await fleet.submit([0.0, 5.0])
+        await until(lambda: fleet.values.count(1) == 2)
+        await asyncio.sleep(1.0)
+        ((task_id, (trigger, _)),) = granting._running.items()
+        late = [each for each in reports if task_id in [id for id, _ in each.ended]][:1]
+        assert late and trigger.version > 1
+        late = [msgspec.structs.replace(each, versions=[]) if is_old else each for each in late]
+        for each in late:
+            granting.on_report(each)
+        assert (task_id in granting._running) is not is_old
+        assert ((task_id, trigger.version) in charged(owner)) is not is_old
+        await settled(app, owner, timeout=100.0)
+        app.close()
+        await until(lambda: not charged(owner))
+
+
+@pytest.mark.parametrize("kind", ["claimed", "returned"])
+async def test_a_late_report_of_an_earlier_version_ends_no_newer_grant(
+    sqlite_url: str, kind: str
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes({"concurrency": 1}) as (owner,):
+        granting, name = owner.parts.granting, owner.settings.name
+        granting.on_nodes_changed([name, "ghost"])
+        (await fleet.submit([30.0])).close()
+        await until(lambda: len(fleet.ran) == 1)
+        app = await fleet.submit([0.0])
+        await until(lambda: len(owner.parts.context.table) == 1)
+        granting.on_offer(Offer(name, "ghost", 1, 1, [("work", "work", 1)]))
+        await until(lambda: bool(granting._open))
+        (task_id,) = granting._open
+        claimed, returned = ([task_id], []) if kind == "claimed" else ([], [task_id])
+        granting.on_report(Report(name, "ghost", claimed, returned, versions=[7]))
+        assert granting.is_granted(task_id) and not granting._running
+        granting.on_report(Report(name, "ghost", claimed, returned, versions=[1]))
+        assert not granting.is_granted(task_id)
+        assert bool(granting._running) == (kind == "claimed")
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
+async def test_a_lost_claim_of_an_earlier_version_ends_no_charge_of_a_newer_run(
+    sqlite_url: str,
+) -> None:
+    """The owner grants a trigger that is outdated while the node runs the task."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 2}] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        granting, name = owner.parts.granting, owner.settings.name
+        app = await fleet.submit([10.0] * 3)
+        await until(lambda: bool(granting._running))
+        ((task_id, (trigger, _)),) = granting._running.items()
+        newer = msgspec.structs.replace(trigger, version=3)
+        granting._running[task_id] = newer, helper.settings.name
+        granting._note_running(trigger, helper.settings.name)
+        assert granting._running[task_id][0] is newer
+        late = Report(name, helper.settings.name, ended=[(task_id, 0)], versions=[1])
+        granting.on_report(late)
+        assert granting._running[task_id][0] is newer
+        granting.on_report(msgspec.structs.replace(late, versions=[3]))
+        assert not granting._running
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
+async def test_a_node_reports_the_end_of_each_run_of_a_task_to_the_owner_that_granted_it(
+    sqlite_url: str,
+) -> None:
+    """The end of the first run is settled after the second run was claimed."""
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes({"concurrency": 2}) as (node,):
+        app = await fleet.submit([1.0])
+        await until(lambda: bool(node.parts.context.in_flight))
+        (execution,) = node.parts.context.in_flight.values()
+        helping, runs = node.parts.helping, []
+        for version, owner in ((1, "one"), (3, "two")):
+            granted = msgspec.structs.replace(
+                execution.trigger, version=version, path=TriggerPath.GRANT, level=None
+            )
+            run = copy(execution)
+            run.trigger = granted
+            runs.append(run)
+            helping._waiting[granted.id] = _Granted(granted, owner, 1e9)
+            helping.taken([granted])
+        for run in runs:
+            helping.ended(run)
+        for version, owner in ((1, "one"), (3, "two")):
+            report = helping._unreported[owner].report(owner, "node")
+            ((task_id, _),) = report.ended
+            assert (task_id, report.versions) == (execution.trigger.id, [version])
+        await settled(app, node)
+        app.close()
+
+
 async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,11 +632,12 @@ async def test_a_key_is_charged_for_a_run_that_its_node_was_granted_twice(
         app.close()
 
 
+@pytest.mark.parametrize(("cost", "key"), [("runtime", "a"), ("tasks", "a"), ("tasks", "a/b")])
 async def test_after_a_change_of_weights_the_waiting_tasks_are_still_there_for_other_nodes(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, cost: str, key: str
 ) -> None:
     """The owner has free slots and no handler. The new weight moves the rank of a key back."""
-    fleet = Fleet(sqlite_url, cost="runtime")
+    fleet = Fleet(sqlite_url, cost=cost)
     apps = [fleet.app(0, ["other"]), fleet.app(1)]
     apps[0].migrate()
     monkeypatch.setattr(PartitionShares, "beyond", lambda *_: [])  # the first owner stays
@@ -526,11 +645,11 @@ async def test_after_a_change_of_weights_the_waiting_tasks_are_still_there_for_o
         await asyncio.sleep(SETTLE_SECONDS)
         async with running(apps[1], concurrency=1):
             await asyncio.sleep(SETTLE_SECONDS)
-            app = await fleet.submit([5.0] * 4, fairness_key="a")
+            app = await fleet.submit([5.0] * 4, fairness_key=key)
             await until(lambda: len(fleet.ran) == 1)
             weights = owner.parts.backlogs._weights["work"]
-            apps[0].management.set_weight("work", "a", 9.0)
-            await until(lambda: weights == {"a": 9.0})
+            apps[0].management.set_weight("work", key, 9.0)
+            await until(lambda: weights == {key: 9.0})
             await asyncio.sleep(0.1)
             assert owner.parts.context.table.spare_names() == [("work", "work")]
             await settled(app, owner, timeout=100.0)
@@ -592,7 +711,7 @@ async def test_a_trigger_granted_by_two_owners_pauses_the_offers_for_its_name(
         assert name not in helping._pauses
         helping.on_grant(Grant(node.settings.name, "two", 1, 0.0, True, [granted]))
         assert helping._room_of(*name) == 0 and name in helping._pauses
-        assert helping._unreported["two"].returned == [granted.id]
+        assert helping._unreported["two"].returned == [granted]
         app.close()
         node.stop()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Delays, State
+from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.triggers.held_keys import HEAL_SECONDS, SOON_SECONDS
 from fairlead.engine import ordering
 from fairlead.engine.ordering import CHECK_SECONDS, MOST_OF_KEY
@@ -332,3 +333,37 @@ async def test_tasks_behind_a_held_key_cost_their_fairness_key_nothing_while_the
                 await asyncio.sleep(0.1)
     # The tasks behind the held one were charged once, when they arrived.
     assert ran[:more].count("a") >= (more - behind) // 2 - 1
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+async def test_cancelled_tasks_behind_a_held_key_leave_no_charge_of_run_time(
+    app: App, by_key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DatabaseChannel, "reads_by_key", by_key)
+    app.queue("q", partitions=1, cost="runtime")
+    ran: list[int] = []
+
+    @app.task(queue="q", retry=Delays([3600.0]))
+    async def step(n: int) -> None:
+        ran.append(n)
+        if not n:
+            raise ConnectionError("not yet")
+
+    keyed = step.options(ordering_key="o")
+    first = keyed.submit(n=0)
+    async with running(app, concurrency=1) as node:
+        for wave in range(3):
+            behind = keyed.submit_many([{"n": n} for n in range(1, 60)])
+            await asyncio.sleep(HEAL_SECONDS)
+            for handle in behind[wave:]:
+                app.management.cancel(handle.id)
+            await asyncio.sleep(HEAL_SECONDS)
+        (partition,) = node.parts.backlogs._partitions.values()
+        (lane,) = partition._lanes.values()
+        passes: Any = lane.backlog._passes
+        assert not passes._charged
+        app.management.cancel(first.id)
+        async with asyncio.timeout(SOON):
+            while app.management.find(queue="q", limit=1):
+                await asyncio.sleep(0.1)
+        assert ran == [0, 1, 1, 2] and not passes._charged

@@ -120,6 +120,7 @@ def notifications() -> Reader:
         Notification(peer=Offer("o", "n", 1, 7, [("mail", "send", 3)])),
         Notification(peer=Grant("n", "o", 1, 0.5, True, [TRIGGER])),
         Notification(peer=Report("o", "n", [ID], [ID], [(ID, 3)])),
+        Notification(peer=Report("o", "n", [ID], [ID], [(ID, 3)], [1, 1, 3])),
     ]
 
     def read(record: bytes) -> object:

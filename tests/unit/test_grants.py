@@ -342,8 +342,16 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
         Offer("o", "n", 1, 5, [(f"queue {n}", f"name {n}", n) for n in range(40)]),
         Grant("n", "o", 1, 0.5, True, [trigger(n) for n in range(40)]),
         Report("o", "n", [*map(id_of, range(90))], ["x"], [(id_of(n), n) for n in range(80)]),
+        Report(
+            "o",
+            "n",
+            [*map(id_of, range(90))],
+            [*map(id_of, range(9))],
+            [(id_of(n), n) for n in range(80)],
+            [*range(1, 180)],
+        ),
     ],
-    ids=["call", "offer", "grant", "report"],
+    ids=["call", "offer", "grant", "old report", "report"],
 )
 def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) -> None:
     parts = [decode(piece).peer for piece in pieces(Notification(peer=message), 1000)]
@@ -356,9 +364,36 @@ def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) 
         for field in ("claimed", "returned", "ended"):
             found = [each for part in parts for each in getattr(part, field)]
             assert found == getattr(message, field)
+        assert [each for part in parts for each in named(part)] == named(message)  # type: ignore[arg-type]
         # A run ends only after its claim is known.
         ended = [bool(part.ended) for part in parts]  # type: ignore[union-attr]
         assert not any(part.claimed for part in parts[ended.index(True) + 1 :])  # type: ignore[union-attr]
+
+
+def named(report: PeerMessage) -> list[tuple[str, object, int | None]]:
+    """Return (field, entry, version) of each task in a report."""
+    assert isinstance(report, Report)
+    versions = iter(report.versions)
+    return [
+        (field, entry, next(versions, None))
+        for field in ("claimed", "returned", "ended")
+        for entry in getattr(report, field)
+    ]
+
+
+def test_reports_are_read_by_nodes_of_an_earlier_version_and_theirs_by_newer_nodes() -> None:
+    class Earlier(msgspec.Struct, tag="report", array_like=True):
+        owner: str
+        node: str
+        claimed: list[str] = []
+        returned: list[str] = []
+        ended: list[tuple[str, int]] = []
+
+    new = Report("o", "n", [id_of(1)], [id_of(2)], [(id_of(3), 4)], [5, 6, 7])
+    old = msgspec.json.decode(msgspec.json.encode(new), type=Earlier)
+    assert (old.claimed, old.returned, old.ended) == (new.claimed, new.returned, new.ended)
+    found = msgspec.json.decode(msgspec.json.encode(old), type=Report)
+    assert found == msgspec.structs.replace(new, versions=[])
 
 
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:

@@ -147,6 +147,46 @@ def test_once_all_tasks_of_a_key_have_ended_their_charges_equal_their_run_times(
         assert passes._counters.next_pass(key) + passes._owed.get(key, 0) == total
 
 
+def test_tasks_that_leave_memory_cost_their_key_only_what_they_run() -> None:
+    """Tasks that wait for an ordering key are cancelled unseen, or run without a level."""
+    passes, count = passes_of(), 3 * MOST_OWED
+    for _ in range(count):
+        passes.assign("a", 1.0, 0, "pay")
+    for _ in range(count):
+        passes.ended("a", 1.0, "pay", 0)
+    assert not passes._charged and passes._owed == {"a": -count * STRIDE_SCALE}
+    passes.assign("a", 1.0, 0, "pay")
+    for _ in range(count // 2):
+        passes.ended("a", 1.0, "pay", 2 * SECOND, is_charged=False)
+    assert passes._charged == {("pay", "a"): [1, STRIDE_SCALE]}
+    took = 1 + count
+    owed = passes._owed.get("a", 0)
+    assert passes._counters.next_pass("a") + owed == took * STRIDE_SCALE
+
+
+def test_a_task_of_a_former_owner_that_memory_drops_and_reads_again_is_charged_once() -> None:
+    passes, entries = passes_of(), [trigger("a", n, Level(n, (1 << 40) + n)) for n in range(1, 9)]
+    record = LaneRecord(max_level=Level(9, 1 << 40))
+    backlog = Backlog(2, record, passes, 8, Timing(), is_new=False)
+    for capacity in (4, 8, 2, 8):
+        assert backlog.next_read() is not None
+        backlog.read(entries[len(backlog) :])
+        assert passes._charged["pay", "a"][0] == len(backlog) == 8
+        backlog.capacity = capacity
+        backlog.shrink()
+        assert passes._charged["pay", "a"][0] == len(backlog)
+        backlog.capacity = 8
+        if capacity == 8:
+            break
+
+
+def test_passes_learnt_from_a_former_owner_are_no_charges_of_tasks() -> None:
+    passes = passes_of()
+    backlog = Backlog(2, LaneRecord(), passes, 8, Timing())
+    backlog.learn([("a", 5 * STRIDE_SCALE, 1.0)], None)
+    assert passes.next_pass("a") == 6 * STRIDE_SCALE and not passes._charged
+
+
 def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
     return Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number, level=level)
 

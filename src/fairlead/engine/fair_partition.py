@@ -637,7 +637,10 @@ class FairPartition:
             self._events.on_ready()
 
     def _drop_untaken(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        """Drop triggers of held ordering keys, which do not advance the lane's virtual time."""
+        """Drop triggers of held ordering keys, which do not advance the lane's virtual time, and
+        which may be cancelled unseen."""
+        for trigger in triggers:
+            lane.backlog.ended(trigger, 0)
         lane.backlog.ack(triggers)
         lane.arrivals.drop_recent(triggers)
         self._events.on_dropped(triggers)

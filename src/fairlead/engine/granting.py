@@ -9,7 +9,8 @@ if its task was claimed meanwhile, the store refuses the second claim.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -115,17 +116,18 @@ class Granting(SimplePart):
 
     def on_report(self, report: Report) -> None:
         """Note the results of granted triggers."""
-        claimed = self._close(report.claimed)
+        versions = chain(report.versions, repeat(None))  # None: of a node of an earlier version
+        claimed = self._close(zip(report.claimed, versions, strict=False))
         if claimed:
             triggers = [grant.lent.trigger for grant in claimed]
             self._intake.claim_ended(triggers)
             self._intake.drop(triggers)
             for trigger in triggers:
                 self._note_running(trigger, report.node)
-        self._take_back(self._close(report.returned))
-        for task_id, run_us in report.ended:
+        self._take_back(self._close(zip(report.returned, versions, strict=False)))
+        for (task_id, run_us), version in zip(report.ended, versions, strict=False):
             running = self._running.get(task_id)
-            if running is not None and running[1] == report.node:
+            if running and running[1] == report.node and _is_of(running[0], version):
                 del self._running[task_id]
                 self._ended(running[0], run_us)
         if report.returned:
@@ -274,11 +276,16 @@ class Granting(SimplePart):
             expired.append(task_id)
         if expired:
             self._context.observer.counted("expired_grants", len(expired))
-            self._take_back(self._close(expired))
+            self._take_back([self._open.pop(task_id) for task_id in expired])
 
-    def _close(self, task_ids: Collection[str]) -> list[_OpenGrant]:
-        found = [self._open.pop(task_id, None) for task_id in task_ids]
-        return [grant for grant in found if grant is not None]
+    def _close(self, named: Iterable[tuple[str, int | None]]) -> list[_OpenGrant]:
+        """Remove and return the grants of these task ids and versions."""
+        closed = []
+        for task_id, version in named:
+            grant = self._open.get(task_id)
+            if grant is not None and _is_of(grant.lent.trigger, version):
+                closed.append(self._open.pop(task_id))
+        return closed
 
     def _take_back(self, grants: Collection[_OpenGrant]) -> None:
         if not grants:
@@ -296,10 +303,12 @@ class Granting(SimplePart):
             self._ordering.refused(trigger)  # its task runs on another node: read until it ends
         elif trigger.queue not in self._context.kinds.timed:
             return
-        before, _ = self._running.get(trigger.id, (trigger, node))
-        self._running[trigger.id] = trigger, node
-        if before.version != trigger.version:  # the report of its end was lost, or comes later
-            self._backlogs.ended(before, None, self._context.clock.now())
+        before = self._running.get(trigger.id, (trigger, node))
+        # The report of the end of the earlier run was lost, or an outdated trigger was granted.
+        ended, running = sorted([before, (trigger, node)], key=lambda run: run[0].version)
+        self._running[trigger.id] = running
+        if ended[0].version != running[0].version:
+            self._backlogs.ended(ended[0], None, self._context.clock.now())
 
     def _ended(self, trigger: Trigger, run_us: int) -> None:
         if trigger.ordering_key is not None:
@@ -309,6 +318,11 @@ class Granting(SimplePart):
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
+
+
+def _is_of(trigger: Trigger, version: int | None) -> bool:
+    """Return whether a trigger has this version, as far as that is known."""
+    return version is None or version == trigger.version
 
 
 def _is_long(trigger: Trigger) -> bool:

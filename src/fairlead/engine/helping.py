@@ -41,9 +41,22 @@ class _Unreported:
     """Results of granted triggers that are not reported yet."""
 
     def __init__(self) -> None:
-        self.claimed: list[str] = []
-        self.returned: list[str] = []
-        self.ended: list[tuple[str, int]] = []
+        self.claimed: list[Trigger] = []
+        self.returned: list[Trigger] = []
+        self.ended: list[tuple[Trigger, int]] = []
+        """Triggers with their run times."""
+
+    def report(self, owner: str, node: str) -> Report:
+        """Return the message to the owner."""
+        triggers = [*self.claimed, *self.returned, *(trigger for trigger, _ in self.ended)]
+        return Report(
+            owner,
+            node,
+            [trigger.id for trigger in self.claimed],
+            [trigger.id for trigger in self.returned],
+            [(trigger.id, run_us) for trigger, run_us in self.ended],
+            [trigger.version for trigger in triggers],
+        )
 
 
 class Helping(SimplePart):
@@ -54,8 +67,8 @@ class Helping(SimplePart):
         self._promises = Promises(context.name)
         self._waiting: dict[str, _Granted] = {}
         """Granted triggers in the table, by task id."""
-        self._owner_of: dict[str, str] = {}
-        """Owner by task id of granted tasks that were claimed and have not ended."""
+        self._owner_of: dict[tuple[str, int], str] = {}
+        """Owner by task id and version of granted triggers that were claimed and have not ended."""
         self._pauses: dict[tuple[str, str], float] = {}
         """Monotonic seconds until which no slot is offered, by queue and task name."""
         self._unreported: dict[str, _Unreported] = {}
@@ -79,7 +92,7 @@ class Helping(SimplePart):
         self._promises.granted(grant, now)
         for trigger in grant.triggers:
             if self._is_stopping or trigger.id in self._waiting:
-                self._unreported_to(grant.owner).returned.append(trigger.id)
+                self._unreported_to(grant.owner).returned.append(trigger)
                 # Else two owners of one trigger could grant it again and again without a pause.
                 self._pauses[trigger.queue, trigger.name] = now + PAUSE_SECONDS
             else:
@@ -100,13 +113,13 @@ class Helping(SimplePart):
         for trigger in triggers:
             granted = self._waiting.pop(trigger.id, None)
             if granted is not None:
-                self._owner_of[trigger.id] = granted.owner
+                self._owner_of[_identity(trigger)] = granted.owner
 
     def claimed(self, triggers: Collection[Trigger]) -> None:
         """Report triggers whose claim ended, won or lost."""
         for trigger in triggers:
-            if (owner := self._owner_of.get(trigger.id)) is not None:
-                self._unreported_to(owner).claimed.append(trigger.id)
+            if (owner := self._owner_of.get(_identity(trigger))) is not None:
+                self._unreported_to(owner).claimed.append(trigger)
         self._promises.started(len(triggers))
         self._poked.set()
 
@@ -114,15 +127,17 @@ class Helping(SimplePart):
         """Drop triggers whose claim was lost, and report that no run of them will end."""
         for trigger in triggers:
             execution = self._context.in_flight.get(trigger.id)
+            running = None if execution is None else execution.trigger
             # A task whose first report was lost is granted again while this node runs it.
-            if execution is None or execution.trigger.path != TriggerPath.GRANT:
+            is_running = running is not None and _identity(running) == _identity(trigger)
+            if running is None or running.path != TriggerPath.GRANT or not is_running:
                 self._report_end(trigger, 0)
 
     def returned(self, triggers: Collection[Trigger]) -> None:
         """Give back triggers whose claim has an unknown result; their owner puts them back."""
         for trigger in triggers:
-            if (owner := self._owner_of.pop(trigger.id, None)) is not None:
-                self._unreported_to(owner).returned.append(trigger.id)
+            if (owner := self._owner_of.pop(_identity(trigger), None)) is not None:
+                self._unreported_to(owner).returned.append(trigger)
         self._poked.set()
 
     def ended(self, execution: Execution) -> None:
@@ -136,10 +151,10 @@ class Helping(SimplePart):
     def _report_end(self, trigger: Trigger, run_us: int) -> None:
         """Report the end of a run of `run_us` microseconds, or (0) of one that never began, if the
         owner counts it."""
-        owner = self._owner_of.pop(trigger.id, None)
+        owner = self._owner_of.pop(_identity(trigger), None)
         timed = self._context.kinds.timed
         if owner is not None and (trigger.ordering_key is not None or trigger.queue in timed):
-            self._unreported_to(owner).ended.append((trigger.id, run_us))
+            self._unreported_to(owner).ended.append((trigger, run_us))
             self._poked.set()
 
     def release_key(self, trigger: Trigger) -> None:
@@ -215,18 +230,20 @@ class Helping(SimplePart):
         until = self._now() + PAUSE_SECONDS
         for trigger, owner, _ in granted:
             del self._waiting[trigger.id]
-            self._unreported_to(owner).returned.append(trigger.id)
+            self._unreported_to(owner).returned.append(trigger)
             self._pauses[trigger.queue, trigger.name] = until
 
     def _report(self) -> None:
         reports, self._unreported = self._unreported, {}
         for owner, each in reports.items():
-            self._context.channel.send(
-                Report(owner, self._context.name, each.claimed, each.returned, each.ended)
-            )
+            self._context.channel.send(each.report(owner, self._context.name))
 
     def _unreported_to(self, owner: str) -> _Unreported:
         return self._unreported.setdefault(owner, _Unreported())
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
+
+
+def _identity(trigger: Trigger) -> tuple[str, int]:
+    return trigger.id, trigger.version

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlead.model.fields import Version
 from fairlead.model.trigger import Trigger
 
 
@@ -64,6 +65,9 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=Fals
     ended: list[tuple[str, int]] = []
     """(task id, run time in microseconds or 0 if the run never began) of each ended run of a task
     with an ordering key or of a queue with cost="runtime"."""
+    versions: list[Version] = []
+    """Versions of the granted triggers of `claimed`, `returned` and `ended`, one after the other,
+    so that a late report acts on no newer run; empty from a node of an earlier Fairlead."""
 
 
 PeerMessage = Call | Offer | Grant | Report
@@ -94,15 +98,18 @@ def split(message: PeerMessage) -> list[PeerMessage]:
             return [first]
         return [first, replace(message, names=message.names[middle:])]
     if isinstance(message, Report):
-        fields = ("claimed", "returned", "ended")
+        fields, before = ("claimed", "returned", "ended"), 0
         for number, field in enumerate(fields):
             if len(entries := getattr(message, field)) > 1:
                 middle = len(entries) // 2
                 # All claims come before the ends, because the owner drops any other end.
                 left: dict[str, list[object]] = {each: [] for each in fields[number:]}
                 right: dict[str, list[object]] = {each: [] for each in fields[:number]}
+                left[field], right[field] = entries[:middle], entries[middle:]
+                cut, versions = before + middle, message.versions
                 return [
-                    replace(message, **{**left, field: entries[:middle]}),
-                    replace(message, **{**right, field: entries[middle:]}),
+                    replace(message, **left, versions=versions[:cut]),
+                    replace(message, **right, versions=versions[cut:]),
                 ]
+            before += len(entries)
     return []

@@ -411,6 +411,8 @@ class Backlog:
             for level in levels[self.capacity :]
             if (trigger := self._unload(level)) is not None
         ]
+        for trigger in dropped:
+            self._levels.drop(trigger)
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
         # A dict keeps its size when entries leave it.
@@ -522,8 +524,10 @@ class Backlog:
             self._advance()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
-        """Record that a task levelled here ran for `cost` microseconds, or (0) will never run."""
-        self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost)
+        """Record that a task ran for `cost` microseconds, or (0) will not run at its level. One
+        without a level waited for its ordering key outside of memory."""
+        is_charged = trigger.level is not None
+        self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost, is_charged)
 
     def _advance(self) -> None:
         self._acks_since_advance = 0

@@ -152,8 +152,8 @@ class Passes:
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
-        """Advance the tenant's next pass beyond a task that an earlier owner has given this
-        pass."""
+        """Advance the tenant's next pass beyond a task that an earlier owner has given this pass.
+        `name`: of the task; empty for the last of several."""
         self._raise(key, pass_ + self.step(key, weight, name), virtual_time)
 
     def _raise(self, key: str, next_pass: int, virtual_time: int) -> None:
@@ -161,11 +161,13 @@ class Passes:
         if next_pass > self._counters.next_pass(tenant):
             self._counters.put(tenant, next_pass, virtual_time)
 
-    def ended(self, key: str, weight: float, name: str, cost: int) -> None:
-        """Record that a task of the key is done. Ignored here: every task costs the same."""
+    def ended(self, key: str, weight: float, name: str, cost: int, is_charged: bool = True) -> None:
+        """Record that a task of the key ran for `cost` microseconds, or (0) will not run at its
+        pass. `is_charged`: whether it has a pass. Ignored here: every task costs the same."""
 
     def withdraw(self, key: str, name: str) -> None:
-        """Record that a task of the key lost its level and will get a new one."""
+        """Record that a task of the key lost its level, or is no longer in memory, and will be
+        charged again."""
 
     def renew(self, tenant: str, next_pass: int | None, virtual_time: int) -> None:
         """Set the tenant's next pass after its weight has changed. None: no task of the tenant

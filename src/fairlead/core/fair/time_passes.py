@@ -24,6 +24,9 @@ when the first of these tasks and the one after the last get their levels (u eac
 expectations u is 0, and this is the bound of start-time fair queueing, in seconds. The bound holds
 while the unit of the queue's run times does not change, and while no key owes or saves more than
 MOST_OWED.
+
+A task that leaves memory to wait for its ordering key gives its charge back, and is charged its run
+time when it ends. So nothing is left of one that is cancelled meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from fairlead.model import RunTimesRecord, tenant_of
 
 MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that a key owes or has
-saved between two of its tasks. Any excess is dropped."""
+saved by its runs between two of its tasks. Any excess is dropped."""
 
 MOST_REMEMBERED = 10_000
 """Maximum number of pairs of task name and key with known charges, and most keys that owe or have
@@ -98,20 +101,23 @@ class TimePasses(Passes):
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
+        if not name:  # the last of several tasks, each of which is observed when it is read
+            super().observe(key, weight, pass_, virtual_time)
+            return
         charge = self._charge(name, key)
         self._raise(key, pass_ + self._stride(charge, self._weight(key, weight)), virtual_time)
 
-    def ended(self, key: str, weight: float, name: str, cost: int) -> None:
-        """Record that a task of the key ran for `cost` microseconds, or (0) will never run."""
+    def ended(self, key: str, weight: float, name: str, cost: int, is_charged: bool = True) -> None:
         weight, tenant = self._weight(key, weight), tenant_of(key)
-        charged = self._discharge(name, key)
+        charged = self._discharge(name, key) if is_charged else 0
         more = round((self._run_times.virtual(cost) - charged) / weight)
         most = round(MOST_OWED * STRIDE_SCALE / weight)
-        self._owe(tenant, max(-most, min(self._owed.pop(tenant, 0) + more, most)))
+        before = self._owed.pop(tenant, 0)
+        owed = min(before + more, max(before, most))
+        # The charge of a task that will not run is given back whole: it may run later, uncharged.
+        self._owe(tenant, max(owed, min(before, -most)) if cost else owed)
 
     def withdraw(self, key: str, name: str) -> None:
-        """Record that a task of the key lost its level and will get a new one, with a new
-        charge."""
         self._discharge(name, key)
 
     def heaviest(
