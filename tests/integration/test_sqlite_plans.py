@@ -208,13 +208,23 @@ def _faults(connection: sqlite3.Connection, sql: str) -> Iterator[str]:
             yield detail
 
 
-@pytest.mark.parametrize("statistics", ["none", "empty", "many"])
+@pytest.mark.parametrize("statistics", ["none", "empty", "few", "many"])
 def test_no_frequent_statement_scans_a_growing_table(tmp_path: Path, statistics: str) -> None:
     store = SqliteTaskStore(SqliteDatabase(tmp_path / "tasks.db"))
     store.prepare()
-    with store.database.connection() as connection:
-        if statistics == "empty":
+    if statistics in ("empty", "few"):
+        with store.database.connection() as connection:
+            connection.execute("CREATE TABLE users (name TEXT)")
+            connection.execute("INSERT INTO users VALUES ('ada')")
+            if statistics == "few":
+                _fill(connection, 10)
             connection.execute("ANALYZE")
+        store.database.close()
+        store = SqliteTaskStore(SqliteDatabase(tmp_path / "tasks.db"))
+        store.prepare()
+        with store.database.connection() as connection:
+            assert connection.execute("SELECT tbl FROM sqlite_stat1").fetchall() == [("users",)]
+    with store.database.connection() as connection:
         _fill(connection, 2000)
         if statistics == "many":
             connection.execute("ANALYZE")

@@ -35,6 +35,16 @@ number, a page that changes often is copied less often."""
 CACHE_KIB = 8192
 """Page cache of each connection, in KiB; a worker has three connections."""
 
+_STATISTICS = "SELECT name FROM sqlite_schema WHERE name IN ('sqlite_stat1', 'sqlite_stat4')"
+_OURS = {
+    "sqlite_stat1": "SELECT 1 FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
+    "sqlite_stat4": "SELECT 1 FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
+}
+_FORGET = {
+    "sqlite_stat1": "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*'",
+    "sqlite_stat4": "DELETE FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*'",
+}
+
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
 
@@ -284,6 +294,24 @@ class SqliteDatabase:
 
     async def complete_async(self, connection: sqlite3.Connection, steps: Steps[T]) -> T:
         return self.complete(connection, steps)
+
+    def forget_statistics(self) -> None:
+        """Delete what ANALYZE has stored about our tables. SQLite would take it for their sizes of
+        today, and read whole tables if they were small when somebody ran ANALYZE."""
+        with self.connection() as connection:
+            tables = {name for (name,) in connection.execute(_STATISTICS)}
+            used = [table for table in tables if connection.execute(_OURS[table]).fetchone()]
+        if not used:
+            return
+        with self.transaction() as connection:
+            for table in used:
+                connection.execute(_FORGET[table])
+        # These connections have read the statistics.
+        while self._idle:
+            self._idle.pop().close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def connections(self) -> None:
         """Return None: the database is a file."""
