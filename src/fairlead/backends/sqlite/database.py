@@ -40,7 +40,7 @@ _OURS = {
     "sqlite_stat1": "SELECT 1 FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
     "sqlite_stat4": "SELECT 1 FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
 }
-_FORGET = {
+_DELETE = {
     "sqlite_stat1": "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*'",
     "sqlite_stat4": "DELETE FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*'",
 }
@@ -295,7 +295,7 @@ class SqliteDatabase:
     async def complete_async(self, connection: sqlite3.Connection, steps: Steps[T]) -> T:
         return self.complete(connection, steps)
 
-    def forget_statistics(self) -> None:
+    def delete_statistics(self) -> None:
         """Delete what ANALYZE has stored about our tables. SQLite would take it for their sizes of
         today, and read whole tables if they were small when somebody ran ANALYZE."""
         with self.connection() as connection:
@@ -305,7 +305,7 @@ class SqliteDatabase:
             return
         with self.transaction() as connection:
             for table in used:
-                connection.execute(_FORGET[table])
+                connection.execute(_DELETE[table])
         # These connections have read the statistics.
         while self._idle:
             self._idle.pop().close()

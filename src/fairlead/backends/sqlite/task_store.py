@@ -35,7 +35,7 @@ class SqliteTaskStore(SqlTaskStore):
         if is_new(self.database):
             self.migrate()
         super().prepare()
-        self.database.forget_statistics()
+        self.database.delete_statistics()
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         before: int = (yield self.statement("next_seqs", count))[0][0]
