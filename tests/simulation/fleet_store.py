@@ -218,6 +218,9 @@ class FleetDatabase:
         finally:
             self._link.end()
 
+    def delete_statistics(self) -> None:
+        """Do nothing: nobody runs ANALYZE here."""
+
     def run(self, steps: Steps[T]) -> T:
         with self.transaction():
             return drive(steps, self._machine.execute)
