@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
@@ -22,8 +23,9 @@ from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
+from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
+from fairlead.pipeline.warehouse.location import NAMESPACE
 from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, PUBLISHED, housekeeping_of
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class Builds:
 
     def head(self, table: Table, branch: str) -> tuple[int, int]:
         """Return the newest snapshot of a branch, and the number of rows that it added."""
-        stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
+        stored = self._load(table.name)
         snapshot = stored.metadata.snapshot_by_id(stored.metadata.refs[branch].snapshot_id)
         assert snapshot is not None and snapshot.summary is not None
         return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
@@ -169,15 +171,17 @@ class Builds:
 
         self._change(table, change)
 
+    def _load(self, name: str) -> IcebergTable:
+        with catalog_errors(self._warehouse.location):
+            return self._warehouse.catalog.load_table((NAMESPACE, name.replace(".", "_")))
+
     def _change(self, table: Table, change: Callable[[Transaction, IcebergTable], None]) -> None:
         for _ in range(_ATTEMPTS):
-            stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
-            try:
+            stored = self._load(table.name)
+            with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
                 with stored.transaction() as transaction:
                     change(transaction, stored)
-            except CommitFailedException:
-                continue
-            return
+                return
         raise BrokenLake(f"{table.name} has changed; run the command again")
 
     def finish(self, build: Build) -> None:
@@ -195,16 +199,16 @@ class Builds:
 
     def _finish(self, name: str, snapshot: int, moves_main: bool) -> bool:
         """Return False if the snapshot is gone."""
-        identifier = f"{NAMESPACE}.{name.replace('.', '_')}"
         for _ in range(_ATTEMPTS):
-            table = self._warehouse.catalog.load_table(identifier)
+            try:
+                table = self._load(name)
+            except NoSuchTableError:
+                return False
             if table.metadata.snapshot_by_id(snapshot) is None:
                 return False
-            try:
+            with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
                 _move(table, snapshot, moves_main)
-            except CommitFailedException:
-                continue
-            return True
+                return True
         raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
 
 
