@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
+from traceback import format_exception
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -15,8 +17,9 @@ from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services.postgres import PostgresServer
 from tests.pipeline.test_builds import NOW, both, publish, read_main, read_newest, staged
@@ -140,3 +143,40 @@ def test_of_builds_that_publish_at_once_one_succeeds_and_the_others_are_refused(
         assert done.count(True) == 1
         wanted.append(names[done.index(True)])
         assert assert_whole(warehouse) == sorted(wanted)
+
+
+def test_connections_that_end_between_two_commits_are_opened_again(
+    warehouse: Warehouse, postgres_server: PostgresServer
+) -> None:
+    builds = Builds(warehouse)
+    before, seen = builds.newest()
+    build = before.after(staged(warehouse, "a", "a"))
+    postgres_server.disconnect(warehouse.location.catalog)
+    assert builds.publish(build, seen, NOW)
+    postgres_server.disconnect(warehouse.location.catalog)
+    builds.finish(build)
+    postgres_server.disconnect(warehouse.location.catalog)
+    assert assert_whole(warehouse) == ["a"]
+
+
+def test_an_error_never_has_the_password_of_the_catalog(
+    warehouse: Warehouse, postgres_server: PostgresServer
+) -> None:
+    password, user = "p@ss:w/r d%?#[x]'&=", postgres_server.fresh_name()
+    shown, host = quote(password, safe=""), warehouse.location.catalog.rpartition("@")[2]
+    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        for command, each in (("CREATE", password), ("ALTER", "another one")):
+            change = sql.SQL("{} ROLE {} LOGIN SUPERUSER PASSWORD {}")
+            name = sql.Identifier(user)
+            admin.execute(change.format(sql.SQL(command), name, sql.Literal(each)))
+            if command == "CREATE":
+                url = f"postgresql://{user}:{shown}@{host}"
+                lake = Warehouse(Location.of(warehouse.location.lake, url))
+                publish(lake, "a")
+    postgres_server.disconnect(url)
+    with pytest.raises(StoreUnavailable, match="password authentication failed") as failed:
+        Builds(lake).finish(Builds(warehouse).newest()[0])
+    with pytest.raises(ConfigurationError) as refused:
+        _ = Warehouse(lake.location).catalog
+    texts = *format_exception(failed.value), *format_exception(refused.value), repr(lake.location)
+    assert not any(secret in text for secret in (password, shown) for text in texts)

@@ -155,8 +155,8 @@ def test_a_build_that_died_before_main_moved_outlives_the_night(
     test_builds.publish(lake, "a")
     builds = Builds(lake)
     before, seen = builds.newest()
-    job = branch_name(SYSTEM_CLOCK.now()).removeprefix(BRANCH)
-    build = before.after(test_builds.staged(lake, "b", job))
+    branch = branch_name(SYSTEM_CLOCK.now())
+    build = before.after(test_builds.staged(lake, "b", branch.removeprefix(BRANCH)), branch)
     assert builds.publish(build, seen, SYSTEM_CLOCK.now())
 
     monkeypatch.setattr("fairlead.pipeline.jobs.maintain.TABLES", test_builds.TABLES)

@@ -31,12 +31,17 @@ columns in memory."""
 class WarehouseTables(Snapshots):
     """Tables of a lake for one job."""
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse, clock: Clock) -> None:
+    def __init__(
+        self, spark: SparkSession, warehouse: Warehouse, clock: Clock, full: bool = False
+    ) -> None:
         """Complete a publication that a crash has interrupted. Raise BrokenLake, StoreUnavailable.
 
-        spark: session with the settings of `Location.spark`.
+        spark: session with the settings of `Location.spark`. full: whether the job makes all tables
+        again, also lost ones.
         """
         super().__init__(warehouse)
+        if full:
+            self.before = self._builds.without_lost(self.before)
         self._spark = spark
         self._clock = clock
         self._builds.finish(self.before)
@@ -116,7 +121,7 @@ class WarehouseTables(Snapshots):
     def publish_as(self, facts: Build) -> None:
         """Publish as `publish` does, with the sources, edition, settings and end of `facts`. Raise
         BrokenLake."""
-        build = facts.after({**self.before.snapshots, **self._staged})
+        build = facts.after({**self.before.snapshots, **self._staged}, self._branch)
         while not self._builds.publish(build, self._seen, self._clock.now()):
             newest, self._seen = self._builds.newest()
             # Housekeeping changes the table of builds too.
