@@ -164,16 +164,14 @@ def test_an_error_never_has_the_password_of_the_catalog(
 ) -> None:
     password, user = "p@ss:w/r d%?#[x]'&=", postgres_server.fresh_name()
     shown, host = quote(password, safe=""), warehouse.location.catalog.rpartition("@")[2]
+    lake = Warehouse(Location.of(warehouse.location.lake, f"postgresql://{user}:{shown}@{host}"))
     with psycopg.connect(postgres_server.url, autocommit=True) as admin:
-        for command, each in (("CREATE", password), ("ALTER", "another one")):
-            change = sql.SQL("{} ROLE {} LOGIN SUPERUSER PASSWORD {}")
-            name = sql.Identifier(user)
-            admin.execute(change.format(sql.SQL(command), name, sql.Literal(each)))
-            if command == "CREATE":
-                url = f"postgresql://{user}:{shown}@{host}"
-                lake = Warehouse(Location.of(warehouse.location.lake, url))
-                publish(lake, "a")
-    postgres_server.disconnect(url)
+        role = sql.SQL("ROLE {} LOGIN SUPERUSER PASSWORD {}").format
+        name = sql.Identifier(user)
+        admin.execute(sql.SQL("CREATE {}").format(role(name, sql.Literal(password))))
+        publish(lake, "a")
+        admin.execute(sql.SQL("ALTER {}").format(role(name, sql.Literal("another one"))))
+    postgres_server.disconnect(lake.location.catalog)
     with pytest.raises(StoreUnavailable, match="password authentication failed") as failed:
         Builds(lake).finish(Builds(warehouse).newest()[0])
     with pytest.raises(ConfigurationError) as refused:
