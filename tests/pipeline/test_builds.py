@@ -59,7 +59,7 @@ def stage(warehouse: Warehouse, table: Table, name: str, job: str) -> int:
         [rows[field.name].cast(field.type) for field in schema], names=schema.names
     )
     stored.append(cast, branch=f"{BRANCH}{job}")
-    return Builds(warehouse).head(table, f"{BRANCH}{job}")[0]
+    return Builds(warehouse).head(table, f"{BRANCH}{job}", before.snapshot_id)[0]
 
 
 def staged(warehouse: Warehouse, name: str, job: str) -> dict[str, int]:
@@ -175,6 +175,22 @@ def test_a_build_that_begins_keeps_the_branches_of_one_that_still_runs(
     builds.branch(HOURLY, before.snapshots[HOURLY.name], f"{BRANCH}b")  # nothing is written yet
     builds.finish(before)
     assert f"{BRANCH}b" in refs(warehouse)
+
+
+def test_a_branch_that_was_removed_and_begun_anew_is_refused(warehouse: Warehouse) -> None:
+    publish(warehouse, "a")
+    builds = Builds(warehouse)
+    base = builds.newest()[0].snapshots[HOURLY.name]
+    stored = warehouse.table(HOURLY).state().stored
+    assert stored is not None
+    rows = stored.scan().to_arrow()
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.head(HOURLY, f"{BRANCH}b", base)
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.clear(HOURLY, None, f"{BRANCH}b")
+    stored.append(rows, branch=f"{BRANCH}b")
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.head(HOURLY, f"{BRANCH}b", base)
 
 
 def test_the_slow_end_of_a_publication_moves_no_tag_back(warehouse: Warehouse) -> None:

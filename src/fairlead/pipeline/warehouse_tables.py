@@ -68,7 +68,7 @@ class WarehouseTables(Snapshots):
         self._stage(table)
         if files:
             self._builds.clear(table, parts, self._branch)
-        self._staged[table.name], _ = self._builds.head(table, self._branch)
+        self._staged_rows(table)
 
     def replace(
         self,
@@ -102,8 +102,7 @@ class WarehouseTables(Snapshots):
             if error.getCondition() != "USER_RAISED_EXCEPTION":
                 raise
             raise BrokenLake(first_line(error)) from error
-        self._staged[table.name], added = self._builds.head(table, self._branch)
-        return added
+        return self._staged_rows(table)
 
     def hold(self) -> None:
         """Keep the snapshots of bronze that this job reads, by a tag, while exporters forget old
@@ -133,6 +132,12 @@ class WarehouseTables(Snapshots):
         self._builds.finish(build)
         self._staged.clear()
         self.before, self._seen = self._builds.newest()
+
+    def _staged_rows(self, table: Table) -> int:
+        """Note the snapshot of our branch, and return the number of rows that it added."""
+        before = self.before.snapshots.get(table.name)
+        self._staged[table.name], added = self._builds.head(table, self._branch, before)
+        return added
 
     def _stage(self, table: Table) -> None:
         """Create our branch of the table at the newest build, unless there is one."""

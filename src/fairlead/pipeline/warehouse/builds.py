@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from fairlead.clock import to_datetime
@@ -131,11 +131,17 @@ class Builds:
         self._table.take_away(written)
         return False
 
-    def head(self, table: Table, branch: str) -> tuple[int, int]:
-        """Return the newest snapshot of a branch, and the number of rows that it added."""
+    def head(self, table: Table, branch: str, base: int | None) -> tuple[int, int]:
+        """Return the newest snapshot of a branch, and the number of rows that it added.
+
+        base: snapshot at which the branch began; None for the beginning of the table. Raise
+        BrokenLake for a branch that was removed and begun anew, which lacks the rows of the base.
+        """
         stored = self._load(table.name)
-        snapshot = stored.metadata.snapshot_by_id(stored.metadata.refs[branch].snapshot_id)
-        assert snapshot is not None and snapshot.summary is not None
+        snapshot = _at_branch(table, stored, branch)
+        if base is not None and not _holds(stored, branch, base):
+            raise _removed(table)
+        assert snapshot.summary is not None
         return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
 
     def hold(self, table: Table, snapshot: int, name: str) -> None:
@@ -164,8 +170,7 @@ class Builds:
         """Remove the rows of these partitions (None: all) from a branch. Raise BrokenLake."""
 
         def change(transaction: Transaction, stored: IcebergTable) -> None:
-            snapshot = stored.metadata.snapshot_by_name(branch)
-            assert snapshot is not None
+            snapshot = _at_branch(table, stored, branch)
             with transaction.update_snapshot(branch=branch).overwrite() as files:
                 for entry in entries(snapshot, stored.io, holding(table, parts)):
                     part = facts_of(table, stored, entry.data_file).part
@@ -234,6 +239,19 @@ def last_export(stored: IcebergTable) -> int:
             noted = None if snapshot.summary is None else snapshot.summary.get(KNOWN_UNTIL)
             return snapshot.timestamp_ms * 1000 if noted is None else int(noted)
     return 0
+
+
+def _at_branch(table: Table, stored: IcebergTable, branch: str) -> Snapshot:
+    snapshot = stored.metadata.snapshot_by_name(branch)
+    if snapshot is None:
+        raise _removed(table)
+    return snapshot
+
+
+def _removed(table: Table) -> BrokenLake:
+    return BrokenLake(
+        f"{table.name}: another process has removed the branch of this build; run the command again"
+    )
 
 
 def _move(table: IcebergTable, snapshot: int, branch: str, moves_main: bool) -> None:
