@@ -214,6 +214,9 @@ def test_the_error_about_a_lost_snapshot_names_the_table_and_the_cure(
     build = builds.newest()[0].after({HOURLY.name: 1})
     with pytest.raises(BrokenLake, match="silver.things: the snapshot 1 .* build --full"):
         builds.finish(build)
+    kept = builds.without_lost(build)
+    assert kept.snapshots == {DAILY.name: build.snapshots[DAILY.name]}
+    builds.finish(kept)
 
 
 def test_the_snapshot_that_a_build_read_outlives_the_ones_after_it(warehouse: Warehouse) -> None:
