@@ -7,6 +7,7 @@ import sys
 
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import BRANCH
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.commit_kill import die_at_commit
 from tests.pipeline.test_builds import NOW, staged
@@ -16,7 +17,7 @@ def main(lake: str, number: int, moment: str) -> None:
     warehouse = Warehouse(Location.of(lake))
     builds = Builds(warehouse)
     before, seen = builds.newest()
-    build = before.after(staged(warehouse, "b", "b"))
+    build = before.after(staged(warehouse, "b", "b"), f"{BRANCH}b")
     die_at_commit(number, moment)
     builds.publish(build, seen, NOW)
     builds.finish(build)

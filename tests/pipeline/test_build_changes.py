@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,15 +14,21 @@ from pyspark.sql import SparkSession
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.business_days import bounds_of
 from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
+from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build, build_again
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.retention import drop_before
-from fairlead.pipeline.settings import PipelineSettings, Time
+from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.location import flat_name
+from fairlead.pipeline.warehouse.table import PUBLISHED
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.frames import attempt, event
+from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.test_build import SETTINGS, assert_same_rows, made_in
 from tests.pipeline.test_quality import BROKEN
@@ -83,6 +93,27 @@ def test_a_task_of_a_forgotten_day_that_ends_is_open_no_more(job: JobContext) ->
     assert (tasks["late"]["wait_us"], tasks["late"]["e2e_us"]) == (29 * HOUR * 1e6, 104_401_000_000)
 
 
+@pytest.mark.parametrize("loss", ["snapshot", "table"])
+def test_a_full_build_makes_tables_again_that_are_lost(job: JobContext, loss: str) -> None:
+    export(job.warehouse, ATTEMPTS, [attempt(fairness_key=key) for key in "ab"], hours=1)
+    build(job, SETTINGS)
+    wanted, here = made_in(job.warehouse), job.warehouse.table(TASKS)
+    if loss == "table":
+        job.warehouse.catalog.drop_table(f"fairlead.{flat_name(TASKS)}")
+    else:
+        here.update(lambda seen: {})
+        stored = here.state().stored
+        assert stored is not None
+        stored.manage_snapshots().remove_tag(PUBLISHED).commit()
+        assert here.expire(SYSTEM_CLOCK.now() + DAY_US)
+    with pytest.raises(BrokenLake, match="build --full"):
+        build(job, SETTINGS)
+    assert build(job, SETTINGS, full=True).state == "done"
+    assert_same_rows(made_in(job.warehouse), wanted)
+    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+    assert build(job, SETTINGS).state == "nothing to do"
+
+
 def zoned(zone: str) -> PipelineSettings:
     return PipelineSettings(time=Time(zone), cost=SETTINGS.cost)
 
@@ -138,3 +169,96 @@ def test_days_are_not_built_again_in_another_time_zone(job: JobContext) -> None:
     when = datetime(2026, 3, 4, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
     with pytest.raises(ConfigurationError, match="'UTC'.*without --since"):
         build_again(job, zoned("Europe/Berlin"), *when, publish=False)
+
+
+def changing(zone: str, method: Any = "usage", *bills: Bill) -> PipelineSettings:
+    price = Cost(workers=1.5, worker_hour=Decimal("0.123457"), method=method)
+    return PipelineSettings(cost=price, bill=list(bills), time=Time(zone))
+
+
+def assert_costs(job: JobContext, settings: PipelineSettings) -> dict[str, Decimal]:
+    """Check that the keys of each business day pay its bill and have its worker time, to the
+    microsecond and the millionth, as plain Python counts them. Return the amounts by day."""
+    zone, runs = settings.zone, Counter[date]()
+    for row in job.warehouse.table(ATTEMPTS).load().to_pylist():
+        start, end = row["started_at"], row["finished_at"]
+        while start < end:
+            day = start.astimezone(zone).date()
+            until = min(end, bounds_of(day, zone)[1])
+            runs[day] += (until - start) // timedelta(microseconds=1)
+            start = until
+    busy, paid, amounts = Counter[date](), Counter[date](), Counter[date]()
+    for row in rows_of(job.warehouse, COST):
+        day = date.fromisoformat(row["local_date"])
+        assert row["day"] == bounds_of(day, zone)[0]
+        busy[day] += row["busy_us"]
+        paid[day] += row["busy_us"] + row["idle_allocated_us"]
+        amounts[day] += row["amount"]
+    assert busy == runs and amounts.keys() == runs.keys()
+    bills = settings.bills_for(runs)
+    for day in runs:
+        of_day = [bill for bill in bills if bill[0] == day]
+        assert amounts[day] == sum(bill[3] for bill in of_day)
+        assert paid[day] == sum(bill[2] for bill in of_day)  # more than is busy
+    return {day.isoformat(): amount for day, amount in amounts.items()}
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "hours"),
+    [
+        ("Europe/Berlin", date(2026, 10, 25), 25.0),
+        ("Australia/Lord_Howe", date(2026, 4, 5), 24.5),
+        ("Africa/Cairo", date(2026, 4, 24), 23.0),  # which has no midnight
+    ],
+)
+def test_keys_pay_the_bill_of_a_day_of_any_length_however_it_was_built(
+    job: JobContext, zone: str, day: date, hours: float
+) -> None:
+    begin, end = bounds_of(day, ZoneInfo(zone))
+    assert end - begin == timedelta(hours=hours)
+    first = (begin - T0).total_seconds() - DAY
+    attempts = [
+        attempt(
+            submitted_at=first + n * 4111,
+            started_at=first + n * 4111 + 7,
+            finished_at=first + n * 4111 + 2300.000001 + n % 7,
+            fairness_key="abcd"[n % 4],
+            queue="qqr"[n % 3],
+        )
+        for n in range(66)
+    ]
+    known = first / HOUR + 76
+    export(job.warehouse, ATTEMPTS, attempts[::2], hours=known)
+    settings = changing(zone)
+    build(job, settings)
+    for late in (attempts[1::4], attempts[3::4]):
+        export(job.warehouse, ATTEMPTS, late, hours=known)
+        build(job, settings)
+        amounts = assert_costs(job, settings)
+    exact = Decimal("1.5") * Decimal("0.123457") * Decimal(hours)
+    assert amounts[day.isoformat()] == exact.quantize(Decimal("0.000001"))
+    found = made_in(job.warehouse)
+    build(job, settings, full=True)
+    assert_same_rows(made_in(job.warehouse), found)
+    assert not build_again(job, settings, begin, end, publish=False).differences
+
+    bills = Bill(day, Decimal("17.0000017"), 31.5), Bill(day, Decimal("0.03"), 15.0, "r")
+    for settings in (changing(zone, "peak", *bills), changing("Asia/Kolkata", "reserved", *bills)):
+        build(job, settings)
+        assert assert_costs(job, settings)[day.isoformat()] == Decimal("17.030002")
+        assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
+
+
+def test_a_day_on_which_nothing_ran_costs_nothing_also_if_it_ends_within_an_hour(
+    job: JobContext,
+) -> None:
+    start = datetime(2026, 3, 3, 18, 40, tzinfo=UTC)  # 0:10 of the next day in Kolkata
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=start)], hours=36)
+    build(job, changing("Asia/Kolkata"))
+    assert assert_costs(job, changing("Asia/Kolkata")).keys() == {"2026-03-04"}
+
+
+def test_a_zone_that_spark_does_not_know_is_refused(job: JobContext) -> None:
+    export(job.warehouse, ATTEMPTS, [attempt()], hours=1)
+    with pytest.raises(ConfigurationError, match="zone 'Factory'"):
+        build(job, zoned("Factory"))

@@ -15,8 +15,9 @@ import pytest
 
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
-from fairlead.pipeline.warehouse.builds import BRANCH, BUILDS, PUBLISHED, Build, Builds
+from fairlead.pipeline.warehouse.builds import BUILDS, Build, Builds
 from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import BRANCH, PUBLISHED
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 
@@ -58,7 +59,7 @@ def stage(warehouse: Warehouse, table: Table, name: str, job: str) -> int:
         [rows[field.name].cast(field.type) for field in schema], names=schema.names
     )
     stored.append(cast, branch=f"{BRANCH}{job}")
-    return Builds(warehouse).head(table, f"{BRANCH}{job}")[0]
+    return Builds(warehouse).head(table, f"{BRANCH}{job}", before.snapshot_id)[0]
 
 
 def staged(warehouse: Warehouse, name: str, job: str) -> dict[str, int]:
@@ -69,7 +70,7 @@ def publish(warehouse: Warehouse, name: str) -> None:
     """Write and publish both tables."""
     builds = Builds(warehouse)
     before, seen = builds.newest()
-    build = before.after(staged(warehouse, name, name))
+    build = before.after(staged(warehouse, name, name), f"{BRANCH}{name}")
     assert builds.publish(build, seen, NOW)
     builds.finish(build)
 
@@ -119,7 +120,7 @@ def test_a_build_is_invisible_before_it_is_published_and_whole_afterwards(
     publish(warehouse, "a")
     builds = Builds(warehouse)
     before, seen = builds.newest()
-    build = before.after(staged(warehouse, "b", "b"))
+    build = before.after(staged(warehouse, "b", "b"), f"{BRANCH}b")
     assert read_newest(warehouse) == read_main(warehouse) == both("a")
     assert builds.publish(build, seen, NOW)
     assert read_newest(warehouse) == both("a", "b") and read_main(warehouse) == both("a")
@@ -164,6 +165,47 @@ def test_work_of_another_engine_upon_the_build_stays(warehouse: Warehouse) -> No
     assert read_main(warehouse) == {HOURLY.name: ["a", "a"], DAILY.name: ["a"]}
 
 
+def test_a_build_that_begins_keeps_the_branches_of_one_that_still_runs(
+    warehouse: Warehouse,
+) -> None:
+    """Spark would begin a branch that is gone anew, without the rows of other partitions."""
+    publish(warehouse, "a")
+    builds = Builds(warehouse)
+    before, _ = builds.newest()
+    builds.branch(HOURLY, before.snapshots[HOURLY.name], f"{BRANCH}b")  # nothing is written yet
+    builds.finish(before)
+    assert f"{BRANCH}b" in refs(warehouse)
+
+
+def test_a_branch_that_was_removed_and_begun_anew_is_refused(warehouse: Warehouse) -> None:
+    publish(warehouse, "a")
+    builds = Builds(warehouse)
+    base = builds.newest()[0].snapshots[HOURLY.name]
+    stored = warehouse.table(HOURLY).state().stored
+    assert stored is not None
+    rows = stored.scan().to_arrow()
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.head(HOURLY, f"{BRANCH}b", base)
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.clear(HOURLY, None, f"{BRANCH}b")
+    stored.append(rows, branch=f"{BRANCH}b")
+    with pytest.raises(BrokenLake, match="branch of this build"):
+        builds.head(HOURLY, f"{BRANCH}b", base)
+
+
+def test_the_slow_end_of_a_publication_moves_no_tag_back(warehouse: Warehouse) -> None:
+    publish(warehouse, "a")
+    builds = Builds(warehouse)
+    slow, _ = builds.newest()
+    publish(warehouse, "b")
+    builds.finish(slow)
+    newest, _ = builds.newest()
+    for table in TABLES:
+        stored = warehouse.table(table).state().stored
+        assert stored is not None
+        assert stored.metadata.refs[PUBLISHED].snapshot_id == newest.snapshots[table.name]
+
+
 def test_the_error_about_a_lost_snapshot_names_the_table_and_the_cure(
     warehouse: Warehouse,
 ) -> None:
@@ -172,6 +214,9 @@ def test_the_error_about_a_lost_snapshot_names_the_table_and_the_cure(
     build = builds.newest()[0].after({HOURLY.name: 1})
     with pytest.raises(BrokenLake, match="silver.things: the snapshot 1 .* build --full"):
         builds.finish(build)
+    kept = builds.without_lost(build)
+    assert kept.snapshots == {DAILY.name: build.snapshots[DAILY.name]}
+    builds.finish(kept)
 
 
 def test_the_snapshot_that_a_build_read_outlives_the_ones_after_it(warehouse: Warehouse) -> None:

@@ -18,8 +18,10 @@ from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.maintain import Maintained, Sources, maintain
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.settings import PipelineSettings
+from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.table import branch_name
+from fairlead.pipeline.warehouse.table import BRANCH, PUBLISHED, branch_name
+from tests.pipeline import test_builds
 from tests.pipeline.conftest import SparkOn
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
@@ -144,6 +146,25 @@ def test_records_of_old_days_and_branches_of_dead_builds_are_removed(night: Nigh
     stored = builds.state().stored
     assert stored is not None and new in stored.metadata.refs and old not in stored.metadata.refs
     assert "old" not in {each["run_id"] for each in rows_of(night.lake, RUNS)}
+
+
+def test_a_build_that_died_before_main_moved_outlives_the_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_in(tmp_path)
+    test_builds.publish(lake, "a")
+    builds = Builds(lake)
+    before, seen = builds.newest()
+    branch = branch_name(SYSTEM_CLOCK.now())
+    build = before.after(test_builds.staged(lake, "b", branch.removeprefix(BRANCH)), branch)
+    assert builds.publish(build, seen, SYSTEM_CLOCK.now())
+
+    monkeypatch.setattr("fairlead.pipeline.jobs.maintain.TABLES", test_builds.TABLES)
+    sources = Sources(lake, Later(), lambda: pytest.fail("no step needs the history"))
+    assert not maintain(sources, skip=("reconcile", "check")).failed
+    assert test_builds.read_newest(lake) == test_builds.both("a", "b")
+    assert test_builds.read_main(lake) == test_builds.both("a", "b")
+    assert test_builds.refs(lake) == {"main", PUBLISHED}
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
-"""The jars of a session, which the user's caches may already have."""
+"""The jars of a session, which the user's caches may already have, and its secrets."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,31 @@ def test_a_jar_of_another_version_or_group_is_not_used(tmp_path: Path) -> None:
     (folder / "org.xerial_sqlite-jdbc-3.53.0.0.jar").touch()
     (folder / "com.xerial_sqlite-jdbc-3.54.1.0.jar").touch()
     assert jar_of(PACKAGE, tmp_path) is None
+
+
+START = """
+import sys
+from pyspark import java_gateway
+from fairlead.pipeline.session import session
+from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+def start(command, **_):
+    print(*command, sep="\\n")
+    sys.exit()
+
+java_gateway.Popen = start
+lake = Warehouse(Location.of(sys.argv[1], "postgresql://ada:p%40ss%25@127.0.0.1:1/lake"))
+session("local[1]", settings={"spark.jars": "some.jar"}, warehouse=lake)
+"""
+
+
+def test_no_process_of_spark_has_the_password_of_the_catalog_in_its_arguments(
+    tmp_path: Path,
+) -> None:
+    """All users of a machine can read the arguments of its processes."""
+    ran = subprocess.run(
+        [sys.executable, "-c", START, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "spark.sql.catalog.fairlead.jdbc.user=ada" in ran.stdout
+    assert "p@ss%" not in ran.stdout and "p%40ss%25" not in ran.stdout

@@ -24,7 +24,7 @@ from fairlead.pipeline.business_days import (
     with_neighbours,
 )
 from fairlead.pipeline.definitions.windows import window_of_utc
-from fairlead.pipeline.settings import Cost, PipelineSettings, Time, load
+from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Time, load
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SPRING, AUTUMN = date(2026, 3, 29), date(2026, 10, 25)
@@ -149,3 +149,8 @@ def test_the_first_hour_of_a_date_is_an_hour_of_a_business_day(
 def test_windows_of_other_zones_that_fit_into_dates_of_utc_are_shorter() -> None:
     wanted = {"UTC": 86_400, "Europe/Berlin": 3600, "Asia/Kolkata": 60, "Australia/Lord_Howe": 60}
     assert {zone: window_of_utc(ZoneInfo(zone), 2026) for zone in wanted} == wanted
+
+
+def test_an_amount_of_more_places_is_rounded_to_a_millionth() -> None:
+    settings = PipelineSettings(bill=[Bill(SPRING, Decimal("17.0000015001"), 24.0)])
+    assert settings.bills_for([SPRING]) == [(SPRING, "*", 24 * 3_600_000_000, Decimal("17.000002"))]

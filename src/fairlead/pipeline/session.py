@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlead.pipeline.warehouse.location import CATALOG
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _PACKAGES = "spark.jars.packages"
 """Setting of Spark with the packages that it fetches from Maven."""
 
+_PASSWORD = f"spark.sql.catalog.{CATALOG}.jdbc.password"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """Options for throughput instead of short pauses. Java interprets methods above 8,000 bytes without
@@ -78,6 +81,9 @@ def session(
         os.environ.setdefault(
             "SPARK_LOCAL_IP", "127.0.0.1"
         )  # needed by the workers of a local-cluster
+    catalog = _catalog(warehouse, settings or {})
+    # Settings of the start are arguments of a process, which all users of the machine can read.
+    password = catalog.pop(_PASSWORD, None)
     for key, value in {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
@@ -103,11 +109,14 @@ def session(
         ),
         "spark.executor.extraJavaOptions": _JAVA,
         **(_ON_ONE_MACHINE if on_one_machine else _ON_A_CLUSTER),
-        **_catalog(warehouse, settings or {}),
+        **catalog,
         **(settings or {}),
     }.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if password is not None:
+        spark.conf.set(_PASSWORD, password)
+    return spark
 
 
 def _catalog(warehouse: Warehouse | None, settings: Mapping[str, str]) -> dict[str, str]:

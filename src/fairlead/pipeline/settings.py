@@ -19,6 +19,7 @@ from fairlead.pipeline.incidents.watch import Rules
 
 _HOUR = timedelta(hours=1)
 _HOUR_US = 3_600_000_000
+_MILLIONTH = Decimal("0.000001")
 _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 
 
@@ -100,7 +101,12 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         billed = {bill.day for bill in self.bill}
         wanted = set(days)
         found = [
-            (bill.day, bill.queue, round(bill.worker_hours * 3600 * 1_000_000), bill.amount)
+            (
+                bill.day,
+                bill.queue,
+                round(bill.worker_hours * 3600 * 1_000_000),
+                bill.amount.quantize(_MILLIONTH),
+            )
             for bill in self.bill
             if bill.day in wanted
         ]
@@ -109,7 +115,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for day in wanted - billed:
                 begin, end = bounds_of(day, zone)
                 hours = Decimal((end - begin) / _HOUR)
-                amount = (workers * hours * self.cost.worker_hour).quantize(Decimal("0.000001"))
+                amount = (workers * hours * self.cost.worker_hour).quantize(_MILLIONTH)
                 found.append((day, "*", round(workers * hours * _HOUR_US), amount))
         return sorted(found)
 

@@ -31,12 +31,17 @@ columns in memory."""
 class WarehouseTables(Snapshots):
     """Tables of a lake for one job."""
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse, clock: Clock) -> None:
+    def __init__(
+        self, spark: SparkSession, warehouse: Warehouse, clock: Clock, full: bool = False
+    ) -> None:
         """Complete a publication that a crash has interrupted. Raise BrokenLake, StoreUnavailable.
 
-        spark: session with the settings of `Location.spark`.
+        spark: session with the settings of `Location.spark`. full: whether the job makes all tables
+        again, also lost ones.
         """
         super().__init__(warehouse)
+        if full:
+            self.before = self._builds.without_lost(self.before)
         self._spark = spark
         self._clock = clock
         self._builds.finish(self.before)
@@ -63,7 +68,7 @@ class WarehouseTables(Snapshots):
         self._stage(table)
         if files:
             self._builds.clear(table, parts, self._branch)
-        self._staged[table.name], _ = self._builds.head(table, self._branch)
+        self._staged_rows(table)
 
     def replace(
         self,
@@ -97,8 +102,7 @@ class WarehouseTables(Snapshots):
             if error.getCondition() != "USER_RAISED_EXCEPTION":
                 raise
             raise BrokenLake(first_line(error)) from error
-        self._staged[table.name], added = self._builds.head(table, self._branch)
-        return added
+        return self._staged_rows(table)
 
     def hold(self) -> None:
         """Keep the snapshots of bronze that this job reads, by a tag, while exporters forget old
@@ -116,7 +120,7 @@ class WarehouseTables(Snapshots):
     def publish_as(self, facts: Build) -> None:
         """Publish as `publish` does, with the sources, edition, settings and end of `facts`. Raise
         BrokenLake."""
-        build = facts.after({**self.before.snapshots, **self._staged})
+        build = facts.after({**self.before.snapshots, **self._staged}, self._branch)
         while not self._builds.publish(build, self._seen, self._clock.now()):
             newest, self._seen = self._builds.newest()
             # Housekeeping changes the table of builds too.
@@ -128,6 +132,12 @@ class WarehouseTables(Snapshots):
         self._builds.finish(build)
         self._staged.clear()
         self.before, self._seen = self._builds.newest()
+
+    def _staged_rows(self, table: Table) -> int:
+        """Note the snapshot of our branch, and return the number of rows that it added."""
+        before = self.before.snapshots.get(table.name)
+        self._staged[table.name], added = self._builds.head(table, self._branch, before)
+        return added
 
     def _stage(self, table: Table) -> None:
         """Create our branch of the table at the newest build, unless there is one."""

@@ -23,6 +23,7 @@ from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -155,7 +156,7 @@ def _expire(warehouse: Warehouse, table: Table, now: Callable[[], int]) -> None:
         if not others:
             break
         try:
-            with stored.manage_snapshots() as manage:
+            with catalog_errors(warehouse.location), stored.manage_snapshots() as manage:
                 for name in others:
                     manage.remove_branch(name)
         except CommitFailedException:

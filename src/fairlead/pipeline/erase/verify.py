@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fairlead.pipeline.erase.wanted import KEY_COLUMNS, TEXT_COLUMNS, Wanted
+from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.location import NAMESPACE
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -121,8 +122,9 @@ def _matching_counts(name: str, value_counts: pa.StructArray, wanted: Wanted) ->
 def _in_bounds(lake: Warehouse, wanted: Wanted) -> Iterator[Occurrences]:
     """Yield the manifests whose files have the key as the least or greatest value of a column, as
     engines that keep such bounds of texts write them."""
-    for _, name in lake.catalog.list_tables(NAMESPACE):
-        stored = lake.catalog.load_table((NAMESPACE, name))
+    with catalog_errors(lake.location):
+        tables = [lake.catalog.load_table(name) for name in lake.catalog.list_tables(NAMESPACE)]
+    for stored in tables:
         manifests = {
             manifest.manifest_path: manifest
             for snapshot in stored.metadata.snapshots

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -80,11 +81,12 @@ def build(
     """
     with recorded(job.warehouse, job.clock, "build", {"full": full}) as run:
         run.spark_version = job.spark.version
-        tables = WarehouseTables(job.spark, job.warehouse, job.clock)
+        tables = WarehouseTables(job.spark, job.warehouse, job.clock, full)
         todo = build_plan.plan(tables, digest(settings), full, settings.time.zone)
         if todo.is_empty:
             run.state = NOTHING_TO_DO
             return run
+        _check_zone(job.spark, settings.time.zone)
         if todo.all_days:
             _check_hours(tables, todo.first_day, settings.time.zone)
         tables.hold()
@@ -119,6 +121,7 @@ def build_again(
                 f"the tables have days of time zone {zone!r}, and [time] zone is"
                 f" {settings.time.zone!r}: run `fairlead pipeline build` without --since first"
             )
+        _check_zone(job.spark, settings.time.zone)
         notes = _notes(tables, settings)
         old = WarehouseTables(job.spark, job.warehouse, job.clock)
         todo = build_plan.plan_again(tables, hours_of(days))
@@ -161,6 +164,19 @@ def _compute(
     ]
     checks.require(run.checks)
     return steps
+
+
+def _check_zone(spark: SparkSession, zone: str) -> None:
+    """Raise ConfigurationError if Java, which has its own list of time zones, lacks this one."""
+    try:
+        spark.sql(
+            "SELECT from_utc_timestamp(timestamp_seconds(0), :zone)", {"zone": zone}
+        ).collect()
+    except PySparkException:
+        raise ConfigurationError(
+            f"[time] zone {zone!r}: the Java of Spark does not know this zone; use another name of"
+            " it, or a newer Java"
+        ) from None
 
 
 def _check_hours(tables: WarehouseTables, first_day: str, zone: str) -> None:

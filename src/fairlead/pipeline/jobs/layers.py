@@ -17,6 +17,7 @@ from string import Template
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from fairlead.clock import to_datetime
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
@@ -293,8 +294,9 @@ class Build:
             changed = days_of(hours, zone)
             read = hours_within(with_neighbours(changed, zone), zone)
             parts = sorted({begin_date(day, zone) for day in changed})
-        # A day on which nothing ran has no costs.
-        days = days_of({file.part for file in self._tables.files(SERVICE, read)}, zone)
+        # A day on which nothing ran has no costs. An hour may have a part of two days.
+        ran = (file.span["window_start"] for file in self._tables.files(SERVICE, read))
+        days = {to_datetime(at).astimezone(zone).date() for span in ran for at in span}
         if hours is not None:
             days.intersection_update(with_neighbours(changed, zone))
         few = self._few(read, SERVICE)

@@ -24,7 +24,7 @@ from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import BUILDS
+from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -137,6 +137,9 @@ def _expire(sources: Sources, keep: timedelta | None, on_rows: OnRows) -> Step:
     files = snapshots = 0
     notes = []
     with recorded(lake, sources.clock, "expire", {"keep_days": keep and keep.days}) as run:
+        # Branches of a build that died after its publication hold what readers see.
+        builds = Builds(lake)
+        builds.finish(builds.newest()[0])
         for table, days in _aged(lake, now, keep).items():
             _remove(lake, table, days)
             notes.append(f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, removed")

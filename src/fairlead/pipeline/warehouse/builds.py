@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from fairlead.clock import to_datetime
@@ -22,9 +23,10 @@ from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
 from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
+from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
-from fairlead.pipeline.warehouse.table import BRANCH, KNOWN_UNTIL, PUBLISHED, housekeeping_of
+from fairlead.pipeline.warehouse.location import NAMESPACE
+from fairlead.pipeline.warehouse.table import KNOWN_UNTIL, PUBLISHED, housekeeping_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -73,11 +75,14 @@ class Build(msgspec.Struct, frozen=True):
     """Instant up to which the store's history was exported, in microseconds since the epoch."""
     zone: str = "UTC"
     """Time zone of the business days."""
+    branch: str = ""
+    """Name of the branches that led to the snapshots, and of the tags of what the build read."""
 
-    def after(self, snapshots: dict[str, int]) -> Build:
-        """Return a build with a new id, these snapshots, and otherwise those of this build."""
+    def after(self, snapshots: dict[str, int], branch: str = "") -> Build:
+        """Return a build with a new id, these snapshots, which are on this branch, and otherwise
+        those of this build."""
         return msgspec.structs.replace(
-            self, id=uuid.uuid4().hex, snapshots={**self.snapshots, **snapshots}
+            self, id=uuid.uuid4().hex, snapshots={**self.snapshots, **snapshots}, branch=branch
         )
 
 
@@ -126,11 +131,17 @@ class Builds:
         self._table.take_away(written)
         return False
 
-    def head(self, table: Table, branch: str) -> tuple[int, int]:
-        """Return the newest snapshot of a branch, and the number of rows that it added."""
-        stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
-        snapshot = stored.metadata.snapshot_by_id(stored.metadata.refs[branch].snapshot_id)
-        assert snapshot is not None and snapshot.summary is not None
+    def head(self, table: Table, branch: str, base: int | None) -> tuple[int, int]:
+        """Return the newest snapshot of a branch, and the number of rows that it added.
+
+        base: snapshot at which the branch began; None for the beginning of the table. Raise
+        BrokenLake for a branch that was removed and begun anew, which lacks the rows of the base.
+        """
+        stored = self._load(table.name)
+        snapshot = _at_branch(table, stored, branch)
+        if base is not None and not _holds(stored, branch, base):
+            raise _removed(table)
+        assert snapshot.summary is not None
         return snapshot.snapshot_id, int(snapshot.summary.get("added-records") or 0)
 
     def hold(self, table: Table, snapshot: int, name: str) -> None:
@@ -159,8 +170,7 @@ class Builds:
         """Remove the rows of these partitions (None: all) from a branch. Raise BrokenLake."""
 
         def change(transaction: Transaction, stored: IcebergTable) -> None:
-            snapshot = stored.metadata.snapshot_by_name(branch)
-            assert snapshot is not None
+            snapshot = _at_branch(table, stored, branch)
             with transaction.update_snapshot(branch=branch).overwrite() as files:
                 for entry in entries(snapshot, stored.io, holding(table, parts)):
                     part = facts_of(table, stored, entry.data_file).part
@@ -169,43 +179,56 @@ class Builds:
 
         self._change(table, change)
 
+    def _load(self, name: str) -> IcebergTable:
+        with catalog_errors(self._warehouse.location):
+            return self._warehouse.catalog.load_table((NAMESPACE, name.replace(".", "_")))
+
     def _change(self, table: Table, change: Callable[[Transaction, IcebergTable], None]) -> None:
         for _ in range(_ATTEMPTS):
-            stored = self._warehouse.catalog.load_table((NAMESPACE, flat_name(table)))
-            try:
+            stored = self._load(table.name)
+            with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
                 with stored.transaction() as transaction:
                     change(transaction, stored)
-            except CommitFailedException:
-                continue
-            return
+                return
         raise BrokenLake(f"{table.name} has changed; run the command again")
+
+    def without_lost(self, build: Build) -> Build:
+        """Return the build without the tables whose snapshot is gone."""
+        kept = {name: at for name, at in build.snapshots.items() if self._found(name, at)}
+        return msgspec.structs.replace(build, snapshots=kept)
 
     def finish(self, build: Build) -> None:
         """Move `main` and the tag of each table to the build, where that is not done yet, and the
-        tag of each bronze table, so that the next build finds what has changed. Raise BrokenLake
-        when a snapshot of a built table is gone."""
+        tag of each bronze table, so that the next build finds what has changed. Remove the branches
+        of the build, and no other ones, because a build that still runs may begin at the same
+        snapshot. Raise BrokenLake when a snapshot of a built table is gone."""
         for name, snapshot in sorted(build.snapshots.items()):
-            if not self._finish(name, snapshot, moves_main=True):
+            if not self._finish(name, snapshot, build.branch, moves_main=True):
                 raise BrokenLake(
                     f"{name}: the snapshot {snapshot} of the newest build is gone; run"
                     " `fairlead pipeline build --full`"
                 )
         for name, snapshot in sorted(build.sources.items()):
-            self._finish(name, snapshot, moves_main=False)
+            self._finish(name, snapshot, build.branch, moves_main=False)
 
-    def _finish(self, name: str, snapshot: int, moves_main: bool) -> bool:
+    def _finish(self, name: str, snapshot: int, branch: str, moves_main: bool) -> bool:
         """Return False if the snapshot is gone."""
-        identifier = f"{NAMESPACE}.{name.replace('.', '_')}"
         for _ in range(_ATTEMPTS):
-            table = self._warehouse.catalog.load_table(identifier)
-            if table.metadata.snapshot_by_id(snapshot) is None:
+            table = self._found(name, snapshot)
+            if table is None:
                 return False
-            try:
-                _move(table, snapshot, moves_main)
-            except CommitFailedException:
-                continue
-            return True
+            with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
+                _move(table, snapshot, branch, moves_main)
+                return True
         raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
+
+    def _found(self, name: str, snapshot: int) -> IcebergTable | None:
+        """Return a table that has a snapshot; None if the table or the snapshot is gone."""
+        try:
+            table = self._load(name)
+        except NoSuchTableError:
+            return None
+        return None if table.metadata.snapshot_by_id(snapshot) is None else table
 
 
 def last_export(stored: IcebergTable) -> int:
@@ -218,25 +241,38 @@ def last_export(stored: IcebergTable) -> int:
     return 0
 
 
-def _move(table: IcebergTable, snapshot: int, moves_main: bool) -> None:
+def _at_branch(table: Table, stored: IcebergTable, branch: str) -> Snapshot:
+    snapshot = stored.metadata.snapshot_by_name(branch)
+    if snapshot is None:
+        raise _removed(table)
+    return snapshot
+
+
+def _removed(table: Table) -> BrokenLake:
+    return BrokenLake(
+        f"{table.name}: another process has removed the branch of this build; run the command again"
+    )
+
+
+def _move(table: IcebergTable, snapshot: int, branch: str, moves_main: bool) -> None:
     """Move the tag and, with `moves_main`, `main` to the snapshot, and remove the branch that led
     there, as far as that is not done yet."""
     refs = table.metadata.refs
-    main = refs.get("main")
-    there = [name for name, ref in refs.items() if ref.snapshot_id == snapshot]
-    built = [name for name in there if name.startswith(BRANCH)]
-    moves_main = moves_main and (main is None or not _holds(table, main.snapshot_id, snapshot))
-    if not moves_main and not built and PUBLISHED in there:
+    moves_main = moves_main and not _holds(table, "main", snapshot)
+    moves_tag = not _holds(table, PUBLISHED, snapshot)
+    if not moves_main and not moves_tag and branch not in refs:
         return
     with table.manage_snapshots() as manage:
         if moves_main:
             manage.set_current_snapshot(snapshot)
-        manage.create_tag(snapshot, PUBLISHED)
-        for name in built:
-            manage.remove_branch(name)  # or a tag
+        if moves_tag:
+            manage.create_tag(snapshot, PUBLISHED)
+        if branch in refs:
+            manage.remove_branch(branch)  # or a tag
 
 
-def _holds(table: IcebergTable, main: int, snapshot: int) -> bool:
-    """Whether `main` is the snapshot, or was made from it, as by a compaction in another engine."""
-    start = table.metadata.snapshot_by_id(main)
+def _holds(table: IcebergTable, ref: str, snapshot: int) -> bool:
+    """Whether a branch or a tag is at the snapshot, or at one made from it, as by a compaction in
+    another engine or by a later build."""
+    start = table.metadata.snapshot_by_name(ref)
     return any(each.snapshot_id == snapshot for each in ancestors_of(start, table.metadata))

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
@@ -67,16 +68,21 @@ class Warehouse:
         properties = self.location.pyiceberg()
         try:
             try:
-                return load_catalog(CATALOG, **properties)
+                found = load_catalog(CATALOG, **properties)
             except SQLAlchemyError:
                 # Two processes that create a catalog at once: the second finds its tables now.
-                return load_catalog(CATALOG, **properties)
+                found = load_catalog(CATALOG, **properties)
         except (SQLAlchemyError, RESTError, OSError) as error:
             # Chain no cause: its text may contain the password of the catalog.
             raise ConfigurationError(
                 f"the catalog of lake {self.location.shown} cannot be opened: {cause_of(error)};"
                 " set --catalog or FAIRLEAD_CATALOG to a catalog that this machine reaches"
             ) from None
+        if isinstance(found, SqlCatalog) and found.engine.dialect.name == "postgresql":
+            # A commit compares and sets one row. Where the database has a stricter default, a
+            # commit that is second would fail like an outage, and not be refused.
+            found.engine = found.engine.execution_options(isolation_level="READ COMMITTED")
+        return found
 
     @cached_property
     def identity(self) -> str:
