@@ -140,15 +140,20 @@ class FairleadBackend(BaseTaskBackend):
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)
         try:
-            data = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
+            data: dict[str, Any] = {
+                "args": normalize_json(args),
+                "kwargs": normalize_json(kwargs),
+            }
         except RecursionError as error:
             raise Refused(f"task {handler.name!r}: its arguments are nested too deeply") from error
+        if task.priority:  # 0 is the default of the handler
+            data["priority"] = task.priority
         options = task.options(
             priority=fairlead_priority(task.priority),
             run_at=run_at,
             connection=connections[self.app.alias],
         )
-        return Draft(handler, (), {**data, "priority": task.priority}, options)
+        return Draft(handler, (), data, options)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Submit a task in the transaction of Django's connection, and return its result. For a
