@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -23,18 +23,17 @@ from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running
 
 FEW, MANY = 20, 800
-TRIES = 5
+TRIES = 10
 """Measured rounds; other parts of the node may work during some of them."""
 
 
 class Work:
     """Counts the work of the database: instructions of SQLite, or rows that PostgreSQL read or
-    changed; and the calls of functions on the thread of the event loop."""
+    changed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.database = 0
-        self.loop = 0
 
     def watch(self, app: App) -> None:
         if app.url.startswith("sqlite"):
@@ -74,19 +73,6 @@ class Work:
         self._monkeypatch.setattr(database, "run_async", counting)
         self._monkeypatch.setattr(database, "read", counting)
 
-    @contextmanager
-    def counting_calls(self) -> Iterator[None]:
-        # Calls alone: tracing lines has made Python 3.11 repeat an await for ever.
-        def count(frame: Any, event: str, _: Any) -> None:
-            self.loop += event in ("call", "c_call")
-
-        before = sys.getprofile()
-        sys.setprofile(count)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
-
 
 def declared(url: str, queues: int) -> App:
     app = App(url)
@@ -115,20 +101,21 @@ async def one_round(node: Node) -> None:
 
 async def work_of_a_round(
     url: str, queues: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, int]:
-    """Return the least work of the database and of the loop in a round without changes."""
+) -> tuple[int, float]:
+    """Return the least work of the database, and the least seconds of processor time of the loop,
+    in a round without changes. No calls are counted, because Python 3.11 may repeat an await for
+    ever while a trace or a profile function is set."""
     app = declared(url, queues)
     async with running(app) as node:
         await until_settled(node, queues)
-        found: list[tuple[int, int]] = []
+        found: list[tuple[int, float]] = []
         with monkeypatch.context() as patch:
             work = Work(patch)
             work.watch(app)
             for _ in range(TRIES):
-                work.database = work.loop = 0
-                with work.counting_calls():
-                    await one_round(node)
-                found.append((work.database, work.loop))
+                work.database, began = 0, thread_time()
+                await one_round(node)
+                found.append((work.database, thread_time() - began))
     app.close()
     return min(database for database, _ in found), min(loop for _, loop in found)
 
@@ -146,9 +133,8 @@ async def test_a_round_without_changes_costs_the_same_for_few_and_for_many_queue
         return str(request.getfixturevalue("postgres_server").create_database())
 
     few, many = [await work_of_a_round(new_url(n), n, monkeypatch) for n in (FEW, MANY)]
-    assert min(few) > 0
-    for work_of_few, work_of_many in zip(few, many, strict=True):
-        assert work_of_many < 1.5 * work_of_few
+    assert 0 < many[0] < 1.5 * few[0]
+    assert many[1] < MANY / FEW / 4 * few[1]
 
 
 async def test_after_a_change_only_the_shares_of_its_queue_are_computed(
