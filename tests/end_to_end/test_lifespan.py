@@ -22,7 +22,7 @@ from typing import Annotated
 import fairlead
 
 def note(text):
-    print(f"NOTE {os.getpid()} {text}", flush=True)
+    os.write(1, f"NOTE {os.getpid()} {text}\\n".encode())  # in one piece, beside other workers
 
 async def lifespan(app):
     note("open lifespan")

@@ -10,8 +10,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive, executor
+from fairlead.backends.sql.migrate import migrate
 from fairlead.ports.statements import Row, Statement, Step
 
 GROWING = {
@@ -35,6 +37,17 @@ CASES = [(statistics, mode) for statistics in STATISTICS for mode in MODES]
 
 COMPILED_COST = 100_000
 """Cost above which the server compiles a statement, which takes longer than to run it."""
+
+
+def unanalyzed(url: str) -> Iterator[PostgresDatabase]:
+    """Yield a database with tables of its own, which no other process analyses."""
+    database = PostgresDatabase(url)
+    migrate(database)
+    with database.connection() as connection:
+        for table in GROWING:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    yield database
+    database.close()
 
 
 @dataclass

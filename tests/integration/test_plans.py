@@ -11,12 +11,11 @@ import pytest
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, LaneRecord, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
-from tests.integration.plans import CASES, GROWING, Explainer, do, lie
+from tests.integration.plans import CASES, Explainer, do, lie, unanalyzed
 
 BATCHES = (1, 64, 500)
 LANE = LaneKey("mail", 0, 5)
@@ -24,14 +23,7 @@ LANE = LaneKey("mail", 0, 5)
 
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[PostgresDatabase]:
-    """Return a database with tables of its own, which no other process analyses."""
-    database = PostgresDatabase(postgres_url)
-    migrate(database)
-    with database.connection() as connection:
-        for table in GROWING:
-            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-    yield database
-    database.close()
+    yield from unanalyzed(postgres_url)
 
 
 @pytest.mark.parametrize("case", tiers.matrix(*CASES), ids="-".join)

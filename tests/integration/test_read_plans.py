@@ -15,7 +15,6 @@ from fairlead.backends.postgres.lane_floors import LaneFloors
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.model import LaneKey, Level, PartitionKey, State
@@ -23,7 +22,7 @@ from fairlead.ports.history import Position
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from tests import tiers
-from tests.integration.plans import CASES, GROWING, Explainer, lie
+from tests.integration.plans import CASES, GROWING, Explainer, lie, unanalyzed
 
 FILLED = GROWING - {"fairlead_schedule", "fairlead_completions"}
 """Tables that the test fills; test_schedule_plans.py fills the others."""
@@ -107,14 +106,7 @@ def _id(n: int) -> str:
 
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[PostgresDatabase]:
-    """Return a database with tables of its own, which no other process analyses."""
-    database = PostgresDatabase(postgres_url)
-    migrate(database)
-    with database.connection() as connection:
-        for table in GROWING:
-            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-    yield database
-    database.close()
+    yield from unanalyzed(postgres_url)
 
 
 def _fill(explain: Explainer, rows: int) -> None:

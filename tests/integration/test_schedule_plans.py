@@ -9,11 +9,10 @@ import pytest
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
 from fairlead.ports.statements import Statement
 from tests import tiers
-from tests.integration.plans import CASES, GROWING, MODES, Explainer, lie
+from tests.integration.plans import CASES, MODES, Explainer, lie, unanalyzed
 
 QUEUE = "mail"
 EMPTIED = [("emptied", mode) for mode in MODES]
@@ -28,14 +27,7 @@ SELECT 'mail', 0, n, 'key-' || n % 100, n::text, {values} FROM generate_series(1
 
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[PostgresDatabase]:
-    """Return a database with tables of its own, which no other process analyses."""
-    database = PostgresDatabase(postgres_url)
-    migrate(database)
-    with database.connection() as connection:
-        for table in GROWING:
-            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-    yield database
-    database.close()
+    yield from unanalyzed(postgres_url)
 
 
 def _fill(explain: Explainer, rows: int) -> None:

@@ -12,22 +12,9 @@ import pytest
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
+from tests.integration import plans
 
-GROWING = {
-    "fairlead_tasks",
-    "fairlead_attempts",
-    "fairlead_events",
-    "fairlead_results",
-    "fairlead_run_notes",
-    "fairlead_unique_keys",
-    "fairlead_incidents",
-    "fairlead_backlog",
-    "fairlead_task_log",
-    "fairlead_schedule",
-    "fairlead_completions",
-    "fairlead_actions",
-    "fairlead_audit",
-}
+GROWING = plans.GROWING | {"fairlead_actions", "fairlead_audit"}
 FIRST = "reads the first rows of the order, up to a limit"
 PEOPLE = "counts all tasks, for people"
 FEW_ROWS = "the table has a row for each bulk action of a person, and is cleaned"

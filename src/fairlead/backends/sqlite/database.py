@@ -37,13 +37,16 @@ CACHE_KIB = 8192
 
 _STATISTICS = "SELECT name FROM sqlite_schema WHERE name IN ('sqlite_stat1', 'sqlite_stat4')"
 _OURS = {
-    "sqlite_stat1": "SELECT 1 FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
-    "sqlite_stat4": "SELECT 1 FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
+    "sqlite_stat1": (
+        "SELECT 1 FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
+        "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*'",
+    ),
+    "sqlite_stat4": (
+        "SELECT 1 FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*' LIMIT 1",
+        "DELETE FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*'",
+    ),
 }
-_DELETE = {
-    "sqlite_stat1": "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'fairlead_*'",
-    "sqlite_stat4": "DELETE FROM sqlite_stat4 WHERE tbl GLOB 'fairlead_*'",
-}
+"""Statements that find and delete the statistics of our tables, by the table that has them."""
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
@@ -299,14 +302,14 @@ class SqliteDatabase:
         """Delete what ANALYZE has stored about our tables. SQLite would take it for their sizes of
         today, and read whole tables if they were small when somebody ran ANALYZE."""
         with self.connection() as connection:
-            tables = {name for (name,) in connection.execute(_STATISTICS)}
-            used = [table for table in tables if connection.execute(_OURS[table]).fetchone()]
-        if not used:
+            kept = [_OURS[table] for (table,) in connection.execute(_STATISTICS)]
+            delete = [delete for find, delete in kept if connection.execute(find).fetchone()]
+        if not delete:
             return
         with self.transaction() as connection:
-            for table in used:
-                connection.execute(_DELETE[table])
-        # These connections have read the statistics.
+            for statement in delete:
+                connection.execute(statement)
+        # A connection reads the statistics once.
         while self._idle:
             self._idle.pop().close()
         if self._reader is not None:
