@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from math import ceil, log
 from typing import Any
 
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put
 
 _NOTHING: dict[str, Any] = {
@@ -71,14 +71,18 @@ class GoldRows:
                 shares.append(row)
         self.write(TENANT_SHARE, shares)
         if waits is not None:
-            self.write(
-                LATENCY_HIST,
-                [
-                    row
-                    for key in waits
-                    for row in _waited(start, queue, key, tasks[key], waits[key])
-                ],
-            )
+            runs = [
+                attempt(
+                    queue=queue,
+                    fairness_key=key,
+                    submitted_at=start,
+                    started_at=start + timedelta(seconds=waits[key]),
+                    finished_at=start + timedelta(minutes=59),
+                )
+                for key in waits
+                for _ in range(tasks[key])
+            ]
+            put(self.lake, ATTEMPTS, runs)
 
     def page(self, start: datetime, state: str = "page") -> None:
         """Write the state of an objective in the five minutes from `start` on."""
@@ -103,21 +107,3 @@ class GoldRows:
             for row in rows
         ]
         put(self.lake, table, whole)
-
-
-def _waited(
-    hour: datetime, queue: str, key: str, tasks: int, seconds: float
-) -> Iterable[dict[str, Any]]:
-    """Return the rows of a key's tasks, and again under '*', as in the table."""
-    bucket = ceil(log(max(seconds * 1e6, 1)) / log(GROWTH))
-    row = {
-        "hour": hour,
-        "queue": queue,
-        "name": "work",
-        "bucket": bucket,
-        "n": tasks,
-        "max_us": round(seconds * 1e6),
-    }
-    for fairness_key in (key, "*"):
-        yield row | {"fairness_key": fairness_key, "measure": "pickup"}
-    yield row | {"fairness_key": key, "measure": "e2e", "bucket": bucket + 500}

@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.clock import SYSTEM_CLOCK
+from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.business_days import bounds_of
+from fairlead.pipeline.business_days import bounds_of, first_begin
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
+from fairlead.pipeline.definitions.latency import LATENCY
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build, build_again
@@ -137,11 +138,23 @@ def test_another_time_zone_after_days_were_forgotten_makes_all_business_days_aga
     lake_of_five_days(job, after)
     wanted = made_in(job.warehouse)
     build(job, zoned(before))
+    of_before = made_in(job.warehouse)[LATENCY.name]
     assert drop_before(job.warehouse, date(2026, 3, 5)).days
     build(job, zoned(before))
     run = build(job, zoned(after))
     assert run.state == "done"
     found = made_in(job.warehouse)
+    # The latencies of a key on a day without its runs stay as they were.
+    first = to_micros(first_begin("2026-03-05", ZoneInfo(after)))
+    wanted[LATENCY.name] = sorted(
+        (
+            row
+            for rows, is_old in ((of_before, True), (wanted[LATENCY.name], False))
+            for row in rows
+            if is_old == (row["fairness_key"] != "*" and row["window_start"] < first)
+        ),
+        key=lambda row: [str(row[name]) for name in LATENCY.key],
+    )
     assert_same_rows(found, wanted)
     assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
     assert build(job, zoned(after)).state == "nothing to do"

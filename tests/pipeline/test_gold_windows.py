@@ -15,7 +15,7 @@ from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.windows import DAY, HOUR, WINDOWS
 from fairlead.pipeline.gold import window_length, window_start
-from fairlead.pipeline.gold.latency import latency, latency_hist
+from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from tests.pipeline.frames import attempt, attempts_frame, frame, records
 from tests.pipeline.silver_rows import served, waited
@@ -75,18 +75,19 @@ def test_runs_are_counted_on_the_day_of_the_zone_on_which_they_ended(
         attempt(task_id=str(n), started_at=end - timedelta(seconds=1), finished_at=end)
         for n, end in enumerate(ends)
     ]
-    hist = latency_hist(attempts_frame(spark, rows), name)
-    runs = [
-        row
-        for row in records(latency(hist, HOUR, DAY, zone=name))
-        if (row["measure"], row["fairness_key"]) == ("run", "*")
-    ]
-    days = {row["window_start"]: row["n"] for row in runs if row["window_s"] == DAY}
+    attempts = attempts_frame(spark, rows)
+    hist = latency_hist(attempts, name)
     of_day = [bounds_of(end.astimezone(zone).date(), zone)[0] for end in ends]
-    assert days == {day: of_day.count(day) for day in of_day}
-    hours = [row for row in runs if row["window_s"] == HOUR]
-    assert sum(row["n"] for row in hours) == len(ends)
-    assert len({row["window_start"] for row in hours}) == len(hours)
+    for made in (
+        latency(hist, HOUR, DAY, zone=name),
+        latency_of_keys(attempts, HOUR, DAY, zone=name),
+    ):
+        runs = [row for row in records(made) if row["measure"] == "run"]
+        days = {row["window_start"]: row["n"] for row in runs if row["window_s"] == DAY}
+        assert days == {day: of_day.count(day) for day in of_day}
+        hours = [row for row in runs if row["window_s"] == HOUR]
+        assert sum(row["n"] for row in hours) == len(ends)
+        assert len({row["window_start"] for row in hours}) == len(hours)
     assert hist.columns == LATENCY_HIST.column_names
 
 

@@ -18,13 +18,14 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import AsOf, HistoryRows, Runs
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.business_days import bounds_of
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
@@ -42,7 +43,7 @@ from fairlead.pipeline.warehouse.layout import part_name
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.lake_history import Extent
-from tests.pipeline.frames import T0
+from tests.pipeline.frames import T0, attempt
 from tests.pipeline.tables_by_hand import micros, put, row
 from tests.tiers import examples
 
@@ -242,25 +243,17 @@ def test_runs_are_the_sums_of_the_rows_of_the_period(
             "max_us": counts,
         },
     ),
-    by=parts,
-    tenants=scopes,
+    by=st.sampled_from(["queue", "name"]),
     top=st.integers(1, 4),
     points=st.sampled_from([1, 30, 200]),
 )
 def test_percentiles_of_waits_are_by_nearest_rank_over_the_merged_buckets(
-    rows: list[dict[str, Any]], by: Any, tenants: Collection[str] | None, top: int, points: int
+    rows: list[dict[str, Any]], by: Any, top: int, points: int
 ) -> None:
     last = FIRST + 4 * DAY_US
     with history_of({LATENCY_HIST: rows}) as history:
-        found = history.waits(FIRST, last, by=by, tenants=tenants, top=top, points=points)
-    is_all = by != "tenant" and tenants is None
-    wanted = [
-        each
-        for each in rows
-        if each["measure"] == "pickup"
-        and (each["fairness_key"] == "*") == is_all
-        and (is_all or in_scope(each["fairness_key"], tenants))
-    ]
+        found = history.waits(FIRST, last, by=by, top=top, points=points)
+    wanted = [each for each in rows if each["measure"] == "pickup" and each["fairness_key"] == "*"]
     expected = expected_rows(found, wanted, "hour", part_in(by), ("n",), ("n",), top)
     assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
     rank_of = {r.part: r.rank for r in found.rows}
@@ -276,6 +269,79 @@ def test_percentiles_of_waits_are_by_nearest_rank_over_the_merged_buckets(
         for per_mille, value in ((500, result.p50_us), (900, result.p90_us), (990, result.p99_us)):
             assert value == pytest.approx(percentile(merged, per_mille), rel=1e-9)
         assert result.max_us == max(most for _, most in merged.values())
+
+
+seconds = st.none() | st.integers(-100, 100_000)
+
+
+@settings(max_examples=examples(300))
+@given(
+    rows=st.lists(
+        st.builds(
+            attempt,
+            finished_at=at_minutes().map(lambda end: end + timedelta(microseconds=7)),
+            started_at=seconds,
+            ready_at=seconds,
+            run_at=seconds,
+            submitted_at=st.integers(-100, 100_000),
+            queue=queues,
+            name=names,
+            fairness_key=keys,
+            attempt=st.integers(1, 2),
+            outcome=st.sampled_from(["done", "retried", "lost"]),
+            weight=st.sampled_from([1.0, -1.0]),
+        ),
+        max_size=30,
+    ),
+    by=parts,
+    measure=st.sampled_from(["pickup", "run", "e2e", "retry_delay"]),
+    tenants=scopes,
+    top=st.integers(1, 4),
+    points=st.sampled_from([1, 30, 200]),
+)
+def test_waits_of_tenants_are_exact_percentiles_of_their_sound_attempts(
+    rows: list[dict[str, Any]],
+    by: Any,
+    measure: Any,
+    tenants: Collection[str] | None,
+    top: int,
+    points: int,
+) -> None:
+    assume(by == "tenant" or tenants is not None)
+    last = FIRST + 4 * DAY_US
+    with history_of({ATTEMPTS: rows}) as history:
+        found = history.waits(
+            FIRST, last, by=by, measure=measure, tenants=tenants, top=top, points=points
+        )
+    of = {"pickup": ("ready_at", "started_at"), "run": ("started_at", "finished_at")}
+    of |= {"e2e": ("submitted_at", "finished_at"), "retry_delay": ("run_at", "started_at")}
+    begin, end = of[measure]
+    wanted = [
+        each | {"n": 1, "us": max(0, micros(each[end]) - micros(each[begin]))}
+        for each in rows
+        if each[begin]
+        and each[end]
+        and each["weight"] > 0
+        and (each["started_at"] is None or each["started_at"] <= each["finished_at"])
+        and (measure != "e2e" or each["next_state"] == "DONE")
+        and (measure != "retry_delay" or each["attempt"] > 1)
+        and each["fairness_key"] != "*"
+        and in_scope(each["fairness_key"], tenants)
+    ]
+    expected = expected_rows(found, wanted, "finished_at", part_in(by), ("n",), ("n",), top)
+    assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
+    rank_of = {r.part: r.rank for r in found.rows}
+    step = found.step_s * 1_000_000
+    for result in found.rows:
+        us = sorted(
+            each["us"]
+            for each in wanted
+            if rank_of.get(part_in(by)(each), top + 1) == result.rank
+            and result.at <= micros(each["finished_at"]) < result.at + step
+        )
+        ranks = (result.p50_us, 500), (result.p90_us, 900), (result.p99_us, 990)
+        assert [value for value, _ in ranks] == [us[-(-len(us) * m // 1000) - 1] for _, m in ranks]
+        assert result.max_us == us[-1]
 
 
 def percentile(buckets: Mapping[int, Sequence[int]], per_mille: int) -> float:
@@ -491,15 +557,18 @@ def test_a_day_of_another_zone_is_no_day_of_utc(tmp_path: Path, zone: str, windo
 
 def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
     lake = a_lake(tmp_path)
+    tenants = ("acme/1", "acme/2", "b")
     for table, fields in (
         (SERVICE, {"window_start": START}),
-        (LATENCY_HIST, {"hour": START, "measure": "pickup", "bucket": 700, "max_us": 1 << 30}),
         (COST, {"day": START.replace(hour=0)}),
     ):
-        put(lake, table, [row(table, fairness_key=k, **fields) for k in ("acme/1", "acme/2", "b")])
+        put(lake, table, [row(table, fairness_key=k, **fields) for k in tenants])
+    waited = START + timedelta(seconds=1)
+    runs = [attempt(fairness_key=k, submitted_at=START, started_at=waited) for k in tenants]
+    put(lake, ATTEMPTS, runs)
     found = History(str(lake.location.folder)).top_tenants()
     assert [(t.tenant, t.started, t.amount) for t in found.rows] == [("acme", 2, 2), ("b", 1, 1)]
-    assert found.rows[0].wait_p50_us == pytest.approx(1.02**700, rel=0.02)
+    assert found.rows[0].wait_p50_us == 1_000_000
     assert found.rows[0].entitled_us is None and "gold.tenant_share" in found.note
     only = History(str(lake.location.folder)).top_tenants(tenants={"b"})
     assert [t.tenant for t in only.rows] == ["b"]

@@ -399,7 +399,7 @@ def test_a_version_is_rolled_back_and_tuning_pauses_when_an_unchanged_key_waits_
     world.add_hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
     shown = world.tune(apply=False)["q"]
     assert shown.verdict.startswith(
-        f"version {second} rolled back: unchanged key 'pinned' waits 89.3 s"
+        f"version {second} rolled back: unchanged key 'pinned' waits 90.0 s"
     )
     assert (
         world.policies.policy(second).state == PolicyState.ACTIVE

@@ -15,6 +15,7 @@ import uvicorn
 from fairlead import App, NoRetry
 from fairlead.cli.web import listening
 from fairlead.operate.policies import PolicyManagement
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
@@ -22,7 +23,7 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.policy_store import PolicyDraft
 from fairlead.testing import drain
-from tests.pipeline.frames import T0
+from tests.pipeline.frames import T0, attempt
 from tests.pipeline.tables_by_hand import put, row
 
 HOSTILE = "<img src=x>\"'`{{7*7}}</script>\u202etxt\u202c\x1b[2J/../?#&"
@@ -108,8 +109,11 @@ def add_lake(app: App, folder: Path) -> None:
     put(lake, SERVICE, [row(SERVICE, window_start=at, **part, **key) for at, key in of])
     put(lake, TENANT_SHARE, [row(TENANT_SHARE, window_start=at, **part, **key) for at, key in of])
     waits = {"measure": "pickup", "bucket": 700, "max_us": 1 << 30}
-    keys = [*of, *((hour, {"queue": "mail", "fairness_key": "*"}) for hour in hours)]
-    put(lake, LATENCY_HIST, [row(LATENCY_HIST, hour=at, **waits, **key) for at, key in keys])
+    together = {"queue": "mail", "fairness_key": "*"}
+    put(lake, LATENCY_HIST, [row(LATENCY_HIST, hour=at, **waits, **together) for at in hours])
+    begun = timedelta(seconds=1)
+    runs = [attempt(submitted_at=at, started_at=at + begun, **key) for at, key in of]
+    put(lake, ATTEMPTS, runs)
 
 
 @contextmanager

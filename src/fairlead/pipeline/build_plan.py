@@ -14,7 +14,7 @@ from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.warehouse.builds import Build, last_export
 from fairlead.pipeline.warehouse.data_files import TableFile
 
-EDITION = 5
+EDITION = 6
 """Edition of the tables, raised when new code makes other tables from the same attempts; a new
 edition needs a full build."""
 

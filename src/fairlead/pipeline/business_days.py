@@ -24,6 +24,13 @@ def begin_date(day: date, zone: ZoneInfo) -> str:
     return bounds_of(day, zone)[0].date().isoformat()
 
 
+def first_begin(date_utc: str, zone: ZoneInfo) -> datetime:
+    """Return the start of the first business day that begins on or after this date of UTC."""
+    least = datetime.fromisoformat(date_utc).replace(tzinfo=UTC)
+    begin, end = bounds_of(least.astimezone(zone).date(), zone)
+    return begin if begin >= least else end
+
+
 def first_hour(date_utc: str, zone: ZoneInfo) -> datetime:
     """Return the start of the first hour of a business day that begins on or after this date of
     UTC. The hours follow the start of their day."""

@@ -10,11 +10,14 @@ within (1.02 - 1) / (1.02 + 1) < 1 % of every value in it."""
 
 ERROR_BOUND = 0.01
 
-_GROUP = columns_in(
+_NAME = columns_in(
     """
-    queue        string queue of the attempts
-    name         string name of the tasks
-    fairness_key string fairness key, or '*' for all keys together (a key named '*' has no row)
+    queue string queue of the attempts
+    name  string name of the tasks
+    """
+)
+_MEASURE = columns_in(
+    """
     measure      string pickup (ready to started), run (started to finished), e2e (submitted to
                         finished, for the attempt that made the task DONE) or retry_delay (due to
                         started, for runs after the first)
@@ -23,15 +26,17 @@ _GROUP = columns_in(
 
 LATENCY_HIST = Table(
     "gold.latency_hist",
-    "histogram of the durations of attempts in buckets that are 2 % wide; bucket b"
-    " counts durations with 1.02^(b-1) < microseconds <= 1.02^b, and bucket 0 also"
-    " counts 0",
+    "histogram of the durations of attempts of all keys together in buckets that are"
+    " 2 % wide; bucket b counts durations with 1.02^(b-1) < microseconds <= 1.02^b, and"
+    " bucket 0 also counts 0",
     key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
     instant="hour",
     by="date",
     columns=columns_in(
         "hour timestamp hour that contains finished_at",
-        *_GROUP,
+        *_NAME,
+        "fairness_key string '*' for all keys together; old rows may be of one key",
+        *_MEASURE,
         """
         bucket int    number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)
         n      bigint number of attempts in the bucket
@@ -55,7 +60,9 @@ LATENCY = Table(
         window_s     int       length of the window in seconds: 3600, or 86400 for a business day of
                                [time]
         """,
-        *_GROUP,
+        *_NAME,
+        "fairness_key string fairness key, or '*' for all keys together, never a key of this name",
+        *_MEASURE,
         """
         n           bigint number of attempts in the window
         p50         double 50th percentile in microseconds
@@ -63,8 +70,8 @@ LATENCY = Table(
         p99         double 99th percentile in microseconds
         p999        double 99.9th percentile in microseconds
         max_us      bigint greatest duration, exact
-        error_bound double greatest relative error of the percentiles; below 100 us, the error is 1
-                           us at most
+        error_bound double greatest relative error of the percentiles: 0 for a key; for all keys
+                           together 0.01, and at most 1 us below 100 us
         """,
         WRITTEN_UNDER,
     ),

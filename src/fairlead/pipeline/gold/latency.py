@@ -1,8 +1,9 @@
-"""Latencies: counts in logarithmic buckets, which can be added over any time and key, and
-percentiles from these counts."""
+"""Latencies: of all keys together, counts in logarithmic buckets, which can be added over any time,
+and percentiles from these counts; of each key, exact percentiles."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from math import log
 
@@ -25,49 +26,115 @@ def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> D
 
     few: whether one task of Spark takes in all rows.
     """
-    of_name = ["hour", "queue", "name"]
-    runs = attempts.select(
-        window_start(F.col("finished_at"), HOUR, zone).alias("hour"),
-        "queue",
-        "name",
-        "fairness_key",
-        *(us.alias(measure) for measure, us in measures().items()),
-    )
-    # Shuffle the runs and then count by key: there are nearly as many counts as runs, and a run has
-    # several of them. Count over all keys before the shuffle, because these counts are few.
-    placed = together(runs, few, *of_name, "fairness_key")
-    by_key = _counts(placed, *of_name, "fairness_key")
-    all_keys = _counts(placed if few else runs, *of_name).withColumn("fairness_key", F.lit(ALL))
+    runs = _durations(attempts, HOUR, zone)
     return (
-        by_key.filter(F.col("fairness_key") != ALL)
-        .unionByName(all_keys)
+        # Count before the shuffle, because there are few counts.
+        (runs.coalesce(1) if few else runs)
+        .select(F.col("start").alias("hour"), "queue", "name", _by_measure(F.col))
+        .where("us IS NOT NULL")
+        .groupBy("hour", "queue", "name", "measure", _bucket(F.col("us")).alias("bucket"))
+        .agg(F.count("us").alias("n"), F.max("us").alias("max_us"))
+        .withColumn("fairness_key", F.lit(ALL))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*LATENCY_HIST.column_names)
     )
 
 
-def latency(
-    hist: DataFrame, *windows: int, least: int = 1, zone: str = "UTC", few: bool = False
-) -> DataFrame:
-    """Return LATENCY from LATENCY_HIST of whole business days, in windows of these lengths:
-    seconds, whole hours, at most a day.
+def latency(hist: DataFrame, *windows: int, zone: str = "UTC", few: bool = False) -> DataFrame:
+    """Return the rows of LATENCY of all keys together, from LATENCY_HIST of whole business days, in
+    windows of these lengths: seconds, whole hours, at most a day.
 
-    least: number of attempts from which a key has a row of a window that is shorter than a day.
     few: whether one task of Spark takes in all rows.
     """
     # Shuffle the rows once: windows of any size lie within a day.
-    days = hist.withColumn("day", window_start(F.col("hour"), DAY, zone))
+    days = hist.where(F.col("fairness_key") == ALL).withColumn(
+        "day", window_start(F.col("hour"), DAY, zone)
+    )
     of_days = together(days, few, *_OF_DAY)
-    found = [_percentiles(of_days, window_s, least, zone) for window_s in windows]
+    found = [_percentiles(of_days, window_s, zone) for window_s in windows]
     return reduce(DataFrame.unionByName, found)
 
 
-_OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
+def latency_of_keys(
+    attempts: DataFrame, *windows: int, least: int = 1, zone: str = "UTC", few: bool = False
+) -> DataFrame:
+    """Return the rows of LATENCY of each key from sound rows of bronze.attempts of whole business
+    days, in windows of these lengths: seconds, whole hours, at most a day.
+
+    least: number of attempts from which a key has a row of a window that is shorter than a day.
+    few: whether one task of Spark takes in all rows. Memory: a task holds the durations of a key in
+    a window, of 8 bytes each.
+    """
+    # Shuffle the runs once: windows of any size lie within a day.
+    days = _durations(attempts, DAY, zone).where(F.col("fairness_key") != ALL)
+    runs = together(days.withColumnRenamed("start", "day"), few, *_OF_KEY)
+    found = [_sorted(runs, window_s, least, zone) for window_s in windows]
+    return reduce(DataFrame.unionByName, found)
 
 
-def _percentiles(hist: DataFrame, window_s: int, least: int, zone: str) -> DataFrame:
+_OF_KEY = ("day", "queue", "name", "fairness_key")
+_OF_DAY = (*_OF_KEY, "measure")
+
+
+def _durations(attempts: DataFrame, window_s: int, zone: str) -> DataFrame:
+    return attempts.select(
+        "finished_at",
+        window_start(F.col("finished_at"), window_s, zone).alias("start"),
+        "queue",
+        "name",
+        "fairness_key",
+        *(us.alias(measure) for measure, us in measures().items()),
+    )
+
+
+def _by_measure(values: Callable[[str], Expression]) -> Expression:
+    """Return an expression that makes a row (measure, us) for each measure."""
+    return F.inline(
+        F.array(
+            *(
+                F.struct(F.lit(measure).alias("measure"), values(measure).alias("us"))
+                for measure in measures()
+            )
+        )
+    )
+
+
+def _sorted(runs: DataFrame, window_s: int, least: int, zone: str) -> DataFrame:
+    """Return percentiles of each key by nearest rank among its sorted durations."""
+    start = window_start(F.col("finished_at"), window_s, zone)
+    group = (*_OF_KEY, "window_start")
+    n = F.size("us")
+    return (
+        runs.withColumn("window_start", start)
+        .withColumn(SORTER, sorter(*group))
+        .groupBy(SORTER, *group)
+        .agg(*(F.collect_list(measure).alias(measure) for measure in measures()))
+        .select(*group, _by_measure(lambda measure: F.sort_array(measure)))
+        .where(n >= (least if window_s < DAY else 1))
+        .select(
+            "window_start",
+            F.lit(window_s).alias("window_s"),
+            "queue",
+            "name",
+            "fairness_key",
+            "measure",
+            n.cast("bigint").alias("n"),
+            *(
+                F.get("us", ((n * per_mille + 999) / 1000).cast("int") - 1)
+                .cast("double")
+                .alias(name)
+                for name, per_mille in _PER_MILLE.items()
+            ),
+            F.get("us", n - 1).alias("max_us"),
+            F.lit(0.0).alias("error_bound"),
+            F.lit(SCHEMA_VERSION).cast("smallint").alias("schema_version"),
+        )
+    )
+
+
+def _percentiles(hist: DataFrame, window_s: int, zone: str) -> DataFrame:
     group = (*_OF_DAY, "window_start")
-    in_order = Window.partitionBy(SORTER, *group).orderBy("bucket")
+    in_order = Window.partitionBy(*group).orderBy("bucket")
     up_to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s, zone))
@@ -75,11 +142,10 @@ def _percentiles(hist: DataFrame, window_s: int, least: int, zone: str) -> DataF
         counts = counts.groupBy(*group, "bucket").agg(
             F.sum("n").alias("n"), F.max("max_us").alias("max_us")
         )
-    is_shown = (F.col("n_all") >= least) | (F.col("fairness_key") == ALL)
     return (
-        counts.withColumn(SORTER, sorter(*group))
-        .withColumns({"n_up_to": F.sum("n").over(up_to_here), "n_all": F.sum("n").over(whole)})
-        .where(is_shown if window_s < DAY else F.lit(True))
+        counts.withColumns(
+            {"n_up_to": F.sum("n").over(up_to_here), "n_all": F.sum("n").over(whole)}
+        )
         .withColumn("value", _value())
         .groupBy(*group)
         .agg(
@@ -91,21 +157,6 @@ def _percentiles(hist: DataFrame, window_s: int, least: int, zone: str) -> DataF
         .withColumn("error_bound", F.lit(ERROR_BOUND))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*LATENCY.column_names)
-    )
-
-
-def _counts(runs: DataFrame, *group: str) -> DataFrame:
-    measured = F.array(
-        *(
-            F.struct(F.lit(measure).alias("measure"), F.col(measure).alias("us"))
-            for measure in measures()
-        )
-    )
-    return (
-        runs.select(*group, F.inline(measured))
-        .filter(F.col("us").isNotNull())
-        .groupBy(*group, "measure", _bucket(F.col("us")).alias("bucket"))
-        .agg(F.count("us").alias("n"), F.max("us").alias("max_us"))
     )
 
 

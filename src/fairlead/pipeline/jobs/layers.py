@@ -26,6 +26,7 @@ from fairlead.pipeline.business_days import (
     begin_date,
     days_again,
     days_of,
+    first_begin,
     hours_within,
     with_neighbours,
 )
@@ -42,7 +43,7 @@ from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import BILLS, cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
-from fairlead.pipeline.gold.latency import latency, latency_hist
+from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
 from fairlead.pipeline.gold.measures import HAS_FAILED
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
@@ -190,13 +191,7 @@ class Build:
         few = self._few(hours, ATTEMPTS)
         hist = latency_hist(self._read(ATTEMPTS, hours).transform(sound), self._zone, few)
         self._replace_days(LATENCY_HIST, hist, known, few)
-        hours = days and days.hours
-        few = self._few(hours, LATENCY_HIST)
-        least = self._settings.latency.least
-        percentiles = latency(
-            self._read(LATENCY_HIST, hours), HOUR, DAY, least=least, zone=self._zone, few=few
-        )
-        self._replace_days(LATENCY, percentiles, days, few)
+        self._latencies(days)
 
         dates = self._dates(self._plan.changed_attempts)
         hours = dates and p.hours_of(dates)
@@ -208,6 +203,30 @@ class Build:
         counts = slo_counts(attempts, objectives) if objectives else None
         self._replace(SLO_COUNTS, counts, dates, few)
         self._slo(dates)
+
+    def _latencies(self, days: Days | None) -> None:
+        """Build the percentiles of these business days, None for all."""
+        hours = days and days.hours
+        few = self._few(hours, ATTEMPTS)
+        together = latency(self._read(LATENCY_HIST, hours), HOUR, DAY, zone=self._zone, few=few)
+        of_keys = latency_of_keys(
+            self._read(ATTEMPTS, hours).transform(sound),
+            HOUR,
+            DAY,
+            least=self._settings.latency.least,
+            zone=self._zone,
+            few=few,
+        )
+        if self._plan.first_day:
+            # The rows of keys stay for days of which bronze has forgotten runs.
+            kept = F.col("window_start") < F.lit(
+                first_begin(self._plan.first_day, self._settings.zone)
+            )
+            known = self._tables.read(LATENCY, days and days.dates)
+            of_keys = of_keys.where(~kept).unionByName(
+                known.where(kept & (F.col("fairness_key") != ALL))
+            )
+        self._replace_days(LATENCY, together.unionByName(of_keys), days, few)
 
     def _slices(self, hours: Collection[str] | None, *more: Table) -> int:
         """Return the number of Spark's tasks for an hour, so that the largest hour has work for

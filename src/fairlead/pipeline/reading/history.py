@@ -22,6 +22,7 @@ from fairlead.model.lake_history import (
     Tenant,
     Waits,
 )
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -31,6 +32,7 @@ from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS, window_of_utc
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.quality import IS_SOUND
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
@@ -151,9 +153,10 @@ class History(LakeHistory):
         _check_choice("by", by, ("queue", "tenant", "name"))
         _check_choice("measure", measure, ("pickup", "run", "e2e", "retry_delay"))
         steps = self._steps(since, until, points, HOUR)
+        of_keys = by == "tenant" or tenants is not None
         return self._read(
-            "waits",
-            LATENCY_HIST,
+            "waits_of_keys" if of_keys else "waits",
+            ATTEMPTS if of_keys else LATENCY_HIST,
             steps,
             Waits,
             tenants,
@@ -161,7 +164,6 @@ class History(LakeHistory):
             measure=measure,
             queue=queue,
             name=name,
-            all_keys=by != "tenant" and tenants is None,
             top=top,
         )
 
@@ -332,14 +334,16 @@ class History(LakeHistory):
     def _rows(
         self, statement: str, table: Table, files: Sequence[str], values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        text = self._statements[statement].format(rows=reader_of(table, "$files"))
+        text = self._statements[statement].format(
+            rows=reader_of(table, "$files"), sound=f"({IS_SOUND})"
+        )
         used = parameters_of(text, {**values, "files": patterns(files)})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
             return cursor.execute(text, used).fetchall()
 
     def _look(self, table: Table) -> Seen:
         """Return the present state of a table."""
-        seen = self._snapshots.look([table])
+        seen = self._snapshots.look([table], as_built=True)
         if self._store is not None and table in seen.tables:
             self._store.replace(table.name, seen.tables[table])
         return seen

@@ -25,17 +25,15 @@ SELECT step_at, CASE WHEN rank <= $top THEN part END AS part, rank, sum(started)
  GROUP BY 1, 2, 3 ORDER BY rank, step_at
 
 -- name: waits
--- {rows}: gold.latency_hist. $all_keys: whether to read the rows of all keys together, or those of each key.
+-- {rows}: gold.latency_hist.
 -- A percentile is the value of the first bucket that reaches its rank: the harmonic mean of the bounds of the bucket.
 WITH found AS (
     SELECT $since + ((epoch_us(hour) - $since) // $step_us) * $step_us AS step_at,
-           CASE $by WHEN 'queue' THEN queue WHEN 'name' THEN name ELSE tenant_of(fairness_key) END AS part,
-           bucket, sum(n) AS n, max(max_us) AS max_us
+           CASE $by WHEN 'queue' THEN queue ELSE name END AS part, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {rows}
      WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
-       AND measure = $measure AND (fairness_key = '*') = $all_keys
+       AND measure = $measure AND fairness_key = '*'
        AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
-       AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
      GROUP BY ALL
 ), ranked AS (
     SELECT part, least(row_number() OVER (ORDER BY sum(n) DESC, part), $top + 1) AS rank FROM found GROUP BY part
@@ -50,6 +48,31 @@ WITH found AS (
 SELECT step_at, part, rank, sum(n), min(value) FILTER (up_to * 1000 >= total * 500),
        min(value) FILTER (up_to * 1000 >= total * 900), min(value) FILTER (up_to * 1000 >= total * 990), max(max_us)
   FROM counted
+ GROUP BY 1, 2, 3 ORDER BY rank, step_at
+
+-- name: waits_of_keys
+-- {rows}: bronze.attempts. Exact percentiles by nearest rank, of the sound rows (see quality.IS_SOUND) of the keys.
+WITH measured AS (
+    SELECT finished_at, queue, name, tenant_of(fairness_key) AS tenant,
+           epoch_us(CASE $measure WHEN 'run' THEN finished_at WHEN 'e2e' THEN finished_at ELSE started_at END)
+           - epoch_us(CASE $measure WHEN 'pickup' THEN ready_at WHEN 'run' THEN started_at
+                           WHEN 'e2e' THEN submitted_at ELSE run_at END) AS us
+      FROM {rows}
+     WHERE finished_at >= make_timestamptz($since) AND finished_at < make_timestamptz($until) AND {sound}
+       AND fairness_key <> '*' AND ($measure <> 'e2e' OR next_state = 'DONE')
+       AND ($measure <> 'retry_delay' OR attempt > 1)
+       AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
+       AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
+), found AS (
+    SELECT $since + ((epoch_us(finished_at) - $since) // $step_us) * $step_us AS step_at, greatest(0, us) AS us,
+           CASE $by WHEN 'queue' THEN queue WHEN 'name' THEN name ELSE tenant END AS part
+      FROM measured WHERE us IS NOT NULL
+), ranked AS (
+    SELECT part, least(row_number() OVER (ORDER BY count(*) DESC, part), $top + 1) AS rank FROM found GROUP BY part
+)
+SELECT step_at, CASE WHEN rank <= $top THEN part END AS part, rank, count(*), quantile_disc(us, 0.5),
+       quantile_disc(us, 0.9), quantile_disc(us, 0.99), max(us)
+  FROM found JOIN ranked USING (part)
  GROUP BY 1, 2, 3 ORDER BY rank, step_at
 
 -- name: shares

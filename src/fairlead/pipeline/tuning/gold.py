@@ -12,7 +12,6 @@ from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.core.tuning.canary import Wait, misallocated
 from fairlead.core.tuning.control import Used, declared_weight
 from fairlead.core.tuning.limit_control import Workers
-from fairlead.pipeline.definitions.latency import GROWTH
 from fairlead.pipeline.definitions.windows import HOUR, MINUTE
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import dates_of, hours_between
@@ -147,10 +146,9 @@ class Gold:
         all keys together, without the keys in `excluded`."""
         rows = self._select("waits", since, until, queue=queue, excluded=list(excluded))
         return {
-            row["fairness_key"]: Wait(
-                row["tasks"], 2 * GROWTH ** row["bucket"] / (GROWTH + 1) / MICROS
-            )
+            row["fairness_key"]: Wait(row["tasks"], row["p99_us"] / MICROS)
             for row in rows
+            if row["tasks"]
         }
 
     def pages(self) -> list[str]:
@@ -175,7 +173,12 @@ class Gold:
     ) -> list[dict[str, Any]]:
         """Return the rows of a statement of gold.sql in this period."""
         first, end = to_micros(since), to_micros(until)
-        dates = dates_of(hours_between(first, end))
+        hours = hours_between(first, end)
+        dates = dates_of(hours)
         return self._tables.select(
-            _STATEMENTS[statement], lambda table: dates, since=first, until=end, **given
+            _STATEMENTS[statement],
+            lambda table: hours if table.by == "hour" else dates,
+            since=first,
+            until=end,
+            **given,
         )

@@ -33,19 +33,14 @@ SELECT queue, fairness_key, epoch_us(window_start) // 3600000000 * 3600000000 AS
  GROUP BY 1, 2, 3
 
 -- name: waits
--- The number of tasks of each key (null: of all of them), and the bucket of their p99, by nearest rank as in the report.
-WITH buckets AS (
-    SELECT fairness_key, bucket, sum(n) AS n FROM {gold.latency_hist}
-     WHERE queue = $queue AND measure = 'pickup' AND hour >= make_timestamptz($since)
-       AND hour < make_timestamptz($until) AND fairness_key <> '*' AND NOT list_contains($excluded::VARCHAR[], fairness_key)
-     GROUP BY GROUPING SETS ((fairness_key, bucket), (bucket))
-), counted AS (
-    SELECT *, sum(n) OVER (PARTITION BY fairness_key ORDER BY bucket) AS up_to,
-           sum(n) OVER (PARTITION BY fairness_key) AS total
-      FROM buckets
-)
-SELECT fairness_key, total AS tasks, min(bucket) FILTER (up_to * 100 >= total * 99) AS bucket
-  FROM counted GROUP BY 1, 2
+-- The number of tasks of each key (null: of all of them), and the p99 of their waits, by nearest rank as in the report.
+SELECT fairness_key, count(*) AS tasks,
+       quantile_disc(greatest(0, epoch_us(started_at) - epoch_us(ready_at)), 0.99) AS p99_us
+  FROM {bronze.attempts}
+ WHERE queue = $queue AND finished_at >= make_timestamptz($since) AND finished_at < make_timestamptz($until)
+   AND ready_at IS NOT NULL AND started_at <= finished_at AND fairness_key <> '*'
+   AND NOT list_contains($excluded::VARCHAR[], fairness_key)
+ GROUP BY GROUPING SETS ((fairness_key), ())
 
 -- name: pages
 -- The objectives whose newest state is `page`.
