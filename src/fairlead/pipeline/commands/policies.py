@@ -13,7 +13,7 @@ from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.options import Author, Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows
-from fairlead.pipeline.commands.tune_output import limit_text, state_text, weight_text
+from fairlead.ports.policy_store import Policy
 
 policies = typer.Typer(
     invoke_without_command=True,
@@ -161,3 +161,20 @@ def rollback(options: RollbackOptions) -> None:
             old = options.version
             content = "the declared weights" if old == 0 else f"copy of version {old}"
             say(f"version {new} is in force: {content}")
+
+
+def limit_text(slots: int | None) -> str:
+    """Return a limit in slots; `none` without one."""
+    return "none" if slots is None else str(slots)
+
+
+def weight_text(weight: float | None) -> str:
+    """Return a weight as text; empty without one."""
+    return "" if weight is None else f"{weight:.4g}"
+
+
+def state_text(policy: Policy) -> str:
+    """Return the state of a version as text."""
+    is_new = policy.state == "active" and policy.judged_at is None
+    window = ", in its canary window" if is_new else ""
+    return f"{policy.state}{window}{', canary queue' if policy.is_canary else ''}"

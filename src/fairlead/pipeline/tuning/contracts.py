@@ -67,14 +67,7 @@ def load(path: Path | None, objective: TuneObjective | None) -> tuple[TuneSettin
     if path is not None:
         try:
             settings = msgspec.convert(tomllib.loads(path.read_text()), TuneSettings)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from error
-        except (
-            OSError,
-            UnicodeDecodeError,
-            tomllib.TOMLDecodeError,
-            msgspec.ValidationError,
-        ) as error:
+        except (OSError, ValueError, msgspec.ValidationError, ConfigurationError) as error:
             raise ConfigurationError(f"{path}: {error}") from error
         _check(path, settings)
     has_shares = any(contract.share is not None for contract in settings.contract)
