@@ -107,13 +107,13 @@ class Gold:
                 is_endless = by_key[key]["throughout"]
                 kept_waiting += math.inf if is_endless else demand[key] - used[key]
         waits = self._waits(policy.queue, since, until, policy.raw)
-        others = self._waits(policy.queue, since, until, policy.limits).get(None)
+        others = self._waits(policy.queue, since, until, policy.limits) if policy.limits else {}
         return Measured(
             {key: wait for key, wait in waits.items() if key is not None},
             beyond_due / busy if busy else None,
             busy,
             kept_waiting,
-            others,
+            others.get(None),
         )
 
     def incidents(self) -> list[tuple[str | None, str]]:
