@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,6 @@ from fairlead.pipeline.capacity.forecast import (
     pinball,
 )
 from fairlead.pipeline.capacity.plan import Target
-from fairlead.pipeline.capacity.rates import hour_of_week
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
@@ -120,15 +120,11 @@ def test_more_work_or_more_variety_never_needs_fewer_slots(
     assert slots_for(work, wait * more, 0.95) <= slots <= slots_for(work, wait, 0.99)
 
 
-def test_no_work_needs_no_slots_and_invalid_numbers_are_refused() -> None:
+def test_no_work_needs_no_slots_and_invalid_targets_are_refused() -> None:
     assert slots_for(Work(0, 1), 5, 0.95) == 0
-    for wrong in (
-        lambda: slots_for(Work(1, 1), 5, 1.0),
-        lambda: slots_for(Work(1, 1), -1, 0.5),
-        lambda: slots_for(Work(math.inf, 1), 5, 0.5),
-    ):
-        with pytest.raises(ValueError, match=r"between 0 and 1|at least [01]"):
-            wrong()
+    for wait_us, quantile in ((5, 1.0), (5, 0.0), (-1, 0.5)):
+        with pytest.raises(ConfigurationError, match="between 0 and 1, .* the wait at least 0"):
+            Target(wait_us, quantile)
 
 
 def simulated(slots: int, arrivals: Any, service: Any, tasks: int) -> list[float]:
@@ -220,10 +216,10 @@ def test_the_naive_forecast_is_used_and_named_when_a_change_of_shape_makes_it_be
 
 
 def test_a_forecast_continues_growth_with_damping() -> None:
-    weeks = weeks_of(8, 1.1, 0.0)
+    weeks = np.array(weeks_of(8, 1.1, 0.0))
     forecasted, last, next_week = sum(damped(weeks)), sum(weeks[-1]), sum(weeks[-1]) * 1.1
     assert last * 0.97 < forecasted < next_week
-    assert naive(weeks) == weeks[-1]
+    assert (naive(weeks) == weeks[-1]).all()
 
 
 def test_nine_of_ten_hours_stay_below_the_high_forecast() -> None:
@@ -239,7 +235,7 @@ def test_nine_of_ten_hours_stay_below_the_high_forecast() -> None:
 def test_the_methods_do_not_use_held_out_hours() -> None:
     weeks = weeks_of(6, 1.0, 0.2)
     changed = [*weeks[:5], [10 * each for each in weeks[5]]]
-    assert forecast(weeks, 1).naive_loss != forecast(changed, 1).naive_loss
+    assert (forecast(weeks, 1).naive_loss != forecast(changed, 1).naive_loss).any()
     by_hand = [
         sum(pinball(forecasted, was, q) for q, forecasted in ((0.5, mid), (0.9, high))) / 2
         for was, mid, high in zip(weeks[5], *(forecast(weeks[:5], 0)[:2]), strict=True)
@@ -254,7 +250,7 @@ def test_after_too_short_a_history_no_method_is_tested_and_next_week_equals_the_
 ) -> None:
     weeks = weeks_of(count, 1.0, 0.2)
     found = forecast(weeks)
-    assert (found.method, found.held_out, found.loss, found.skill) == (NAIVE, 0, [], None)
+    assert (found.method, found.held_out, found.loss, found.skill) == (NAIVE, 0, None, None)
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4), rate=st.floats(0, 20))
@@ -436,11 +432,7 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
     found = capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     assert found.week_start == MONDAY + timedelta(weeks=3)
     rows = sorted(tables.rows(CAPACITY), key=lambda r: r["hour_of_week"])
-    assert (
-        [r["hour_of_week"] for r in rows]
-        == list(range(HOURS))
-        == [hour_of_week(96 + n) for n in range(HOURS)]
-    )
+    assert [r["hour_of_week"] for r in rows] == list(range(HOURS))
     run_s = 2 / 2.02 * 1.02**814 / 1e6
     expected = forecast(weeks)
     for n, r in enumerate(rows):

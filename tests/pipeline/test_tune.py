@@ -708,10 +708,16 @@ def test_tuning_reads_tables_built_by_spark(on_warehouse: Any, tmp_path: Path) -
     world.queue(*attempts["queue"].unique())
 
     gold = Gold(SmallTables(world.lake), world.clock.at)
-    found = gold.use(T0 - timedelta(hours=1))
+    found = gold.use(T0 - timedelta(hours=1), peaks=False)
     assert {(queue, key) for queue in found for key in found[queue]} == set(
         zip(attempts["queue"], attempts["fairness_key"], strict=True)
     )
+    measured = {
+        queue: gold.measured(
+            PolicyDraft(queue=queue, author="", why="", computed_at=0), T0, world.clock.at
+        )
+        for queue in found
+    }
     runs = attempts.dropna(subset=["started_at"])
     for (queue, key), of_key in runs.groupby(["queue", "fairness_key"]):
         use = found[queue][key].use
@@ -721,7 +727,7 @@ def test_tuning_reads_tables_built_by_spark(on_warehouse: Any, tmp_path: Path) -
         waited = (
             (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
         )
-        wait = gold.waits(queue, T0, world.clock.at, ())[key]
+        wait = measured[queue].waits[key]
         assert (wait.tasks, wait.p99) == (
             len(waited),
             pytest.approx(waited[-(-len(waited) * 99 // 100) - 1], rel=0.01),
@@ -733,7 +739,7 @@ def test_tuning_reads_tables_built_by_spark(on_warehouse: Any, tmp_path: Path) -
     )
     assert any(change.is_tuned for queue in tuned.values() for change in queue.changes)
     for queue, of_queue in tuned.items():
-        misallocated = gold.misallocated(queue, T0, world.clock.at, {})
+        misallocated = measured[queue].misallocated
         assert misallocated is not None and 0 <= misallocated < 1
         assert sum(c.guarded for c in of_queue.changes) == pytest.approx(
             sum(c.now for c in of_queue.changes)

@@ -242,7 +242,7 @@ def test_contracts_are_read_from_a_file(shop: Shop) -> None:
         (
             ("tune", "plan", "--objective", "speed"),
             2,
-            "--objective 'speed': use worker-seconds or contracts",
+            "'speed' is not one of",
         ),
         (("tune", "plan", "--objective", "contracts"), 2, "needs --contracts FILE"),
         (("tune", "off", "--queue", "unknown"), 2, "no queue named 'unknown'"),

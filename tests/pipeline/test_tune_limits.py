@@ -349,8 +349,8 @@ def test_limits_are_computed_from_tables_built_by_spark(
     build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
 
     gold = Gold(SmallTables(world.lake), world.clock.at)
-    use = gold.use(T0 - timedelta(hours=1))
-    workers = gold.at_once(T0 - timedelta(hours=1), use)["q"]
+    use = gold.use(T0 - timedelta(hours=1), peaks=True)
+    workers = gold.workers(T0 - timedelta(hours=1))["q"]
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [
         (120.0, 2.0)
     ]

@@ -1,2 +1,1 @@
-"""Slots needed next week: rates by hour of the week, a forecast, and a queueing formula. All
-modules except `rates` are pure."""
+"""Slots needed next week: a forecast of the arrivals, and a queueing formula. Pure."""

@@ -11,10 +11,12 @@ Quiet weeks (a holiday, a closed shop, a queue before its launch) are left out: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import ceil, sqrt
-from statistics import NormalDist, fmean
+from collections.abc import Callable
+from statistics import NormalDist
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 HOURS = 168
 """Hours in a week."""
@@ -42,86 +44,71 @@ _DAY = 24
 _ROUNDING = 1e-6
 """Difference, in tasks, below which two sums are treated as equal."""
 
-Week = Sequence[float]
-"""Tasks in each hour of the week; all weeks of a series begin at the same hour."""
+Floats = npt.NDArray[np.float64]
+"""Tasks in each hour: of a week, or of weeks that all begin at the same hour, oldest first."""
 
-Point = Callable[[Sequence[Week]], list[float]]
+Point = Callable[[Floats], Floats]
 
 
 class Forecast(NamedTuple):
     """Forecast of one week by hour, with the error of its method on held-out weeks."""
 
-    middle: list[float]
+    middle: Floats
     """Tasks in each hour, as a median."""
-    high: list[float]
+    high: Floats
     """Tasks in each hour, as the 90th percentile."""
     method: str
     """Method used: DAMPED or NAIVE."""
-    held_out: int
-    """Weeks on which the methods were judged; 0 when the history is too short, and NAIVE is used.
-    """
-    loss: list[float]
-    """Pinball loss of the damped trend by hour, in tasks: mean over QUANTILES and the held-out
-    weeks; empty if not judged."""
-    naive_loss: list[float]
-    """Pinball loss of the seasonal naive method by hour, in tasks; empty if not judged."""
-    mase: float | None
-    """Mean absolute error of the damped trend divided by that of the naive method on the held-out
-    weeks; above 1, the trend was worse. None if not judged, or if the naive method had no error."""
-    covered: float | None
-    """Share of the held-out hours that had at most the 90th percentile that the method in use had
-    forecast, of all hours or of those with a forecast of tasks, whichever is less; 0.9 is right,
-    less means that plans are too small. None if not judged."""
     quiet: int
     """Weeks that were left out."""
+    held_out: int = 0
+    """Weeks on which the methods were judged; 0 when the history is too short, and NAIVE is used.
+    """
+    loss: Floats | None = None
+    """Pinball loss of the damped trend by hour, in tasks: mean over QUANTILES and the held-out
+    weeks. None, as the following, if not judged."""
+    naive_loss: Floats | None = None
+    """Pinball loss of the seasonal naive method by hour, in tasks."""
+    mase: float | None = None
+    """Mean absolute error of the damped trend divided by that of the naive method on the held-out
+    weeks; above 1, the trend was worse. None if the naive method had no error."""
+    covered: float | None = None
+    """Share of the held-out hours that had at most the 90th percentile that the method in use had
+    forecast, of all hours or of those with a forecast of tasks, whichever is less; 0.9 is right,
+    less means that plans are too small."""
 
     @property
     def skill(self) -> float | None:
         """Return the share of the naive method's pinball loss that the damped trend saves; negative
         when its loss is larger."""
-        total = sum(self.naive_loss)
-        return 1 - sum(self.loss) / total if total else None
+        if self.loss is None or self.naive_loss is None or not self.naive_loss.any():
+            return None
+        return float(1 - self.loss.sum() / self.naive_loss.sum())
 
 
-def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
-    """Return the forecast of the week after `weeks` (oldest first).
+def forecast(weeks: npt.ArrayLike, hold_out: int = 2) -> Forecast:
+    """Return the forecast of the week after `weeks`: at least one row of HOURS tasks, oldest first.
 
     The methods are judged on the last `hold_out` weeks that have at least two weeks before them,
-    without quiet weeks. Raise ValueError for no week, or for a week without exactly HOURS hours.
+    without quiet weeks.
     """
-    if not weeks or any(len(week) != HOURS for week in weeks):
-        raise ValueError(f"weeks must hold at least one week, each with {HOURS} hours")
-    given, weeks = len(weeks), usual_weeks(weeks)
-    judged = max(0, min(hold_out, len(weeks) - 2))
-    tests = {
-        method: [
-            _judged(point, weeks[:week], weeks[week])
-            for week in range(len(weeks) - judged, len(weeks))
-        ]
-        for method, point in ((DAMPED, damped), (NAIVE, naive))
-    }
-    loss, naive_loss = (
-        [fmean(losses) for losses in zip(*(test.losses for test in tests[method]), strict=True)]
-        for method in (DAMPED, NAIVE)
-    )
-    error, naive_error = (sum(test.error for test in tests[method]) for method in (DAMPED, NAIVE))
-    is_better = judged > 0 and sum(loss) <= sum(naive_loss) + _ROUNDING
-    method = DAMPED if is_better else NAIVE
-    middle, high = _quantiles(damped if is_better else naive, weeks)
+    given = np.asarray(weeks, np.float64)
+    usual = usual_weeks(given)
+    quiet, held_out = len(given) - len(usual), min(hold_out, len(usual) - 2)
+    if held_out <= 0:
+        middle, high = _quantiles(naive, usual)
+        return Forecast(middle, high, NAIVE, quiet)
+    ours, theirs = (_tested(point, usual, held_out) for point in (damped, naive))
+    is_better = ours.loss.sum() <= theirs.loss.sum() + _ROUNDING
+    method, point, used = (DAMPED, damped, ours) if is_better else (NAIVE, naive, theirs)
+    middle, high = _quantiles(point, usual)
+    mase = ours.error / theirs.error if theirs.error else None
     return Forecast(
-        middle,
-        high,
-        method,
-        judged,
-        loss,
-        naive_loss,
-        mase=error / naive_error if naive_error else None,
-        covered=_covered(tests[method]) if judged else None,
-        quiet=given - len(weeks),
+        middle, high, method, quiet, held_out, ours.loss, theirs.loss, mase, used.covered
     )
 
 
-def usual_weeks(weeks: Sequence[Week]) -> Sequence[Week]:
+def usual_weeks(weeks: Floats) -> Floats:
     """Return the weeks without those that say nothing about the next week.
 
     A week is quiet if it has less than QUIET of the median of the weeks with tasks. Left out are
@@ -129,95 +116,69 @@ def usual_weeks(weeks: Sequence[Week]) -> Sequence[Week]:
     as the others: then the queue works in some weeks only. A last quiet week is left out if it is a
     single one; two may be the end of the traffic.
     """
-    totals = [sum(week) for week in weeks]
-    some = sorted(total for total in totals if total)
-    line = QUIET * some[len(some) // 2] if some else 0.0
-    is_quiet = [total < line for total in totals]
-    if not any(is_quiet):
-        return weeks
-    begin, last = is_quiet.index(False), len(weeks) - is_quiet[::-1].index(False)
-    is_over = len(weeks) - last > 1
-    middle, end = range(begin, last), range(last, len(weeks)) if is_over else range(0)
-    others = [n for n in middle if not is_quiet[n]]
-    kept = others if 2 * len(others) > len(middle) else middle
-    return [weeks[n] for n in [*kept, *end]]
+    totals = weeks.sum(axis=1)
+    some = np.sort(totals[totals > 0])
+    others = np.flatnonzero(totals >= (QUIET * some[len(some) // 2] if some.size else 0.0))
+    begin, last = others[0], others[-1] + 1
+    middle = weeks[others] if 2 * len(others) > last - begin else weeks[begin:last]
+    end = weeks[last:] if len(weeks) - last > 1 else weeks[:0]
+    return np.concatenate([middle, end])
 
 
 class _Test(NamedTuple):
-    """Comparison of a forecast with the week that came."""
+    """Comparison of a method with the held-out weeks; see Forecast."""
 
-    losses: list[float]
-    """Pinball loss of each hour, mean over QUANTILES."""
+    loss: Floats
     error: float
     """Sum of the absolute errors of the point forecast."""
-    covered: list[bool]
-    """Whether each hour had at most the forecast of the last quantile."""
-    busy: list[bool]
-    """Whether tasks were forecast for each hour."""
+    covered: float
 
 
-def _covered(tests: Sequence[_Test]) -> float:
-    """Return the share of the covered hours, of all hours or of the busy ones, whichever is less.
-
-    The many hours without tasks of a queue with a daily batch are covered, and say nothing about
-    the batch.
-    """
-    every = [covered for test in tests for covered in test.covered]
-    busy = [
-        covered
-        for test in tests
-        for covered, is_busy in zip(test.covered, test.busy, strict=True)
-        if is_busy
-    ]
-    return min(fmean(every), fmean(busy)) if len(busy) >= LEAST_BUSY else fmean(every)
-
-
-def _judged(point: Point, past: Sequence[Week], truth: Week) -> _Test:
-    guesses, predicted = _quantiles(point, past), point(past)
-    return _Test(
-        [
-            fmean(
-                pinball(guess[hour], actual, q) for q, guess in zip(QUANTILES, guesses, strict=True)
-            )
-            for hour, actual in enumerate(truth)
-        ],
-        sum(abs(guess - actual) for guess, actual in zip(predicted, truth, strict=True)),
-        [actual <= guess for guess, actual in zip(guesses[-1], truth, strict=True)],
-        [guess > 0 for guess in predicted],
-    )
+def _tested(point: Point, weeks: Floats, held_out: int) -> _Test:
+    truth = weeks[-held_out:]
+    pasts = [weeks[:week] for week in range(len(weeks) - held_out, len(weeks))]
+    predicted = np.array([point(past) for past in pasts])
+    guesses = np.array([_quantiles(point, past) for past in pasts])
+    losses = [pinball(guesses[:, n], truth, quantile) for n, quantile in enumerate(QUANTILES)]
+    is_covered, is_busy = truth <= guesses[:, -1], predicted > 0
+    covered = is_covered.mean()
+    # The many hours without tasks of a queue with a daily batch are covered, and say nothing about
+    # the batch.
+    if is_busy.sum() >= LEAST_BUSY:
+        covered = min(covered, is_covered[is_busy].mean())
+    error = np.abs(predicted - truth).sum()
+    return _Test(np.mean(losses, axis=(0, 1)), float(error), float(covered))
 
 
-def naive(weeks: Sequence[Week]) -> list[float]:
+def naive(weeks: Floats) -> Floats:
     """Return the last week unchanged."""
-    return list(weeks[-1])
+    last: Floats = weeks[-1]
+    return last
 
 
-def damped(weeks: Sequence[Week]) -> list[float]:
+def damped(weeks: Floats) -> Floats:
     """Return the shape of the week times its expected total."""
-    totals = [sum(week) for week in weeks]
+    totals = weeks.sum(axis=1)
     level, trend = totals[0], 0.0
     for total in totals[1:]:
         before = level
         level = LEVEL * total + (1 - LEVEL) * (level + DAMPING * trend)
         trend = TREND * (level - before) + (1 - TREND) * DAMPING * trend
-    total = max(0.0, level + DAMPING * trend)
-    counts = [0.5 ** ((len(weeks) - 1 - n) / HALF_LIFE_WEEKS) for n in range(len(weeks))]
-    weighed = sum(count * each for count, each in zip(counts, totals, strict=True))
-    if not weighed:
-        return [0.0] * HOURS
-    return [
-        total * sum(count * week[hour] for count, week in zip(counts, weeks, strict=True)) / weighed
-        for hour in range(HOURS)
-    ]
+    counts = 0.5 ** (np.arange(len(weeks))[::-1] / HALF_LIFE_WEEKS)
+    weighed = counts @ totals
+    expected: Floats = max(0.0, level + DAMPING * trend) * (counts @ weeks) / (weighed or 1.0)
+    return expected
 
 
-def pinball(predicted: float, actual: float, quantile: float) -> float:
+def pinball(predicted: npt.ArrayLike, actual: npt.ArrayLike, quantile: float) -> Floats:
     """Return the loss of a predicted quantile (Koenker): each task above the prediction costs
     `quantile`, each task below costs 1 - `quantile`."""
-    return max(quantile * (actual - predicted), (quantile - 1) * (actual - predicted))
+    above = np.subtract(actual, predicted)
+    loss: Floats = np.maximum(quantile * above, (quantile - 1) * above)
+    return loss
 
 
-def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
+def _quantiles(point: Point, weeks: Floats) -> list[Floats]:
     """Return the prediction of each quantile: the point forecast plus a quantile of the past errors
     of its method. A single week has no error of its method: its hours are compared with those of
     the day before, and arrivals vary at least as in a Poisson process.
@@ -227,57 +188,47 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     errors of the batch. An hour without a forecast of tasks is moved by the errors of such hours.
     No hour is moved up by more tasks than the greatest error.
     """
+    is_single = len(weeks) == 1
     predicted = point(weeks)
     now = _busy_mean(predicted)
-    if len(weeks) == 1:
-        [week] = weeks
-        pairs = [(list(week[:-_DAY]), week[_DAY:])]
+    if is_single:
+        guesses, truth = weeks[:, :-_DAY], weeks[:, _DAY:]
     else:
-        pairs = [(point(weeks[:n]), weeks[n]) for n in range(1, len(weeks))]
-    wrong: dict[bool, list[float]] = {True: [], False: []}
-    greatest = 0.0
-    for guesses, truth in pairs:
-        mean = max(_busy_mean(guesses), now)
-        for guess, was in zip(guesses, truth, strict=True):
-            wrong[guess > 0].append((was - guess) / _unit(guess, mean))
-            greatest = max(greatest, was - guess)
-    every = [*wrong[True], *wrong[False]]
-    moves = [
-        {
-            True: max(at_rank(wrong[True] or every, q), at_rank(every, q)),
-            False: at_rank(wrong[False], q),
-        }
-        for q in QUANTILES
-    ]
-    made = [
-        [max(0.0, each + min(move[each > 0] * _unit(each, now), greatest)) for each in predicted]
-        for move in moves
-    ]
-    if len(weeks) > 1:
-        return made
-    poisson = [NormalDist().inv_cdf(q) for q in QUANTILES]
-    return [
-        [max(one, each + move * sqrt(each)) for one, each in zip(ones, predicted, strict=True)]
-        for move, ones in zip(poisson, made, strict=True)
-    ]
+        guesses = np.array([point(weeks[:n]) for n in range(1, len(weeks))])
+        truth = weeks[1:]
+    # With the greater of the mean hours then and now, an error at a low level of the past counts as
+    # that many tasks and not as a multiple of them.
+    means = np.array([[max(_busy_mean(each), now)] for each in guesses])
+    wrong = (truth - guesses) / _unit(guesses, means)
+    greatest = max(0.0, (truth - guesses).max())
+    of_busy, of_idle = wrong[guesses > 0], wrong[guesses <= 0]
+    found = []
+    for quantile in QUANTILES:
+        every = at_rank(wrong, quantile)
+        busy = max(at_rank(of_busy, quantile), every) if of_busy.size else every
+        move = np.where(predicted > 0, busy, at_rank(of_idle, quantile)) * _unit(predicted, now)
+        made = np.maximum(0.0, predicted + np.minimum(move, greatest))
+        if is_single:
+            poisson = NormalDist().inv_cdf(quantile) * np.sqrt(predicted)
+            made = np.maximum(made, predicted + poisson)
+        found.append(made)
+    return found
 
 
-def _busy_mean(guesses: Sequence[float]) -> float:
+def _busy_mean(guesses: Floats) -> float:
     """Return the mean of the hours with a forecast of tasks; 0 for none."""
-    busy = [guess for guess in guesses if guess > 0]
-    return fmean(busy) if busy else 0.0
+    return float(guesses[guesses > 0].mean()) if guesses.any() else 0.0
 
 
-def at_rank(values: Sequence[float], quantile: float) -> float:
+def at_rank(values: Floats, quantile: float) -> float:
     """Return the quantile by nearest rank; 0 for no values."""
-    return sorted(values)[max(0, ceil(quantile * len(values)) - 1)] if values else 0.0
+    return float(np.quantile(values, quantile, method="inverted_cdf")) if values.size else 0.0
 
 
-def _unit(guess: float, mean: float) -> float:
+def _unit(guess: Floats, mean: Floats | float) -> Floats:
     """Return the unit in which the error of an hour is measured: the mean hour; for a busier hour,
     the geometric mean of its forecast and the mean hour. Quiet hours have larger relative errors.
-
-    mean: the greater of the mean hours then and now, so that an error at a low level of the past
-    counts as that many tasks and not as a multiple of them.
     """
-    return sqrt(max(guess, mean, 1.0) * max(mean, 1.0))
+    least = np.maximum(mean, 1.0)
+    unit: Floats = np.sqrt(np.maximum(guess, least) * least)
+    return unit

@@ -81,7 +81,5 @@ def _or_none(value: float | None, format: str) -> str | None:
 
 
 def _hour_name(hour_of_week: int) -> str:
-    return (
-        f"{['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'][hour_of_week // 24]}"
-        f" {hour_of_week % 24:02}:00"
-    )
+    days = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    return f"{days[hour_of_week // 24]} {hour_of_week % 24:02}:00"

@@ -12,8 +12,8 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.options import Author, Url, Why
-from fairlead.pipeline.commands.output import failures, show_rows
-from fairlead.pipeline.commands.tune_output import limit_text, state_text, weight_text
+from fairlead.pipeline.commands.output import failures, print_result, show_rows
+from fairlead.ports.policy_store import Policy
 
 policies = typer.Typer(
     invoke_without_command=True,
@@ -99,32 +99,21 @@ def show(version: int, options: ShowOptions) -> None:
         say(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
         if found.verdict:
             say(found.verdict)
-        as_table(
-            ("fairness key", "raw", "published", "why"),
-            [
-                (
-                    key,
-                    weight_text(found.raw.get(key)),
-                    weight_text(weight),
-                    found.reasons.get(key, "as before"),
-                )
-                for key, weight in sorted(found.guarded.items())
-            ],
-        )
+        columns = ("fairness key", "raw", "published", "why")
+        raw, reasons = found.raw, found.reasons
+        weights = [
+            (key, weight_text(raw.get(key)), weight_text(weight), reasons.get(key, "as before"))
+            for key, weight in sorted(found.guarded.items())
+        ]
+        as_table(columns, weights)
         if found.limit_reasons:
             say("\nlimits: slots of the key on each node")
-            as_table(
-                ("fairness key", "raw", "published", "why"),
-                [
-                    (
-                        key,
-                        weight_text(found.raw_limits.get(key)),
-                        limit_text(found.limits.get(key)),
-                        why,
-                    )
-                    for key, why in sorted(found.limit_reasons.items())
-                ],
-            )
+            raw, limits = found.raw_limits, found.limits
+            slots = [
+                (key, weight_text(raw.get(key)), limit_text(limits.get(key)), why)
+                for key, why in sorted(found.limit_reasons.items())
+            ]
+            as_table(columns, slots)
 
 
 class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
@@ -155,9 +144,23 @@ def rollback(options: RollbackOptions) -> None:
             options.why or "no reason given",
             options.queue,
         )
-        if options.json:
-            as_json({"version": new})
-        else:
-            old = options.version
-            content = "the declared weights" if old == 0 else f"copy of version {old}"
-            say(f"version {new} is in force: {content}")
+        old = options.version
+        content = "the declared weights" if old == 0 else f"copy of version {old}"
+        print_result(options.json, {"version": new}, f"version {new} is in force: {content}")
+
+
+def limit_text(slots: int | None) -> str:
+    """Return a limit in slots; `none` without one."""
+    return "none" if slots is None else str(slots)
+
+
+def weight_text(weight: float | None) -> str:
+    """Return a weight as text; empty without one."""
+    return "" if weight is None else f"{weight:.4g}"
+
+
+def state_text(policy: Policy) -> str:
+    """Return the state of a version as text."""
+    is_new = policy.state == "active" and policy.judged_at is None
+    window = ", in its canary window" if is_new else ""
+    return f"{policy.state}{window}{', canary queue' if policy.is_canary else ''}"

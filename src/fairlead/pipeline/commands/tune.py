@@ -4,7 +4,7 @@ switch them off."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -13,13 +13,18 @@ from fairlead.cli.options import Json, actor_of
 from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
-from fairlead.errors import ConfigurationError
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import Author, LakeOptions, Url, Why
-from fairlead.pipeline.commands.output import failures, watching
-from fairlead.pipeline.commands.tune_output import show_tuned
+from fairlead.pipeline.commands.output import failures, show_rows, watching
+from fairlead.pipeline.commands.policies import limit_text, weight_text
+from fairlead.pipeline.tuning.contracts import TuneObjective, load
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
+
+if TYPE_CHECKING:
+    from fairlead.core.tuning.control import Change
+    from fairlead.core.tuning.limit_control import LimitChange
+    from fairlead.pipeline.jobs.tune import QueueTuned
 
 tune = typer.Typer(
     no_args_is_help=True,
@@ -36,14 +41,13 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `tune plan`: the rules and the tables of the computation."""
 
     objective: Annotated[
-        str | None,
+        TuneObjective | None,
         typer.Option(
             help=(
                 "Source of each key's share of worker time: the weight of its tasks"
                 " (worker-seconds) or its share in --contracts (contracts). Default: contracts if"
                 " the file contains shares, else worker-seconds."
             ),
-            metavar="worker-seconds|contracts",
         ),
     ] = None
     contracts: Annotated[
@@ -90,13 +94,10 @@ class OnOptions(CommandOptions, frozen=True, kw_only=True):
     url: Url = None
 
 
-class SwitchOptions(CommandOptions, frozen=True, kw_only=True):
+class SwitchOptions(OnOptions, frozen=True, kw_only=True):
     """Options of `tune off` and `tune freeze`."""
 
-    queue: Queues = None
     why: Why = ""
-    author: Author = None
-    url: Url = None
 
 
 @tune.command("plan")
@@ -171,12 +172,8 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
         app = app_on(asked.url)
         from fairlead.pipeline.jobs.tune import TuneOptions
         from fairlead.pipeline.jobs.tune import tune as run_tune
-        from fairlead.pipeline.tuning.contracts import TuneObjective, load
 
-        settings, objective = load(
-            asked.contracts,
-            None if asked.objective is None else _objective(asked.objective, TuneObjective),
-        )
+        settings, objective = load(asked.contracts, asked.objective)
         if (lasts := duration(asked.half_life)) is not None:
             guards = msgspec.structs.replace(settings.guards, half_life=lasts.total_seconds())
             settings = msgspec.structs.replace(settings, guards=guards)
@@ -195,11 +192,87 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
         if asked.json:
             as_json({"objective": objective, "applied": apply, "queues": found})
             return
-        show_tuned(found, asked.keys, apply)
+        _show(found, asked.keys, apply)
 
 
-def _objective(text: str, kind: Any) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigurationError(f"--objective {text!r}: use {' or '.join(kind)}") from None
+def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
+    """Print the result for each queue, with at most `most` of its keys."""
+    if not found:
+        say("the tables contain no queue; run `fairlead pipeline ingest` and `build` first")
+    for tuned in found:
+        counts = (
+            "the declared weights stay in force"
+            if tuned.version is None
+            else f"version {tuned.version} is in force"
+        )
+        say(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
+        for line in (*((tuned.verdict,) if tuned.verdict else ()), *tuned.holds):
+            say(f"  {line}")
+        # The greatest change comes first.
+        changes = sorted(tuned.changes, key=_size, reverse=True)
+        if changes:
+            show_rows(
+                changes[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "now": lambda c: weight_text(c.now),
+                    "raw": lambda c: weight_text(c.raw),
+                    "guarded": lambda c: weight_text(c.guarded),
+                    "change": _change,
+                    "why": lambda c: c.reason,
+                },
+            )
+            say("computed from gold.tenant_share: use of each key")
+            show_rows(
+                changes[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "hours": lambda c: c.evidence.hours,
+                    "tasks": lambda c: f"{c.evidence.tasks:,}",
+                    "weight by task": lambda c: weight_text(c.evidence.by_task),
+                    "by time": lambda c: weight_text(c.evidence.by_time),
+                    "run s": lambda c: weight_text(c.evidence.run),
+                    "worker time s": lambda c: f"{c.evidence.busy:,.0f}",
+                    "due": lambda c: f"{c.evidence.due:.1%}",
+                    "got": lambda c: f"{c.evidence.got:.1%}",
+                },
+            )
+        limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
+        if limits:
+            say("limits: slots of the key on each node")
+            show_rows(
+                limits[:most],
+                {
+                    "fairness key": lambda c: c.fairness_key,
+                    "now": lambda c: limit_text(c.now),
+                    "raw": lambda c: weight_text(c.raw),
+                    "guarded": lambda c: limit_text(c.guarded),
+                    "change": _change_of_limit,
+                    "why": lambda c: c.reason,
+                },
+            )
+        if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
+            say(f"and {more:,} more keys; --keys or --json shows them")
+    if not applied and any(tuned.outcome == "would be published" for tuned in found):
+        say("\nnothing was changed: this was a dry run; `tune apply` publishes")
+
+
+def _size(change: Change) -> tuple[float, float]:
+    ratio, wanted = change.factor, change.raw / change.now
+    return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
+
+
+def _change(change: Change) -> str:
+    return "" if change.guarded == change.now else f"{change.factor - 1:+.1%}"
+
+
+def _size_of_limit(change: LimitChange) -> tuple[bool, float]:
+    return change.is_change, abs((change.guarded or 0) - (change.now or 0))
+
+
+def _change_of_limit(change: LimitChange) -> str:
+    if not change.is_change:
+        return ""
+    if change.now is None or change.guarded is None:
+        return "new" if change.now is None else "removed"
+    return f"{change.guarded - change.now:+d}"

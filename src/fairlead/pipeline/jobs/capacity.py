@@ -3,23 +3,37 @@ Spark."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from fairlead.backends.sql.sql_file import load
 from fairlead.clock import Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.capacity.forecast import HOURS, NAIVE
-from fairlead.pipeline.capacity.plan import QueuePlan, Target, TooYoung, week_ahead
-from fairlead.pipeline.capacity.rates import gather
+from fairlead.pipeline.capacity.plan import (
+    MONDAY,
+    Load,
+    QueuePlan,
+    Target,
+    TooYoung,
+    week_ahead,
+)
+from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.capacity import CAPACITY
+from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.parts import HOUR_US, dates_of, hours_between, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-MOST_WEEKS = 8
+_STATEMENTS = load("capacity.sql", __package__)
 _JUDGED_WEEKS = 3
 """Weeks of history from which a forecast can be judged."""
 _COVERED = 0.8
@@ -31,7 +45,7 @@ class Horizon(msgspec.Struct, frozen=True):
 
     until: datetime | None = None
     """Start of the week ahead, a whole hour; None for the end of the tables."""
-    most_weeks: int = MOST_WEEKS
+    weeks: int = 8
     """Maximum number of whole weeks of history."""
     hold_out: int = 2
     """Weeks held out to judge the forecast."""
@@ -58,61 +72,70 @@ def capacity(
     """Forecast the week ahead from past weeks, and save the slots it needs in gold.capacity; a
     repeated forecast for the same instant replaces the earlier one.
 
-    Raise ConfigurationError for an invalid target or less than one whole week of history,
-    BrokenLake.
+    Raise ConfigurationError for less than one whole week of history, BrokenLake.
     """
-    if not (0 < target.quantile < 1 and target.wait_us >= 0):
-        raise ConfigurationError(
-            f"quantile is {target.quantile} and wait is {target.wait_us} us; quantile must be"
-            " between 0 and 1, such as 0.95, and the wait at least 0"
-        )
-    until, most_weeks = horizon.until, horizon.most_weeks
-    params = {"until": until and until.isoformat(), "weeks": most_weeks, "wait_us": target.wait_us}
-    with recorded(
-        lake,
-        clock,
-        "capacity",
-        {**params, "quantile": target.quantile, "hold_out": horizon.hold_out},
-    ) as run:
+    until = horizon.until and horizon.until.isoformat()
+    params = {**msgspec.structs.asdict(horizon), "until": until, **msgspec.structs.asdict(target)}
+    with recorded(lake, clock, "capacity", params) as run:
         parts = tables.parts(SERVICE)
         if not parts:
             raise ConfigurationError("silver.service is empty; run `fairlead pipeline build`")
-        known = micros_of(parts[-1]) // HOUR_US + 1
-        end = known if until is None else min(known, to_micros(until) // HOUR_US)
-        weeks = min(most_weeks, (end - micros_of(parts[0]) // HOUR_US) // HOURS)
+        begun, end = micros_of(parts[0]) // HOUR_US, micros_of(parts[-1]) // HOUR_US + 1
+        if horizon.until is not None:
+            end = min(end, to_micros(horizon.until) // HOUR_US)
+        weeks = min(horizon.weeks, (end - begun) // HOURS)
+        start = to_datetime(end * HOUR_US)
         if weeks < 1:
             raise ConfigurationError(
-                f"the tables have {end - micros_of(parts[0]) // HOUR_US} hours before"
-                f" {to_datetime(end * HOUR_US):%Y-%m-%d %H:%M} UTC; at least one week ({HOURS}"
-                " hours) is needed"
+                f"the tables have {end - begun} hours before {start:%Y-%m-%d %H:%M} UTC; at least"
+                f" one week ({HOURS} hours) is needed"
             )
         loads = gather(tables, end - weeks * HOURS, end)
-        found = {
-            queue: week_ahead(queue, load, end, weeks, target, horizon.hold_out)
-            for queue, load in sorted(loads.items())
-        }
-        start = to_datetime(end * HOUR_US)
-        rows = [{"week_start": start, **row} for _, made in found.values() for row in made]
-        _save(tables, start, rows)
+        found = [
+            week_ahead(queue, of_queue, end, weeks, target, horizon.hold_out)
+            for queue, of_queue in sorted(loads.items())
+        ]
+        planned = [each for each in found if not isinstance(each, TooYoung)]
+        schema = CAPACITY.arrow()
+        made = [
+            pa.Table.from_pandas(frame.assign(week_start=start), schema) for _, frame in planned
+        ]
+        rows = pa.concat_tables([schema.empty_table(), *made])
+        tables.merge(
+            CAPACITY,
+            rows,
+            [f"{start:%Y-%m-%d}"],
+            lambda old: pc.not_equal(old["week_start"], pa.scalar(start)),
+        )
         on_rows(CAPACITY.name, len(rows))
-        run.rows_in, run.rows_out = sum(len(load.arrived) for load in loads.values()), len(rows)
-    made = [plan for plan, _ in found.values()]
-    plans = [plan for plan in made if isinstance(plan, QueuePlan)]
-    too_young = [plan for plan in made if isinstance(plan, TooYoung)]
+        run.rows_in, run.rows_out = sum(len(each.arrived) for each in loads.values()), len(rows)
+    too_young = [each for each in found if isinstance(each, TooYoung)]
+    plans = [plan for plan, _ in planned]
     return Capacity(start, target, plans, too_young, _notes(plans, too_young))
 
 
-def _save(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    made = pa.Table.from_pylist(rows, CAPACITY.arrow())
-    tables.merge(
-        CAPACITY,
-        made,
-        [f"{start:%Y-%m-%d}"],
-        lambda old: pc.not_equal(old["week_start"], pa.scalar(start)),
-    )
+def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
+    """Return the load of each queue in [first_hour, end_hour), hours since the epoch, from
+    silver.backlog, gold.latency_hist and silver.tasks. Arrivals are read from a week before that
+    on, because they tell which queues are older."""
+    found: dict[str, Load] = defaultdict(Load)
+    names = hours_between((first_hour - HOURS) * HOUR_US, (end_hour - 1) * HOUR_US)
+    hours = names[HOURS:]
+    parts = {BACKLOG: names, LATENCY_HIST: dates_of(hours), TASKS: hours}.__getitem__
+    for row in tables.select(_STATEMENTS["arrivals"], parts):
+        found[row["queue"]].arrived[row["minute"]] = row["tasks"]
+    for row in tables.select(
+        _STATEMENTS["served"],
+        parts,
+        first=first_hour,
+        last=end_hour - 1,
+        monday=MONDAY,
+        growth=GROWTH,
+        deferrable=FIRST_DEFERRABLE_PRIORITY,
+    ):
+        queue, hour, *sums = row.values()
+        found[queue].served[hour] = sums
+    return found
 
 
 def _notes(plans: list[QueuePlan], too_young: list[TooYoung]) -> list[str]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.runner import InProcess, Runner
 from fairlead.lab.policies.study import Study, StudyPlan, study
 from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import part_of
-from fairlead.pipeline.replay.tables import replay_rows, wait_rows
+from fairlead.pipeline.replay.on_spark import OnSpark
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
-from fairlead.pipeline.schema import Table
+from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -49,19 +52,20 @@ def replay(
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
     with recorded(lake, clock, "replay", params) as run:
         run.rows_in = len(arrivals)
-        if spark is None:
-            found = study(arrivals, plan, InProcess(arrivals), on_rows)
-        else:
-            found = _on_spark(spark, arrivals, plan, on_rows)
-            run.spark_version = spark.version
-        run.tables = {
-            REPLAYS.name: _save(
-                lake, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)
-            ),
-            REPLAY_WAITS.name: _save(
-                lake, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
-            ),
-        }
+        runner: AbstractContextManager[Runner] = nullcontext(InProcess(arrivals))
+        if spark is not None:
+            runner, run.spark_version = OnSpark(spark, arrivals), spark.version
+        with runner as runs:
+            found = study(arrivals, plan, runs, on_rows)
+        for table, rows in _rows(replay_id, arrivals, found).items():
+            made = pa.Table.from_pylist(rows, table.arrow())
+            SmallTables(lake).merge(
+                table,
+                made,
+                {part_of(table, at) for at in made[table.instant].to_pylist()},
+                lambda old: pc.not_equal(old["replay_id"], replay_id),
+            )
+            run.tables[table.name] = len(rows)
         run.rows_out = sum(run.tables.values())
         run.notes = found.notes
     return Replayed(run, found, replay_id)
@@ -73,31 +77,36 @@ def identity(arrivals: Arrivals, plan: StudyPlan) -> str:
     inputs = (
         plan.grid.policies,
         plan.grid.recorded,
-        *(getattr(plan, name) for name in _OPTIONS),
+        *(getattr(plan, each.name) for each in fields(plan) if each.name != "grid"),
         arrivals.digest(),
     )
     return hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()[:16]
 
 
-_OPTIONS = tuple(name for name in StudyPlan.__dataclass_fields__ if name != "grid")
-
-
-def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, on_rows: OnRows) -> Study:
-    from fairlead.pipeline.replay.on_spark import OnSpark
-
-    with OnSpark(spark, arrivals) as runner:
-        made: Runner = runner
-        return study(arrivals, plan, made, on_rows)
-
-
-def _save(lake: Warehouse, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]) -> int:
-    """Replace the rows of this study; return their number."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    made = pa.Table.from_pylist(list(rows), schema=table.arrow())
-    parts = {part_of(table, at) for at in made[table.instant].to_pylist()}
-    SmallTables(lake).merge(
-        table, made, parts, lambda old: pc.not_equal(old["replay_id"], replay_id)
-    )
-    return int(made.num_rows)
+def _rows(replay_id: str, arrivals: Arrivals, found: Study) -> dict[Table, list[dict[str, Any]]]:
+    """Return the rows of each table: one for each run, and one for each key of a finalist. Columns
+    that a table does not have are left out later."""
+    runs, waits = [], []
+    for each in found.found:
+        number = each.candidate.policy_id
+        common = {
+            **msgspec.structs.asdict(each.candidate),
+            "replay_id": replay_id,
+            "recorded_from": to_datetime(arrivals.origin),
+            "schema_version": SCHEMA_VERSION,
+        }
+        runs.append(
+            {
+                **common,
+                **msgspec.structs.asdict(each.measures),
+                "policy": msgspec.json.encode(each.candidate.policy).decode(),
+                "is_best": number == found.best.policy_id,
+                "is_baseline": number == found.baseline,
+                "objective": found.objective,
+                "seconds": each.seconds,
+            }
+        )
+        waits += [
+            {**common, **msgspec.structs.asdict(key), "fairness_key": key.key} for key in each.keys
+        ]
+    return {REPLAYS: runs, REPLAY_WAITS: waits}

@@ -4,48 +4,29 @@ windows, computes new ones, and publishes what the guard rails allow."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 import msgspec
 
 from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
-from fairlead.core.tuning.canary import Measured, Verdict, judge
-from fairlead.core.tuning.control import (
-    DAY,
-    Change,
-    Key,
-    Proposal,
-    horizon,
-    propose,
-    scaled_to,
-)
-from fairlead.core.tuning.guard_rails import Situation
-from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_limits
+from fairlead.core.tuning.canary import Verdict, judge
+from fairlead.core.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
+from fairlead.core.tuning.guard_rails import Guards, Situation
+from fairlead.core.tuning.limit_control import LimitChange, propose_limits
 from fairlead.errors import NotSupported
 from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, last_runs, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse
-from fairlead.pipeline.tuning.incidents import Incidents
+from fairlead.pipeline.tuning.situations import Situations
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.policy_store import (
-    EVERY_QUEUE,
-    KEPT_VERSIONS,
-    Policy,
-    PolicyDraft,
-    PolicyState,
-    Switch,
-    SwitchMode,
-    Weights,
-)
-
-_HOUR = timedelta(hours=1)
-_JOBS_THAT_CHECK = ("build", "check", "reconcile")
+from fairlead.ports.policy_store import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 
 Outcome = Literal["published", "would be published", "nothing to change", "held"]
 
@@ -82,7 +63,8 @@ class QueueTuned(msgspec.Struct, frozen=True):
     """Changes of keys that have, had or should have a limit."""
 
 
-class _TuneState(msgspec.Struct):
+@dataclass
+class _TuneState:
     """State of a queue during one `tune`."""
 
     queue: str
@@ -90,14 +72,30 @@ class _TuneState(msgspec.Struct):
     situation: Situation
     active: Policy | None
     verdict: str | None
-    rows: int
-    proposal: Proposal
-    limits: list[LimitChange]
+    proposal: Proposal = field(init=False)
+    limits: list[LimitChange] = field(init=False)
+
+    @property
+    def limits_now(self) -> Mapping[str, int]:
+        """Return the computed limits in force."""
+        return {} if self.active is None else self.active.limits
 
     @property
     def is_change(self) -> bool:
-        """Whether there is a change to publish."""
+        """Return whether there is a change to publish."""
         return self.proposal.is_change or any(change.is_change for change in self.limits)
+
+    @property
+    def has_passed(self) -> bool:
+        """Return whether a version is in force that has passed its canary window."""
+        situation = self.situation
+        is_under_trial = situation.in_canary is not None or situation.rolled_back is not None
+        return self.active is not None and not is_under_trial
+
+    def is_busy(self, guards: Guards) -> bool:
+        """Return whether the queue is in its canary window, or cools down after a rollback."""
+        _, ago = self.situation.rolled_back or (0, guards.cool_down)
+        return self.situation.in_canary is not None or ago < guards.cool_down
 
     @property
     def worker_seconds(self) -> float:
@@ -121,37 +119,9 @@ def tune(
             " tune from a lake that was filled without --hash-keys"
         )
     params = {"objective": options.objective, "queues": options.queues}
-    if not options.apply:
-        return _Tuning(app, lake, options, JobRun("tune", params), on_rows).all()
-    with recorded(lake, app.clock, "tune", params) as run:
+    is_dry = nullcontext(JobRun("tune", params))
+    with recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run:
         return _Tuning(app, lake, options, run, on_rows).all()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Facts:
-    """State of the store and of the tables when `tune` runs."""
-
-    now: int
-    """Microseconds since the epoch."""
-    newest_minute: datetime | None
-    """Newest minute that the tables have."""
-    known: Collection[str]
-    """Queues that the store knows."""
-    switches: Mapping[str, Switch]
-    failed: str | None
-    """Failure of the last run of a job that checks the tables, as text; None if all passed."""
-
-    @property
-    def instant(self) -> datetime:
-        """`now` as a datetime."""
-        return to_datetime(self.now)
-
-    @property
-    def input_age(self) -> float | None:
-        """Seconds since the newest minute; None where the tables have none."""
-        if self.newest_minute is None:
-            return None
-        return (self.instant - self.newest_minute).total_seconds()
 
 
 class _Tuning:
@@ -162,22 +132,16 @@ class _Tuning:
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
         self._management = PolicyManagement(app.operate_context)
-        self._gold = Gold(SmallTables(lake), to_datetime(app.clock.now()))
-        self._incidents = Incidents(app, self._gold)
-        self._facts = _Facts(
-            now=app.clock.now(),
-            newest_minute=self._gold.newest(timedelta(seconds=horizon(self._guards))),
-            known=app.sql_store.database.read_now(app.sql_store.queue_settings()).keys(),
-            switches={switch.queue: switch for switch in self._management.switches()},
-            failed=_failed(lake),
-        )
+        self._now = app.clock.now()
+        self._since = to_datetime(self._now) - timedelta(seconds=horizon(self._guards))
+        self._gold = Gold(SmallTables(lake), to_datetime(self._now))
+        self._situations = Situations(app, lake, self._gold, horizon(self._guards))
+        self._workers = self._gold.workers(self._since) if self._limits else {}
         self._run = run
         self._on_rows = on_rows
 
     def all(self) -> list[QueueTuned]:
-        since = self._facts.instant - timedelta(seconds=horizon(self._guards))
-        use = self._gold.use(since)
-        self._workers = self._gold.at_once(since, use) if self._limits else {}
+        use = self._gold.use(self._since, peaks=bool(self._limits))
         newest = self._management.newest()
         wanted = sorted(set(self._options.queues) or use.keys() | newest.keys())
         states = [self._assess(queue, use.get(queue, {}), newest.get(queue)) for queue in wanted]
@@ -196,75 +160,55 @@ class _Tuning:
             judged = self._verdict(active)
             if judged is None:
                 in_canary = active.version
-            elif judged.is_kept:
-                verdict = self._keep(active, judged)
             else:
-                verdict = f"version {active.version} rolled back: {judged.why}"
-                rolled_back = (active.version, 0.0)
+                fate = "stays" if judged.is_kept else "rolled back"
+                verdict = f"version {active.version} {fate}: {judged.why}"
+                if not judged.is_kept:
+                    rolled_back = (active.version, 0.0)
                 if self._options.apply:
-                    active = self._roll_back(active, judged.why)
+                    active = self._execute(judged, active)
         limits = {} if active is None else active.limits
-        keys = self._keys(queue, use, self._management.weights(queue), limits)
-        situation = Situation(
-            input_age=self._facts.input_age,
-            is_known=queue in self._facts.known,
-            failed=self._facts.failed,
-            incidents=self._incidents.of(queue),
-            switch=self._switch(queue),
-            in_canary=in_canary,
-            rolled_back=rolled_back,
-        )
+        keys = self._keys(queue, use, limits)
+        situation = self._situations.of(queue, in_canary, rolled_back)
+        state = _TuneState(queue, keys, situation, active, verdict)
         rows = sum(len(key.use) for key in use.values())
         self._run.rows_in += rows
         self._on_rows(queue, rows)
-        proposal = propose(keys, situation, self._guards)
-        return _TuneState(
-            queue,
-            keys,
-            situation,
-            active,
-            verdict,
-            rows,
-            proposal,
-            self._propose_limits(queue, keys, limits, proposal),
-        )
+        self._propose(state)
+        return state
 
-    def _propose_limits(
-        self, queue: str, keys: Mapping[str, Key], limits: Mapping[str, int], proposal: Proposal
-    ) -> list[LimitChange]:
-        is_held = bool(proposal.holds)
+    def _propose(self, state: _TuneState) -> None:
+        """Set the changes of the weights and the limits of a queue."""
+        queue, now = state.queue, state.limits_now
+        state.proposal = propose(state.keys, state.situation, self._guards)
+        is_held = bool(state.proposal.holds)
+        found: list[LimitChange] = []
         if self._limits:
-            workers: list[Workers] = self._workers.get(queue, [])
-            found = propose_limits(
-                keys, workers, self._incidents.nodes(queue), is_held, self._guards
-            )
+            workers, nodes = self._workers.get(queue, []), self._situations.nodes(queue)
+            found = propose_limits(state.keys, workers, nodes, is_held, self._guards)
             why = "no tasks for a long time"
+        elif self._limits is None:
+            why = "unchanged: limits are computed with --limits"
         else:
-            found = []
-            why = (
-                "unchanged: limits are computed with --limits"
-                if self._limits is None
-                else "limits are switched off"
-            )
+            why = "limits are switched off"
         of_people = self._management.limits_by_person(queue)
         found = [change for change in found if change.fairness_key not in of_people]
-        rest = limits.keys() - {change.fairness_key for change in found}
         stays = is_held or self._limits is None
-        return found + [
+        state.limits = found + [
             LimitChange(
                 key,
-                limits[key],
+                now[key],
                 None,
-                limits[key] if stays else None,
+                now[key] if stays else None,
                 "its limit was set by a person" if key in of_people else why,
             )
-            for key in sorted(rest)
+            for key in sorted(now.keys() - {change.fairness_key for change in found})
         ]
 
     def _keys(
-        self, queue: str, use: Mapping[str, KeyUse], weights: Weights, limits: Mapping[str, int]
+        self, queue: str, use: Mapping[str, KeyUse], limits: Mapping[str, int]
     ) -> dict[str, Key]:
-        settings, found = self._options.settings, {}
+        settings, weights, found = self._options.settings, self._management.weights(queue), {}
         contracted = (
             settings.due(queue) if self._options.objective == TuneObjective.CONTRACTS else {}
         )
@@ -294,7 +238,7 @@ class _Tuning:
     def _in_force(self, queue: str) -> list[Mapping[str, float]]:
         """Return the computed weights that were in force at some time of the last 24 hours; the
         first are none if there was no version a day ago."""
-        since = self._facts.now - round(DAY * 1e6)
+        since = self._now - round(DAY * 1e6)
         found: list[Mapping[str, float]] = []
         for policy in self._management.policies(queue, KEPT_VERSIONS):
             found.append(policy.guarded)
@@ -302,59 +246,37 @@ class _Tuning:
                 return found
         return [*found, {}] if found else found
 
-    def _switch(self, queue: str) -> str | None:
-        switch = self._facts.switches.get(EVERY_QUEUE) or self._facts.switches.get(queue)
-        if switch is None:
-            return None
-        what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
-        where = f" --queue {switch.queue}" if switch.queue else ""
-        undo = f"undo with `fairlead pipeline tune on{where}`"
-        return f"{what} by {switch.author}: {switch.why}; {undo}"
-
     def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
         """Return the rolled-back version and the seconds since then; None if the active version is
         not the result of a rollback."""
         if active is None or active.supersedes is None or active.judged_at != active.computed_at:
             return None
-        return active.supersedes, (self._facts.now - active.computed_at) / 1e6
+        return active.supersedes, (self._now - active.computed_at) / 1e6
 
     # verdict --------------------------------------------------------------------------------------
 
     def _verdict(self, policy: Policy) -> Verdict | None:
         """Return the verdict; None until the tables have the whole canary window of the version."""
-        published = to_datetime(policy.computed_at)
+        published, newest = to_datetime(policy.computed_at), self._situations.newest_minute
         full_hour = published.replace(minute=0, second=0, microsecond=0)
         hours = timedelta(hours=self._guards.canary_hours)
-        after = full_hour if full_hour == published else full_hour + _HOUR
-        if self._facts.newest_minute is None or self._facts.newest_minute < after + hours:
+        after = full_hour if full_hour == published else full_hour + timedelta(hours=1)
+        if newest is None or newest < after + hours:
             return None
         return judge(
-            self._measured(policy, full_hour - hours, full_hour),
-            self._measured(policy, after, after + hours),
+            self._gold.measured(policy, full_hour - hours, full_hour),
+            self._gold.measured(policy, after, after + hours),
             self._guards,
         )
 
-    def _measured(self, policy: Policy, since: datetime, until: datetime) -> Measured:
-        queue, limited = policy.queue, policy.limits.keys()
-        misallocated = self._gold.misallocated(queue, since, until, dict(policy.due))
-        waits = self._gold.waits(queue, since, until, policy.raw.keys())
-        by_key = {key: wait for key, wait in waits.items() if key is not None}
-        if not limited:
-            return Measured(by_key, misallocated)
-        busy, kept_waiting = self._gold.kept_waiting(queue, since, until, limited)
-        every = self._gold.waits(queue, since, until, limited).get(None)
-        return Measured(by_key, misallocated, busy, kept_waiting, every)
-
-    def _keep(self, policy: Policy, verdict: Verdict) -> str:
-        if self._options.apply:
+    def _execute(self, verdict: Verdict, policy: Policy) -> Policy:
+        """Keep the version or roll it back; return the version in force."""
+        if verdict.is_kept:
             self._management.keep(policy.version, verdict.why)
-        return f"version {policy.version} stays: {verdict.why}"
-
-    def _roll_back(self, policy: Policy, why: str) -> Policy:
+            return policy
         to = DECLARED if policy.supersedes is None else policy.supersedes
-        return self._management.policy(
-            self._management.roll_back(policy, to, self._options.author, why)
-        )
+        version = self._management.roll_back(policy, to, self._options.author, verdict.why)
+        return self._management.policy(version)
 
     # canaries -------------------------------------------------------------------------------------
 
@@ -364,49 +286,21 @@ class _Tuning:
         Return an empty set when a canary has passed or no canary has a change, so that all queues
         may change. Otherwise hold the other queues, and name the canaries they wait for.
         """
-        first = [
-            state
-            for state in states
-            if not self._options.canary or state.queue in self._options.canary
-        ]
-        if any(self._has_passed(state) for state in first):
+        chosen = self._options.canary
+        first = [state for state in states if not chosen or state.queue in chosen]
+        if any(state.has_passed for state in first):
             return frozenset()
-        busy = [state for state in first if self._is_busy(state)]
         ready = [state for state in first if state.is_change]
-        if not busy and not ready:
-            return frozenset()
-        chosen = busy or (
-            ready if self._options.canary else [min(ready, key=lambda state: state.worker_seconds)]
-        )
-        names = frozenset(state.queue for state in chosen)
+        if ready and not chosen:
+            ready = [min(ready, key=lambda state: state.worker_seconds)]
+        busy = [state for state in first if state.is_busy(self._guards)]
+        names = frozenset(state.queue for state in busy or ready)
         for state in states:
-            if state.queue not in names and state.is_change:
-                state.situation = msgspec.structs.replace(
-                    state.situation, canary=", ".join(sorted(names))
-                )
-                state.proposal = propose(state.keys, state.situation, self._guards)
-                limits = {} if state.active is None else state.active.limits
-                state.limits = self._propose_limits(state.queue, state.keys, limits, state.proposal)
+            if names and state.queue not in names and state.is_change:
+                canary = ", ".join(sorted(names))
+                state.situation = msgspec.structs.replace(state.situation, canary=canary)
+                self._propose(state)
         return names
-
-    def _is_busy(self, state: _TuneState) -> bool:
-        """Whether the queue is in its canary window, or cools down after a rollback."""
-        situation = state.situation
-        is_cooling_down = (
-            situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
-        )
-        return situation.in_canary is not None or is_cooling_down
-
-    @staticmethod
-    def _has_passed(state: _TuneState) -> bool:
-        situation = state.situation
-        if (
-            state.active is None
-            or situation.in_canary is not None
-            or situation.rolled_back is not None
-        ):
-            return False
-        return state.active.judged_at is not None or state.verdict is not None
 
     # publish --------------------------------------------------------------------------------------
 
@@ -425,46 +319,27 @@ class _Tuning:
         )
 
     def _draft(self, state: _TuneState, is_canary: bool) -> PolicyDraft:
-        tuned = [change for change in state.proposal.changes if change.is_tuned]
-        newest = self._facts.newest_minute
+        changes = {change.fairness_key: change for change in state.proposal.changes}
+        tuned = {key: change for key, change in changes.items() if change.is_tuned}
         # An earlier weight stays in force while its key has too little data for a new one.
         earlier = {} if state.active is None else state.active.guarded
-        kept = {
-            c.fairness_key: c.now
-            for c in state.proposal.changes
-            if not c.is_tuned and c.fairness_key in earlier
-        }
+        kept = {key: changes[key].now for key in changes.keys() - tuned.keys() if key in earlier}
+        limits = {change.fairness_key: change for change in state.limits}
+        newest = self._situations.newest_minute
         return PolicyDraft(
             queue=state.queue,
             author=self._options.author,
             why=self._options.objective,
-            computed_at=self._facts.now,
-            input_from=to_micros(self._facts.instant - timedelta(seconds=horizon(self._guards))),
+            computed_at=self._now,
+            input_from=to_micros(self._since),
             input_to=None if newest is None else to_micros(newest),
-            input_rows=state.rows,
-            raw={change.fairness_key: change.raw for change in tuned},
-            guarded=kept | {change.fairness_key: change.guarded for change in tuned},
-            reasons={change.fairness_key: change.reason for change in tuned},
-            due={change.fairness_key: state.keys[change.fairness_key].due for change in tuned},
-            raw_limits={
-                change.fairness_key: change.raw for change in state.limits if change.raw is not None
-            },
-            limits={
-                change.fairness_key: change.guarded
-                for change in state.limits
-                if change.guarded is not None
-            },
-            limit_reasons={change.fairness_key: change.reason for change in state.limits},
+            input_rows=sum(len(key.use) for key in state.keys.values()),
+            raw={key: change.raw for key, change in tuned.items()},
+            guarded=kept | {key: change.guarded for key, change in tuned.items()},
+            reasons={key: change.reason for key, change in tuned.items()},
+            due={key: state.keys[key].due for key in tuned},
+            raw_limits={key: of.raw for key, of in limits.items() if of.raw is not None},
+            limits={key: of.guarded for key, of in limits.items() if of.guarded is not None},
+            limit_reasons={key: of.reason for key, of in limits.items()},
             is_canary=is_canary,
         )
-
-
-def _failed(lake: Warehouse) -> str | None:
-    """Return the failure of the last run of a job that checks the tables; None if all passed."""
-    runs = last_runs(lake)
-    for job in _JOBS_THAT_CHECK:
-        if job in runs and runs[job]["state"] == "failed":
-            return (
-                f"the last {job} failed: {runs[job]['error']}; run `fairlead pipeline {job}` again"
-            )
-    return None

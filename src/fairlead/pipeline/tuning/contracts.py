@@ -36,12 +36,22 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents of the settings file."""
+    """Contents of the settings file. Raises ConfigurationError for contradicting contracts."""
 
     contract: list[Contract] = []
     limits: bool | None = None
     """Whether to compute limits too; None keeps the limits of the active policy."""
     guards: Guards = Guards()
+
+    def __post_init__(self) -> None:
+        seen: set[tuple[str, str]] = set()
+        for contract in self.contract:
+            what = f"contract of {contract.fairness_key!r} in {contract.queue}"
+            if (contract.share is None) is not contract.fixed:
+                raise ConfigurationError(f"{what}: give either a share or fixed = true")
+            if (contract.queue, contract.fairness_key) in seen:
+                raise ConfigurationError(f"{what}: duplicate; keep one of them")
+            seen.add((contract.queue, contract.fairness_key))
 
     def due(self, queue: str) -> dict[str, float]:
         """Return the contracted shares of a queue, by key."""
@@ -67,16 +77,8 @@ def load(path: Path | None, objective: TuneObjective | None) -> tuple[TuneSettin
     if path is not None:
         try:
             settings = msgspec.convert(tomllib.loads(path.read_text()), TuneSettings)
-        except ConfigurationError as error:
+        except (OSError, ValueError, msgspec.ValidationError, ConfigurationError) as error:
             raise ConfigurationError(f"{path}: {error}") from error
-        except (
-            OSError,
-            UnicodeDecodeError,
-            tomllib.TOMLDecodeError,
-            msgspec.ValidationError,
-        ) as error:
-            raise ConfigurationError(f"{path}: {error}") from error
-        _check(path, settings)
     has_shares = any(contract.share is not None for contract in settings.contract)
     if objective == TuneObjective.CONTRACTS and not has_shares:
         raise ConfigurationError(
@@ -86,14 +88,3 @@ def load(path: Path | None, objective: TuneObjective | None) -> tuple[TuneSettin
     if objective is None:
         objective = TuneObjective.CONTRACTS if has_shares else TuneObjective.WORKER_SECONDS
     return settings, objective
-
-
-def _check(path: Path, settings: TuneSettings) -> None:
-    seen: set[tuple[str, str]] = set()
-    for contract in settings.contract:
-        what = f"{path}: contract of {contract.fairness_key!r} in {contract.queue}"
-        if (contract.share is None) is not contract.fixed:
-            raise ConfigurationError(f"{what}: give either a share or fixed = true")
-        if (contract.queue, contract.fairness_key) in seen:
-            raise ConfigurationError(f"{what}: duplicate; keep one of them")
-        seen.add((contract.queue, contract.fairness_key))

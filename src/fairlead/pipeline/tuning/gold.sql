@@ -6,10 +6,19 @@ SELECT max(epoch_us(window_start)) AS start FROM {gold.tenant_share}
  WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
 
 -- name: use
+-- The rows of each key and hour; with $peaks also its busiest minute, and whether tasks of the key waited throughout a minute.
 -- Rows of an earlier release have no weighted_us.
+WITH peaks AS (
+    SELECT queue, fairness_key, date_trunc('hour', window_start) AS window_start, max(busy_us) AS most_us,
+           bool_or(throughout) AS waited
+      FROM {gold.tenant_share}
+     WHERE $peaks AND window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
+     GROUP BY 1, 2, 3
+)
 SELECT queue, fairness_key, epoch_us(window_start) AS start, weight, busy_us,
-       coalesce(nullif(weighted_us, 0), busy_us / weight) AS weighted_us, claimed, demand_us, throughout
-  FROM {gold.tenant_share}
+       coalesce(nullif(weighted_us, 0), busy_us / weight) AS weighted_us, claimed, demand_us, throughout,
+       coalesce(most_us, 0) AS most_us, coalesce(waited, false) AS waited
+  FROM {gold.tenant_share} LEFT JOIN peaks USING (queue, fairness_key, window_start)
  WHERE window_s = 3600 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
    AND ($queue::VARCHAR IS NULL OR queue = $queue)
  ORDER BY window_start
@@ -17,20 +26,12 @@ SELECT queue, fairness_key, epoch_us(window_start) AS start, weight, busy_us,
 -- name: workers
 -- The worker time of each queue and hour, and that of its busiest minute.
 WITH minutes AS (
-    SELECT queue, epoch_us(window_start) // 3600000000 * 3600000000 AS start, sum(busy_us) AS busy_us
+    SELECT queue, epoch_us(date_trunc('hour', window_start)) AS start, sum(busy_us) AS busy_us
       FROM {gold.tenant_share}
      WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
      GROUP BY queue, window_start
 )
 SELECT queue, start, sum(busy_us) AS busy_us, max(busy_us) AS most_us FROM minutes GROUP BY 1, 2 ORDER BY start
-
--- name: peaks
--- The busiest minute of each key and hour, and whether tasks of the key waited throughout a minute.
-SELECT queue, fairness_key, epoch_us(window_start) // 3600000000 * 3600000000 AS start, max(busy_us) AS most_us,
-       bool_or(throughout) AS waited
-  FROM {gold.tenant_share}
- WHERE window_s = 60 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
- GROUP BY 1, 2, 3
 
 -- name: waits
 -- The number of tasks of each key (null: of all of them), and the p99 of their waits, by nearest rank as in the report.
@@ -42,13 +43,12 @@ SELECT fairness_key, count(*) AS tasks,
    AND NOT list_contains($excluded::VARCHAR[], fairness_key)
  GROUP BY GROUPING SETS ((fairness_key), ())
 
--- name: pages
--- The objectives whose newest state is `page`.
-SELECT slo_id FROM {gold.slo}
+-- name: incidents
+-- The objectives whose newest state is `page`, without a queue, and the names of tasks with a failure storm.
+SELECT NULL AS queue, slo_id AS name FROM {gold.slo}
  WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
- GROUP BY 1 HAVING arg_max(state, window_start) = 'page' ORDER BY 1
-
--- name: storms
-SELECT queue, list(DISTINCT name ORDER BY name) AS names FROM {gold.failures}
+ GROUP BY slo_id HAVING arg_max(state, window_start) = 'page'
+UNION
+SELECT queue, name FROM {gold.failures}
  WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until) AND storm AND recovered_at IS NULL
- GROUP BY 1
+ ORDER BY queue NULLS FIRST, name
