@@ -15,14 +15,13 @@ import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.heartbeat import Heartbeat, encode
 from fairlead.pipeline.incidents.watch import Alert, Rules
 from fairlead.pipeline.jobs.build import digest
-from fairlead.pipeline.jobs.incidents import incidents
+from fairlead.pipeline.jobs.incidents import FOUND_BY_ALERTS, incident_of, incidents, keep
 from fairlead.pipeline.settings import Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
@@ -198,13 +197,12 @@ class Heartbeats:
         frame = self._spark.readStream.schema(
             "store_id string, queue string, kafka_offset bigint, heartbeat string"
         ).json(str(self.folder / "in"))
-        query = alerts(
-            frame,
-            self.folder / "checkpoint",
-            self.rules,
-            [self.raised.extend, *callbacks],
-            every=0.5,
-        )
+
+        def on_alerts(raised: Sequence[Alert]) -> None:
+            for callback in (self.raised.extend, *callbacks):
+                callback(raised)
+
+        query = alerts(frame, self.folder / "checkpoint", self.rules, on_alerts, every=0.5)
         try:
             yield query
         finally:

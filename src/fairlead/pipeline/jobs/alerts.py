@@ -1,23 +1,31 @@
-"""`alerts`: runs the rules over the stream of heartbeats, and writes the alerts to gold.incidents
-and a webhook."""
+"""`alerts`: runs the watch of each queue (see `watch`) over the stream of heartbeats, as a stateful
+operator of Spark.
+
+RocksDB keeps one state for each queue and one row for each fairness key of the queue. The state is
+bounded: the last minute and open alerts of a queue, and the keys with tasks within
+`forget_seconds`.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fairlead.clock import to_datetime
-from fairlead.pipeline.alerts.incident_rows import incident_of, keep
-from fairlead.pipeline.alerts.processor import alerts as alerts_of
-from fairlead.pipeline.alerts.webhook import Notice, Webhook
-from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.watch import ALL, Alert, Rules
+from fairlead.pipeline.alerts.webhook import Notice
+from fairlead.pipeline.incidents.heartbeat import decode
+from fairlead.pipeline.incidents.watch import ALL, Alert, KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.jobs.follow_loop import follow
+from fairlead.pipeline.jobs.incidents import incident_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 NAME = "fairlead-alerts"
@@ -28,36 +36,43 @@ EVERY = 10.0
 
 _POLL_SECONDS = 1
 
-OnAlerts = Callable[[Sequence[Alert]], None]
-"""Callback with the alerts that a batch raised or ended, in the order of detection; often an empty
-list."""
+ALERT_SCHEMA = (
+    "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over"
+    " boolean, tasks bigint"
+)
+_MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, known int"
 
 
 def alerts(
     heartbeats: DataFrame,
     checkpoint: Path,
     rules: Rules,
-    callbacks: Sequence[OnAlerts],
+    on_alerts: Callable[[Sequence[Alert]], None],
     every: float = EVERY,
 ) -> StreamingQuery:
     """Start the query over a stream of (store_id, queue, kafka_offset, heartbeat).
 
-    The query continues from `checkpoint`. An interrupted batch is passed to the callbacks again. An
-    error in a callback ends the query.
+    The query continues from `checkpoint`. An interrupted batch is passed on again. An error in
+    `on_alerts` ends the query.
 
-    every: seconds between two batches.
+    on_alerts: callback with the alerts that a batch raised or ended, in the order of detection;
+    often an empty list. every: seconds between two batches.
     """
 
     def pass_on(batch: DataFrame, _: int) -> None:
         # Collect all rows: few alerts begin or end within seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
         names = Alert.__struct_fields__
-        raised = [Alert(**{name: row[name] for name in names}) for row in rows]
-        for callback in callbacks:
-            callback(raised)
+        on_alerts([Alert(**{name: row[name] for name in names}) for row in rows])
 
     return (
-        alerts_of(heartbeats, rules)
+        heartbeats.groupBy("store_id", "queue")
+        .transformWithState(
+            statefulProcessor=Watch(rules),
+            outputStructType=ALERT_SCHEMA,
+            outputMode="Update",
+            timeMode="ProcessingTime",
+        )
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
@@ -65,6 +80,83 @@ def alerts(
         .foreachBatch(pass_on)
         .start()
     )
+
+
+class Watch(StatefulProcessor):
+    """Watch of one group (store, queue)."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._encoded_rules = msgspec.json.encode(rules)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state; Spark calls this in each task."""
+        self._rules = msgspec.json.decode(self._encoded_rules, type=Rules)
+        self._handle = handle
+        # Store JSON, so that a later version can add fields.
+        self._watched = handle.getValueState("watched", "json string")
+        self._silence = handle.getValueState("silence", "until_ms bigint, raised_at bigint")
+        self._keys = handle.getMapState(
+            "keys",
+            "fairness_key string",
+            _MINUTES_SCHEMA,
+            round(self._rules.forget_seconds * 1000),
+        )
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
+        """Handle new heartbeats of the queue."""
+        store_id, queue = key
+        arrived = sorted((row["kafka_offset"], row["heartbeat"]) for row in rows)
+        heartbeats = [decode(heartbeat) for _, heartbeat in arrived]
+        found = self._watched.get()
+        if found is None:
+            watched = Watched(since=heartbeats[0].at, relay=heartbeats[0].relay)
+        else:
+            watched = msgspec.json.decode(found[0], type=Watched)
+        before, keys = (watched.relay, watched.up), dict[str, KeyMinutes]()
+        for name in {name for heartbeat in heartbeats for name in heartbeat.keys}:
+            if self._keys.containsKey((name,)) and (stored := self._keys.getValue((name,))):
+                keys[name] = KeyMinutes(*stored)
+        raised = observe(watched, heartbeats, keys, self._rules.of(queue))
+        for name, minutes in keys.items():
+            self._keys.updateValue((name,), msgspec.structs.astuple(minutes))
+        self._watched.update((msgspec.json.encode(watched).decode(),))
+        if (watched.relay, watched.up) != before:  # heartbeats that do not count do not end it
+            now_ms = timerValues.getCurrentProcessingTimeInMs()
+            raised += self._end_silence(queue, now_ms, watched.last_seen)
+        yield from (_row(store_id, alert) for alert in raised)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Raise the alert that the queue sends no heartbeats."""
+        store_id, queue = key
+        (found,) = self._watched.get() or ("",)
+        last = msgspec.json.decode(found, type=Watched).last_seen
+        self._silence.update((0, last))
+        # The clock of the relay may be ahead of the one here.
+        at = max(last, timerValues.getCurrentProcessingTimeInMs() * 1000)
+        yield _row(store_id, Alert("silence", queue, ALL, last, at))
+
+    def close(self) -> None:
+        """Close nothing; Spark calls this at the end of a task."""
+
+    def _end_silence(self, queue: str, now_ms: int, last: int) -> list[Alert]:
+        """End the alert of missing heartbeats, if it is open."""
+        until, raised_at = self._silence.get() or (0, 0)
+        if until:
+            self._handle.deleteTimer(until)
+        until = now_ms + round(self._rules.of(queue).silence_seconds * 1000)
+        self._handle.registerTimer(until)
+        self._silence.update((until, 0))
+        end = max(raised_at, last)  # the clock of the relay may have been set back
+        return [Alert("silence", queue, ALL, raised_at, end, True)] if raised_at else []
+
+
+def _row(store_id: str, alert: Alert) -> Row:
+    return Row(store_id=store_id, **msgspec.structs.asdict(alert))
 
 
 def heartbeats_of(spark: SparkSession, url: str) -> DataFrame:
@@ -98,20 +190,6 @@ def watch(
             running.stop()
 
     follow(query, stops, pause, "alerts are interrupted; problems are reported after the retry")
-
-
-def into_tables(tables: SmallTables) -> OnAlerts:
-    """Return a callback that writes alerts to gold.incidents."""
-    return lambda raised: keep(tables, raised)
-
-
-def into_webhook(webhook: Webhook) -> OnAlerts:
-    """Return a callback that posts alerts, and retries earlier ones that failed."""
-
-    def pass_on(raised: Sequence[Alert]) -> None:
-        webhook.send([notice_of(each) for each in raised])
-
-    return pass_on
 
 
 def notice_of(alert: Alert) -> Notice:
