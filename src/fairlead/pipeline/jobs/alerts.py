@@ -86,11 +86,10 @@ class Watch(StatefulProcessor):
     """Watch of one group (store, queue)."""
 
     def __init__(self, rules: Rules) -> None:
-        self._encoded_rules = msgspec.json.encode(rules)
+        self._rules = rules
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; Spark calls this in each task."""
-        self._rules = msgspec.json.decode(self._encoded_rules, type=Rules)
         self._handle = handle
         # Store JSON, so that a later version can add fields.
         self._watched = handle.getValueState("watched", "json string")

@@ -89,8 +89,7 @@ def incidents(
         if until is not None and last.date() < first.date():
             raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
         begin = to_micros(max(first, to_datetime(history.known_from * MINUTE)))
-        hours = hours_between(begin - begin % DAY_US, to_micros(min(last, newest)))
-        days = dates_of(hours)
+        days = dates_of(hours_between(begin - begin % DAY_US, to_micros(min(last, newest))))
         found: list[IncidentRow] = []
         for midnight in (micros_of(day) // MINUTE for day in days):
             windows = sorted(history.incidents(midnight, rules), key=lambda each: each.start)
