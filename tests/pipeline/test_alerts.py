@@ -3,6 +3,8 @@ survives restarts."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -159,6 +161,18 @@ def test_rare_spark_failures_and_long_kafka_outages_do_not_end_the_alerts() -> N
     with pytest.raises(RuntimeError, match="connect back"):
         watch(lambda: Query(ends), threading.Event(), pause=0.0)
     assert len(ends) == 20 - MOST_FAILURES - 1
+
+
+def test_a_worker_of_spark_loads_no_library_of_the_lake_for_the_watch() -> None:
+    """Spark waits ten seconds for a worker, and on a busy machine these libraries take as long."""
+    libraries = {"duckdb", "pandas", "pyarrow", "pyiceberg"}
+    script = (
+        f"import sys, fairlead.pipeline.alerts.processor; print({libraries} & {{*sys.modules}})"
+    )
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n"
 
 
 # on Spark -----------------------------------------------------------------------------------------
