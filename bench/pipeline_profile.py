@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
-from fairlead.pipeline.jobs.check import check  # noqa: E402
+from fairlead.pipeline.jobs.checks import check  # noqa: E402
 from fairlead.pipeline.jobs.report import report  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import PipelineSettings  # noqa: E402

@@ -3,6 +3,8 @@ survives restarts."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,14 +17,13 @@ import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.heartbeat import Heartbeat, encode
 from fairlead.pipeline.incidents.watch import Alert, Rules
 from fairlead.pipeline.jobs.build import digest
-from fairlead.pipeline.jobs.incidents import incidents
+from fairlead.pipeline.jobs.incidents import FOUND_BY_ALERTS, incident_of, incidents, keep
 from fairlead.pipeline.settings import Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
@@ -162,6 +163,18 @@ def test_rare_spark_failures_and_long_kafka_outages_do_not_end_the_alerts() -> N
     assert len(ends) == 20 - MOST_FAILURES - 1
 
 
+def test_a_worker_of_spark_loads_no_library_of_the_lake_for_the_watch() -> None:
+    """Spark waits ten seconds for a worker, and on a busy machine these libraries take as long."""
+    libraries = {"duckdb", "pandas", "pyarrow", "pyiceberg"}
+    script = (
+        f"import sys, fairlead.pipeline.alerts.processor; print({libraries} & {{*sys.modules}})"
+    )
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n"
+
+
 # on Spark -----------------------------------------------------------------------------------------
 
 
@@ -198,13 +211,12 @@ class Heartbeats:
         frame = self._spark.readStream.schema(
             "store_id string, queue string, kafka_offset bigint, heartbeat string"
         ).json(str(self.folder / "in"))
-        query = alerts(
-            frame,
-            self.folder / "checkpoint",
-            self.rules,
-            [self.raised.extend, *callbacks],
-            every=0.5,
-        )
+
+        def on_alerts(raised: Sequence[Alert]) -> None:
+            for callback in (self.raised.extend, *callbacks):
+                callback(raised)
+
+        query = alerts(frame, self.folder / "checkpoint", self.rules, on_alerts, every=0.5)
         try:
             yield query
         finally:

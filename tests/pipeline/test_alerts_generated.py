@@ -12,7 +12,6 @@ import pytest
 from fairlead.clock import MICROS, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.incidents.key_minutes import KeysInMemory
 from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.generate import Truth, write_lake
@@ -86,7 +85,7 @@ def alerts_of(spark: Any, lake: Warehouse, truth: Truth) -> tuple[list[Alert], i
     for queue in sorted({row["queue"] for row in rows}):
         of_queue = [row for row in rows if row["queue"] == queue]
         found += observe(
-            Watched(begin, "one"), heartbeats(queue, of_queue, begin, end), KeysInMemory(), Rules()
+            Watched(begin, "one"), heartbeats(queue, of_queue, begin, end), {}, Rules()
         )
     return found, len(rows)
 

@@ -30,7 +30,7 @@ from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
-from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reading.views import connect

@@ -21,7 +21,7 @@ from fairlead.pipeline.definitions.latency import LATENCY
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build, build_again
-from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Time
 from fairlead.pipeline.warehouse.builds import Builds

@@ -30,7 +30,7 @@ from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.jobs.totals import Tables, TablesOnSpark
 from fairlead.pipeline.reading.engine import file_name

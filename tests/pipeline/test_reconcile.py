@@ -90,8 +90,8 @@ def test_a_lake_that_agrees_lets_the_store_clean(
     assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
         "each of these runs took one microsecond; attempts that never ran took no time"
     )
-    assert (done.pieces, sum(counts)) == (-(-20 // piece), 20)
-    assert reader(history, lake).checked == positions(history)[-1] == Position.of(done.position)
+    assert (len(counts), sum(counts)) == (-(-20 // piece), 20)
+    assert reader(history, lake).checked == positions(history)[-1]
     assert reader(history, lake).checked_at is not None
 
 

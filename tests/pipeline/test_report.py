@@ -29,8 +29,7 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.erase.pages import shows
-from fairlead.pipeline.erase.wanted import Wanted
+from fairlead.pipeline.erase.wanted import Wanted, shows
 from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.reading.frames import Frames

@@ -16,7 +16,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.build import JobContext, build
-from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reconcile import reconcile

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.incidents.heartbeat import Heartbeat, decode, encode
-from fairlead.pipeline.incidents.key_minutes import MEAN_MINUTES, MINUTE, KeyMinutes
-from fairlead.pipeline.incidents.watch import Alert, Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import (
+    MEAN_MINUTES,
+    MINUTE,
+    Alert,
+    KeyMinutes,
+    Rules,
+    Watched,
+    observe,
+)
 from fairlead.pipeline.settings import load
 
 BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE
@@ -35,19 +42,13 @@ class Queue:
     def __post_init__(self) -> None:
         self.watched = Watched(since=self.at, relay=self.relay)
 
-    def get(self, key: str) -> KeyMinutes | None:
-        return self.keys.get(key)
-
-    def put(self, key: str, minutes: KeyMinutes) -> None:
-        self.keys[key] = minutes
-
     def heartbeat(self, **what: Any) -> Heartbeat:
         self.at += 2 * MICROS
         what.setdefault("arrived", sum(what.get("keys", {}).values()))
         return Heartbeat("store", "payouts", self.relay, self.at, **what)
 
     def feed(self, *heartbeats: Heartbeat) -> list[Alert]:
-        return observe(self.watched, heartbeats, self, self.rules)
+        return observe(self.watched, heartbeats, self.keys, self.rules)
 
     def during(self, seconds: float, **what: Any) -> list[Alert]:
         return [

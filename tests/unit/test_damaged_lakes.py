@@ -25,8 +25,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
 from fairlead.pipeline.incidents import heartbeat
-from fairlead.pipeline.incidents.key_minutes import KeyMinutes
-from fairlead.pipeline.incidents.watch import Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
 from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
 from fairlead.pipeline.source.kafka_tables import HEARTBEATS_SENT
@@ -144,13 +143,6 @@ def attempt_messages() -> Reader:
     return Reader(read, good, (CheckFailed, ConfigurationError))
 
 
-class Keys(dict[str, KeyMinutes]):
-    """Keys of a queue in memory."""
-
-    def put(self, key: str, minutes: KeyMinutes) -> None:
-        self[key] = minutes
-
-
 def heartbeats() -> Reader:
     at = 1_767_225_600_000_000
     good = [
@@ -166,7 +158,7 @@ def heartbeats() -> Reader:
         assert offsets in ([5, 6], [6])
         assert {len(values) for values in columns.values()} == {len(offsets)}
         found = heartbeat.decode(record)
-        watched, keys = Watched(since=at - 10**9, relay="relay"), Keys()
+        watched, keys = Watched(since=at - 10**9, relay="relay"), dict[str, KeyMinutes]()
         alerts = observe(watched, [found], keys, Rules())
         later = msgspec.structs.replace(found, at=found.at + 60_000_000)
         alerts += observe(watched, [later], keys, Rules())

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.incidents.key_minutes import MINUTE, KeysInMemory
 from fairlead.pipeline.incidents.over_history import DAY_MINUTES, Minute, incidents_from
-from fairlead.pipeline.incidents.watch import Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import MINUTE, KeyMinutes, Rules, Watched, observe
 
 BEGIN = 29_833_920  # a midnight, in minutes
 STEP = round(HEARTBEAT_SECONDS)
@@ -76,7 +75,7 @@ def history(episodes: Iterable[Episode]) -> list[Second]:
 
 def live(seconds: list[Second]) -> Iterator[Named]:
     """Yield the incidents that heartbeats of two seconds show."""
-    watched, keys = Watched(since=BEGIN * MINUTE, relay="one"), KeysInMemory()
+    watched, keys = Watched(since=BEGIN * MINUTE, relay="one"), dict[str, KeyMinutes]()
     for begin in range(0, len(seconds), STEP):
         of = seconds[begin : begin + STEP]
         at = BEGIN * MINUTE + (begin + STEP) * MICROS

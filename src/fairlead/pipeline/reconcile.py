@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import add
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +15,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.stream.cursors import store_position
 from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
@@ -28,10 +28,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
     rows: int
     busy_us: int
-    pieces: int
-    position: str
-    """Position up to which the lake agrees with the store."""
-    more: bool = False
+    more: bool
     """Whether the comparison ended after the requested number of pieces and attempts are left."""
 
 
@@ -64,67 +61,69 @@ def reconcile(
         )
     # Go back a day, because clocks may differ by less than a day.
     since = 0 if reader is None else (reader.checked_at or 0) - DAY_US
-    exported = _exported_since(lake, seen.snapshot, since)
+    exported = _exported_since(lake, seen, since)
     erased = ledger.rows_after(lake, store_id, position)
     rows = busy_us = done = 0
     differences = []
     while position < end and done != pieces:
         until = read(history.position_after(position, end, piece))
         in_store: Totals = read(history.attempts_between(position, until))
-        lies_between = _lies_between(store_id, position, until)
-        in_lake = _totals_of(exported, erased, lies_between)
+        in_lake = _totals_of(exported, erased, _lies_between(store_id, position, until))
         if in_lake != in_store:
-            differences.append(f"{position} to {until}: {_difference(in_store, in_lake)}")
-        rows, busy_us, done, position = (
-            rows + in_store.rows,
-            busy_us + in_store.busy_us,
-            done + 1,
-            until,
-        )
+            named = zip(Totals._fields, in_store, in_lake, strict=True)
+            texts = [f"{n} {a:,} in the store and {b:,} in the lake" for n, a, b in named if a != b]
+            differences.append(f"{position} to {until}: {', '.join(texts)}")
+        rows, busy_us = rows + in_store.rows, busy_us + in_store.busy_us
+        done, position = done + 1, until
         on_rows(in_store.rows)
     if differences:
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:
         history.database.run(history.checked(lake.reader, position, clock.now()))
         ledger.settle(lake, store_id, position, clock.now())
-    return Reconciled(rows, busy_us, done, str(position), position < end)
+    return Reconciled(rows, busy_us, position < end)
 
 
-def _exported_since(lake: Warehouse, snapshot: int | None, instant: int) -> ds.Dataset:
+def _exported_since(lake: Warehouse, seen: TableState, instant: int) -> ds.Dataset:
     """Return all files of a snapshot that may have rows exported at or after an instant
     (microseconds since the epoch)."""
-    table = lake.table(ATTEMPTS)
-    stored = table.state().stored
     files = [
         file
-        for file in ([] if snapshot is None else table.files(snapshot=snapshot))
+        for file in ([] if seen.snapshot is None else lake.table(ATTEMPTS).files(seen=seen))
         if file.span.get("exported_at", (0, instant))[1] >= instant
     ]
     schema = ATTEMPTS.arrow()
-    if stored is None or not files:
+    if seen.stored is None or not files:
         return ds.dataset(schema.empty_table())
-    return table.dataset(stored, files, schema)
+    return lake.table(ATTEMPTS).dataset(seen.stored, files, schema)
 
 
 def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> Totals:
     """Return the totals of the rows, and of the erased ones that are not among them, that meet the
-    condition. Skip row groups that cannot contain any. Raise BrokenLake for a missing or damaged
-    file."""
-    found, here = Totals(0, 0, 0), erased.filter(condition)
-    missing = {(row["xid"], row["seq"]) for row in here.select(["xid", "seq"]).to_pylist()}
-    columns = ["xid", "seq", "version", "started_at", "finished_at"]
+    condition, by the formula of the stores. Skip row groups that cannot contain any. Raise
+    BrokenLake for a missing or damaged file."""
+    columns = list(ledger.COLUMNS[1:])
     try:
-        for batch in rows.to_batches(columns=columns, filter=condition):
-            found = Totals(*map(add, found, _totals(batch)))
-            if missing:
-                missing -= set(zip(batch["xid"].to_pylist(), batch["seq"].to_pylist(), strict=True))
+        found = rows.to_table(columns=columns, filter=condition)
     except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
         raise BrokenLake(f"bronze.attempts: a file cannot be read: {error}; restore it") from error
-    positions = here.select(["xid", "seq"]).to_pylist()
-    is_missing = pa.array([(row["xid"], row["seq"]) in missing for row in positions], pa.bool_())
-    for batch in here.filter(is_missing).to_batches():
-        found = Totals(*map(add, found, _totals(batch)))
-    return found
+    position = ["xid", "seq"]
+    lost = erased.filter(condition).join(found.select(position), position, join_type="left anti")
+    found = pa.concat_tables([found, lost.select(columns).cast(found.schema)])
+    started, finished = (found[name].cast(pa.int64()) for name in ("started_at", "finished_at"))
+    prints = pc.add(pc.multiply(_modulo(finished), 31), pc.multiply(_modulo(found["seq"]), 17))
+    prints = _modulo(pc.add(prints, found["version"].cast(pa.int64())))
+    return Totals(
+        found.num_rows,
+        pc.sum(pc.subtract(finished, started)).as_py() or 0,
+        pc.sum(prints).as_py() or 0,
+    )
+
+
+def _modulo(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    # Arrow and the stores both round the quotients of integers towards zero.
+    quotients = pc.divide(numbers, FINGERPRINT_MODULUS)
+    return pc.subtract(numbers, pc.multiply(quotients, FINGERPRINT_MODULUS))
 
 
 def _lies_between(store_id: str, after: Position, until: Position) -> pc.Expression:
@@ -132,31 +131,3 @@ def _lies_between(store_id: str, after: Position, until: Position) -> pc.Express
     is_behind = (xid > after.xid) | ((xid == after.xid) & (seq > after.seq))
     is_in = (xid < until.xid) | ((xid == until.xid) & (seq <= until.seq))
     return (pc.field("store_id") == store_id) & is_behind & is_in
-
-
-def _totals(batch: pa.RecordBatch) -> Totals:
-    """Return the totals of a batch, by the formula of the stores. Arrow and the stores both round
-    the quotients of integers towards zero."""
-
-    def modulo(numbers: pa.Array) -> pa.Array:
-        return pc.subtract(
-            numbers, pc.multiply(pc.divide(numbers, FINGERPRINT_MODULUS), FINGERPRINT_MODULUS)
-        )
-
-    started, finished = batch["started_at"].cast(pa.int64()), batch["finished_at"].cast(pa.int64())
-    prints = pc.add(pc.multiply(modulo(finished), 31), pc.multiply(modulo(batch["seq"]), 17))
-    prints = modulo(pc.add(prints, batch["version"].cast(pa.int64())))
-    return Totals(
-        batch.num_rows,
-        pc.sum(pc.subtract(finished, started)).as_py() or 0,
-        pc.sum(prints).as_py() or 0,
-    )
-
-
-def _difference(store: Totals, lake: Totals) -> str:
-    """Return a text with the totals that differ."""
-    return ", ".join(
-        f"{name} {in_store:,} in the store and {in_lake:,} in the lake"
-        for name, in_store, in_lake in zip(Totals._fields, store, lake, strict=True)
-        if in_store != in_lake
-    )

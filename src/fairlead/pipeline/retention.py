@@ -9,6 +9,7 @@ Builds never read the removed days again, so that silver and gold keep them.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from datetime import date, timedelta
 
@@ -19,18 +20,14 @@ import pyarrow.compute as pc
 from fairlead.clock import to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
-from fairlead.pipeline.parts import start_of
+from fairlead.pipeline.parts import dates_of, start_of
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE, TableState
+from fairlead.pipeline.warehouse.table import CURSOR, FORGOTTEN_BEFORE, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _BATCH = "fairlead.forgotten.batch"
-_COLUMNS = {
-    ATTEMPTS.name: ["store_id", "queue", "name", "outcome", "started_at", "finished_at"],
-    EVENTS.name: ["store_id", "queue", "name", "kind", "at"],
-}
 
 
 class Forgotten(msgspec.Struct, frozen=True):
@@ -59,7 +56,7 @@ def drop_before(
         found = _drop_before(warehouse, table, before_day, compared_until, dry_run)
         if found:
             rows[table.name] = sum(file.rows for file in found)
-            days |= {_day(file.part) for file in found}
+            days.update(dates_of(file.part for file in found))
     return Forgotten(rows, sorted(days))
 
 
@@ -68,31 +65,23 @@ def _drop_before(
 ) -> list[TableFile]:
     """Return the removed files."""
     here = warehouse.table(table)
+    compared = math.inf if compared_until is None else compared_until - DAY_US
     while True:
         seen = here.state()
-        if seen.snapshot is None:
-            return []
-        files = here.files(snapshot=seen.snapshot)
-        gone = _to_forget(files, before.isoformat(), compared_until)
+        files = here.files(seen=seen)
+        waiting = {
+            file.part for file in files if file.span.get("exported_at", (0, 0))[1] >= compared
+        }
+        first = before.isoformat()
+        gone = [file for file in files if file.part < first and file.part not in waiting]
         if dry_run or not gone:
             return gone
         batch = hashlib.sha256("\n".join(sorted(file.path for file in gone)).encode()).hexdigest()
         _summarise(warehouse, table, seen, gone, batch)
-        first = max(before.isoformat(), seen.properties.get(FORGOTTEN_BEFORE, ""))
+        first = max(first, seen.properties.get(FORGOTTEN_BEFORE, ""))
         news = {FORGOTTEN_BEFORE: first, _BATCH: batch}
         if here.replace({file.part for file in gone}, [], seen, news, "retention"):
             return gone
-
-
-def _to_forget(files: list[TableFile], first: str, compared_until: int | None) -> list[TableFile]:
-    """Return the files of the partitions before the day `first` that were compared long ago."""
-    waiting = {
-        file.part
-        for file in files
-        if compared_until is not None
-        and file.span.get("exported_at", (0, 0))[1] >= compared_until - DAY_US
-    }
-    return [file for file in files if file.part < first and file.part not in waiting]
 
 
 def _summarise(
@@ -104,23 +93,21 @@ def _summarise(
     rows: pa.Table | None = None
     while True:
         before = summary.state()
-        if before.cursors.get(cursor) == batch:
+        last = before.cursors.get(cursor)
+        if last == batch:
             return
-        stale = before.cursors.get(cursor)
-        if rows is None:
-            rows = _counted(warehouse, table, seen, gone, batch)
-        kept = rows
-        parts = set(_days_of(rows))
-        if stale is not None and stale != done:
-            known = summary.load(snapshot=before.snapshot)
-            is_stale = pc.and_(pc.equal(known["batch"], stale), pc.equal(known["table"], cursor))
-            parts |= set(_days_of(known))
-            kept = pa.concat_tables([known.filter(pc.invert(is_stale)), rows.cast(known.schema)])
-        elif before.snapshot is not None:
-            known = summary.load(parts, snapshot=before.snapshot)
-            kept = pa.concat_tables([known, rows.cast(known.schema)])
+        rows = _counted(warehouse, table, seen, gone, batch) if rows is None else rows
+        known = summary.load(snapshot=before.snapshot)
+        is_stale = pc.and_(
+            pc.equal(known["batch"], "" if last in (None, done) else last),
+            pc.equal(known["table"], cursor),
+        )
+        days = pa.chunked_array([*rows["day"].chunks, *known["day"].filter(is_stale).chunks])
+        is_kept = pc.and_(pc.is_in(known["day"], pc.unique(days)), pc.invert(is_stale))
+        kept = pa.concat_tables([known.filter(is_kept), rows.cast(known.schema)])
         written = summary.write(kept, "forgotten", before)
-        if summary.replace(parts, written, before, {f"fairlead.cursor.{cursor}": batch}):
+        parts = {f"{day:%Y-%m-%d}" for day in pc.unique(days).to_pylist()}
+        if summary.replace(parts, written, before, {CURSOR + cursor: batch}):
             return
         summary.take_away(written)
 
@@ -131,11 +118,12 @@ def _counted(
     """Return the rows of ops.forgotten for these files. Load one partition at a time."""
     here, found = warehouse.table(table), []
     by = ["store_id", "queue", "name", "kind" if table is EVENTS else "outcome"]
+    times = ["started_at", "finished_at"] if table is ATTEMPTS else []
     for part in sorted({file.part for file in gone}):
-        rows = here.load([part], _COLUMNS[table.name], snapshot=seen.snapshot)
+        rows = here.load([part], [*by, *times], snapshot=seen.snapshot)
         busy = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-        if table is ATTEMPTS:
-            ends, starts = (rows[name].cast(pa.int64()) for name in ("finished_at", "started_at"))
+        if times:
+            starts, ends = (rows[name].cast(pa.int64()) for name in times)
             busy = pc.fill_null(pc.subtract(ends, starts), 0)
         counts = (
             rows.select(by)
@@ -143,7 +131,7 @@ def _counted(
             .group_by(by)
             .aggregate([([], "count_all"), ("busy", "sum")])
         )
-        day = pa.scalar(start_of(_day(part)), pa.timestamp("us", "UTC"))
+        day = pa.scalar(start_of(part[:10]), pa.timestamp("us", "UTC"))
         found.append(counts.append_column("day", pa.repeat(day, counts.num_rows)))
     totals = (
         pa.concat_tables(found)
@@ -154,15 +142,6 @@ def _counted(
     )
     same = {"table": table.name, "batch": batch, "schema_version": SCHEMA_VERSION}
     return pa.Table.from_pylist([row | same for row in totals.to_pylist()], FORGOTTEN.arrow())
-
-
-def _day(part: str) -> str:
-    return part.partition("/")[0]
-
-
-def _days_of(rows: pa.Table) -> list[str]:
-    """Return the partitions of rows of ops.forgotten."""
-    return [day.strftime("%Y-%m-%d") for day in pc.unique(rows["day"]).to_pylist()]
 
 
 def first_day(now: int, keep_days: int) -> date:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairlead.pipeline.warehouse.table import ERASED, TableState, WarehouseTable
+from fairlead.pipeline.warehouse.table import ERASED, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
@@ -25,22 +25,14 @@ def tombstone(lake: Warehouse, key: str) -> str:
 def bury(table: WarehouseTable, stones: Collection[str]) -> None:
     """Refuse rows of these keys from now on. An export that has already begun is refused, and
     repeats its work."""
-
-    def change(before: TableState) -> dict[str, str | None] | None:
-        missing = set(stones) - set(before.erased)
-        return {ERASED + stone: "1" for stone in missing} or None
-
-    table.update(change)
+    table.update(lambda seen: {ERASED + stone: "1" for stone in {*stones} - {*seen.erased}} or None)
 
 
 def readmit(table: WarehouseTable, stones: Collection[str]) -> bool:
     """Accept rows of these keys in later exports; return False when none of them was erased."""
-
-    def change(before: TableState) -> dict[str, str | None] | None:
-        known = set(stones) & set(before.erased)
-        return {ERASED + stone: None for stone in known} or None
-
-    return table.update(change)
+    return table.update(
+        lambda seen: {ERASED + stone: None for stone in {*stones} & {*seen.erased}} or None
+    )
 
 
 def parted(lake: Warehouse, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:

@@ -11,8 +11,15 @@ from fairlead.errors import NotSupported
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.pipeline.incidents.heartbeat import Heartbeat
 from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
-from fairlead.pipeline.incidents.key_minutes import MINUTE, KeysInMemory
-from fairlead.pipeline.incidents.watch import ALL, Alert, Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import (
+    ALL,
+    MINUTE,
+    Alert,
+    KeysInMemory,
+    Rules,
+    Watched,
+    observe,
+)
 from fairlead.pipeline.settings import load
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import TaskStore

@@ -1,8 +1,9 @@
-"""The watch of each queue (see `watch`) as a stateful operator of Spark. RocksDB keeps one state
-for each queue and one row for each fairness key of the queue.
+"""The watch of each queue (see `watch`) as a stateful operator of Spark.
 
-The state is bounded: the last minute and open alerts of a queue, and the keys with tasks within
-`forget_seconds`.
+RocksDB keeps one state for each queue and one row for each fairness key of the queue. The state is
+bounded: the last minute and open alerts of a queue, and the keys with tasks within
+`forget_seconds`. Spark waits ten seconds for a worker that imports this module, so keep its
+imports few.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fairlead.pipeline.incidents.heartbeat import decode
-from fairlead.pipeline.incidents.key_minutes import KeyMinutes
-from fairlead.pipeline.incidents.watch import ALL, Alert, Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import ALL, Alert, KeyMinutes, Rules, Watched, observe
 
 ALERT_SCHEMA = (
     "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over"
@@ -25,25 +25,14 @@ ALERT_SCHEMA = (
 _MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, known int"
 
 
-def alerts(heartbeats: DataFrame, rules: Rules) -> DataFrame:
-    """Return the rows of ALERT_SCHEMA for rows (store_id, queue, kafka_offset, heartbeat)."""
-    return heartbeats.groupBy("store_id", "queue").transformWithState(
-        statefulProcessor=Watch(rules),
-        outputStructType=ALERT_SCHEMA,
-        outputMode="Update",
-        timeMode="ProcessingTime",
-    )
-
-
 class Watch(StatefulProcessor):
     """Watch of one group (store, queue)."""
 
     def __init__(self, rules: Rules) -> None:
-        self._encoded_rules = msgspec.json.encode(rules)
+        self._rules = rules
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; Spark calls this in each task."""
-        self._rules = msgspec.json.decode(self._encoded_rules, type=Rules)
         self._handle = handle
         # Store JSON, so that a later version can add fields.
         self._watched = handle.getValueState("watched", "json string")
@@ -65,9 +54,13 @@ class Watch(StatefulProcessor):
             watched = Watched(since=heartbeats[0].at, relay=heartbeats[0].relay)
         else:
             watched = msgspec.json.decode(found[0], type=Watched)
-        keys, before = _Keys(self._keys), (watched.relay, watched.up)
+        before, keys = (watched.relay, watched.up), dict[str, KeyMinutes]()
+        for name in {name for heartbeat in heartbeats for name in heartbeat.keys}:
+            if self._keys.containsKey((name,)) and (stored := self._keys.getValue((name,))):
+                keys[name] = KeyMinutes(*stored)
         raised = observe(watched, heartbeats, keys, self._rules.of(queue))
-        keys.save()
+        for name, minutes in keys.items():
+            self._keys.updateValue((name,), msgspec.structs.astuple(minutes))
         self._watched.update((msgspec.json.encode(watched).decode(),))
         if (watched.relay, watched.up) != before:  # heartbeats that do not count do not end it
             now_ms = timerValues.getCurrentProcessingTimeInMs()
@@ -102,26 +95,6 @@ class Watch(StatefulProcessor):
         self._silence.update((until, 0))
         end = max(raised_at, last)  # the clock of the relay may have been set back
         return [Alert("silence", queue, ALL, raised_at, end, True)] if raised_at else []
-
-
-class _Keys:
-    """Keys of a queue in one batch, each read and written once."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-        self._read: dict[str, KeyMinutes] = {}
-
-    def get(self, key: str) -> KeyMinutes | None:
-        if key not in self._read and self._state.containsKey((key,)):
-            self._read[key] = KeyMinutes(*self._state.getValue((key,)))
-        return self._read.get(key)
-
-    def put(self, key: str, minutes: KeyMinutes) -> None:
-        self._read[key] = minutes
-
-    def save(self) -> None:
-        for key, minutes in self._read.items():
-            self._state.updateValue((key,), msgspec.structs.astuple(minutes))
 
 
 def _row(store_id: str, alert: Alert) -> Row:

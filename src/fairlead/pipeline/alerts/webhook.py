@@ -73,12 +73,6 @@ class Deliveries(msgspec.Struct):
     """(incident_id, state, noticed_at) of the last alerts that were delivered, refused or given
     up."""
 
-    def is_new(self, notice: Notice) -> bool:
-        """Return whether the alert neither waits nor was delivered. A repeated batch has alerts
-        that are not new."""
-        waits = any(each.notice == notice for each in self.waiting)
-        return not waits and _key(notice) not in self.taken
-
     def mark_taken(self, notice: Notice) -> None:
         """Remember the alert as one that is not to be sent again."""
         self.taken.append(_key(notice))
@@ -166,7 +160,9 @@ class Webhook:
     def send(self, notices: Sequence[Notice]) -> int:
         """Post these alerts after the waiting ones. Return how many alerts still wait."""
         known, now = self._known, int(self._now())
-        known.waiting += [Waiting(now, each) for each in notices if known.is_new(each)]
+        # A repeated batch has alerts that wait already, or were delivered.
+        handled = {*known.taken, *(_key(each.notice) for each in known.waiting)}
+        known.waiting += [Waiting(now, each) for each in notices if _key(each) not in handled]
         if not known.waiting:
             return 0
         if (dropped := len(known.waiting) - MOST_WAITING) > 0:
@@ -179,28 +175,21 @@ class Webhook:
         while known.waiting and self._post(known.waiting[0].notice):
             known.mark_taken(known.waiting.pop(0).notice)
             self._save()  # after a crash before this line, the alert is sent again
-        self._drop_old(now)
+        if old := [each for each in known.waiting if now - each.since >= self._give_up_seconds]:
+            for each in old:
+                log.error(
+                    "an alert was given up, because the webhook has failed for too long",
+                    extra={
+                        "webhook": self._host,
+                        "seconds": now - each.since,
+                        "incident": each.notice.incident_id,
+                        "alert": each.notice.text,
+                    },
+                )
+                known.mark_taken(each.notice)
+                known.waiting.remove(each)
+            self._save()
         return len(known.waiting)
-
-    def _drop_old(self, now: int) -> None:
-        """Drop the alerts that have waited for too long, after a failed attempt."""
-        known = self._known
-        old = [each for each in known.waiting if now - each.since >= self._give_up_seconds]
-        if not old:
-            return
-        for each in old:
-            log.error(
-                "an alert was given up, because the webhook has failed for too long",
-                extra={
-                    "webhook": self._host,
-                    "seconds": now - each.since,
-                    "incident": each.notice.incident_id,
-                    "alert": each.notice.text,
-                },
-            )
-            known.mark_taken(each.notice)
-        known.waiting = [each for each in known.waiting if each not in old]
-        self._save()
 
     def _post(self, notice: Notice) -> bool:
         """Return whether the alert is dealt with: taken, or refused for good."""

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +23,6 @@ from fairlead.pipeline.commands.output import failures, print_result, stop_by_si
 
 if TYPE_CHECKING:
     from fairlead.pipeline.incidents.watch import Alert
-
-
-_SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
 class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
@@ -81,7 +77,7 @@ def alerts(options: AlertsOptions) -> None:
         hook = options.webhook and Webhook(
             options.webhook,
             options.checkpoint.absolute() / "webhook.json",
-            os.environ.get(_SECRET),
+            os.environ.get("FAIRLEAD_WEBHOOK_SECRET"),
             give_up_seconds=give_up.total_seconds(),
         )
         configure("info", "text")
@@ -90,13 +86,19 @@ def alerts(options: AlertsOptions) -> None:
         with session_of(options.tables.spark) as spark:
             from fairlead.pipeline.in_memory import SmallTables
             from fairlead.pipeline.jobs import alerts as job
+            from fairlead.pipeline.jobs.incidents import keep
 
-            callbacks: list[job.OnAlerts] = [
-                job.into_tables(SmallTables(lake)),
-                partial(_print_alerts, options.json),
-            ]
-            if hook:
-                callbacks.append(job.into_webhook(hook))
+            tables = SmallTables(lake)
+
+            def on_alerts(raised: Sequence[Alert]) -> None:
+                keep(tables, raised)
+                notices = [job.notice_of(alert) for alert in raised]
+                for notice in notices:
+                    print_result(options.json, notice, notice.text)
+                sys.stdout.flush()  # for programs that read the lines as they are printed
+                if hook:
+                    hook.send(notices)
+
             stops = threading.Event()
             stop_by_signals(stops.set)
             job.watch(
@@ -104,17 +106,8 @@ def alerts(options: AlertsOptions) -> None:
                     job.heartbeats_of(spark, options.kafka),
                     options.checkpoint.absolute(),
                     rules,
-                    callbacks,
+                    on_alerts,
                     options.every,
                 ),
                 stops,
             )
-
-
-def _print_alerts(json: bool, new_alerts: Sequence[Alert]) -> None:
-    from fairlead.pipeline.jobs.alerts import notice_of
-
-    for alert in new_alerts:
-        notice = notice_of(alert)
-        print_result(json, notice, notice.text)
-    sys.stdout.flush()  # for programs that read the lines as they are printed

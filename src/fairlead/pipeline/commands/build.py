@@ -133,7 +133,7 @@ def check(options: CheckOptions) -> None:
     with failures():
         lake = existing_lake(options.lake, options.catalog)
         with watching("checking") as on_rows:
-            from fairlead.pipeline.jobs.check import check as run_check
+            from fairlead.pipeline.jobs.checks import check as run_check
 
             run = run_check(lake, SYSTEM_CLOCK, on_rows)
         print_run(run, options.json)

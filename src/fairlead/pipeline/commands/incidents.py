@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, say
+from fairlead.cli.output import as_json, say
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.clock import SYSTEM_CLOCK
+from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions, SettingsFile
-from fairlead.pipeline.commands.output import failures, watching
+from fairlead.pipeline.commands.output import failures, show_rows, watching
 
 
 class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
@@ -30,8 +30,7 @@ def incidents(options: IncidentsOptions) -> None:
     """
     with failures():
         from fairlead.pipeline.in_memory import SmallTables
-        from fairlead.pipeline.jobs.incidents import as_rows
-        from fairlead.pipeline.jobs.incidents import incidents as run_incidents
+        from fairlead.pipeline.jobs import incidents as job
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).alerts
@@ -39,19 +38,21 @@ def incidents(options: IncidentsOptions) -> None:
         lake = existing_lake(options.tables.lake, options.tables.catalog)
         tables = SmallTables(lake)
         with watching("searching") as on_rows:
-            found = run_incidents(lake, tables, SYSTEM_CLOCK, rules, since, until, on_rows)
+            found = job.incidents(lake, tables, SYSTEM_CLOCK, rules, since, until, on_rows)
         if options.json:
             as_json(found)
             return
-        columns = (
-            "kind",
-            "queue",
-            "subject",
-            "from (UTC)",
-            "to",
-            "keys hit",
-            "tasks delayed",
-            "extra hours waited",
+        show_rows(
+            found,
+            {
+                "kind": lambda row: row.kind,
+                "queue": lambda row: row.queue,
+                "subject": lambda row: row.subject,
+                "from (UTC)": lambda row: f"{row.start_at:%Y-%m-%d %H:%M}",
+                "to": lambda row: f"{row.end_at:%H:%M}" if row.is_over else "continues",
+                "keys hit": lambda row: row.keys_hit,
+                "tasks delayed": lambda row: f"{row.tasks_delayed:,}",
+                "extra hours waited": lambda row: f"{row.extra_wait_us / MICROS / 3600:,.1f}",
+            },
         )
-        as_table(columns, as_rows(found))
         say(f"{len(found):,} incidents")

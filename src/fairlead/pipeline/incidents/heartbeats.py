@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
@@ -80,8 +79,6 @@ class StoreHeartbeats:
         self._most_bytes = most_bytes
         self._relay = uuid.uuid4().hex
         self._began = time.monotonic()
-        self._ahead = 0
-        """Microseconds by which the store's clock is ahead of ours."""
         self._store_id: str | None = None
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
@@ -90,7 +87,7 @@ class StoreHeartbeats:
         counts when its first run ends."""
         self._ended_until: Position | None = None
         """Position up to which ended runs are counted."""
-        self._since: dict[str, _Since] = {}
+        self._since: dict[str, _Since] = defaultdict(_Since)
         self._next_at = float("-inf")
         self._running_at = float("-inf")
         """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
@@ -104,9 +101,7 @@ class StoreHeartbeats:
         """Return what `read` returns."""
         if time.monotonic() < self._next_at:
             return []
-        ours = self._clock.now()
-        now = yield from self._store.shared_clock(ours)
-        self._ahead = now - ours
+        now = yield from self._store.shared_clock(self._clock.now())
         if self._store_id is None:
             self._store_id = yield from self._history.store_id()
         if self._after is None:
@@ -114,57 +109,43 @@ class StoreHeartbeats:
         yield from self._count_ended(now)
         yield from self._count_submitted(now)
         queues = yield from self._store.queue_settings()
-        waiting = yield from self._store.oldest_ready()
-        waiting = {
-            queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US
+        oldest = yield from self._store.oldest_ready()
+        waiting = {queue: since for queue, since in oldest.items() if since < now - WAITS_US}
+        nodes = yield from self._store.nodes()
+        silent = {
+            node.node: node.queues
+            for node in nodes
+            if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
         }
-        silent = yield from self._silent(now)
         running = yield from self._count_running(now, waiting.keys())
-        since, self._since = self._since, {}
-        self._next_at = time.monotonic() + self._every
-        return [
-            self._heartbeat(
-                queue,
-                now,
-                since.get(queue, _Since()),
-                waiting.get(queue),
-                running,
-                silent,
-                queues.get(queue),
+        changes, self._since = self._since, defaultdict(_Since)
+        heartbeats = []
+        for queue in sorted({*queues, *changes}):
+            since = changes[queue]
+            held = [each for each in running or () if each.queue == queue]
+            alive = sum(each.tasks for each in held if each.node not in silent)
+            heartbeats.append(
+                Heartbeat(
+                    self._store_id,
+                    queue,
+                    self._relay,
+                    now,
+                    waiting.get(queue),
+                    None if running is None else alive,
+                    max((each.claimed_at for each in held), default=0),
+                    None if running is None else sum(each.stuck for each in held),
+                    queue in queues and queues[queue].paused,
+                    since.done,
+                    since.failed,
+                    since.keys.total(),
+                    dict(since.keys.most_common(MOST_KEYS)),
+                    dict(since.lost),
+                    sorted(node for node, served in silent.items() if queue in served),
+                    1 + round((time.monotonic() - self._began) * MICROS),
+                )
             )
-            for queue in sorted({*queues, *since})
-        ]
-
-    def _heartbeat(
-        self,
-        queue: str,
-        now: int,
-        since: _Since,
-        waits_since: int | None,
-        running: Sequence[Running] | None,
-        silent: Mapping[str, Collection[str]],
-        settings: QueueSettings | None,
-    ) -> Heartbeat:
-        assert self._store_id is not None
-        held = None if running is None else [each for each in running if each.queue == queue]
-        return Heartbeat(
-            self._store_id,
-            queue,
-            self._relay,
-            now,
-            waits_since,
-            None if held is None else sum(each.tasks for each in held if each.node not in silent),
-            max((each.claimed_at for each in held or ()), default=0),
-            None if held is None else sum(each.stuck for each in held),
-            settings is not None and settings.paused,
-            since.done,
-            since.failed,
-            since.keys.total(),
-            dict(since.keys.most_common(MOST_KEYS)),
-            dict(since.lost),
-            sorted(node for node, served in silent.items() if queue in served),
-            1 + round((time.monotonic() - self._began) * MICROS),
-        )
+        self._next_at = time.monotonic() + self._every
+        return heartbeats
 
     def _count_ended(self, now: int) -> Steps[None]:
         xid, seq = yield from self._history.horizon()
@@ -178,7 +159,7 @@ class StoreHeartbeats:
         until = yield from self._history.position_after(after, horizon, ENDED)
         counted = self._history.ended(after, until, now - OLD_US, self._counted_at)
         for each in (yield from counted):
-            since = self._since.setdefault(each.queue, _Since())
+            since = self._since[each.queue]
             if each.outcome == "lost":
                 since.lost[each.node] += each.attempts
             elif each.outcome in ("done", "snoozed", "cancelled"):
@@ -194,7 +175,7 @@ class StoreHeartbeats:
             assert self._after is not None
             rows = yield from self._history.submitted(self._after, now, PAGE)
             for row in rows:
-                self._since.setdefault(row[_OF_QUEUE], _Since()).keys[row[_OF_KEY]] += 1
+                self._since[row[_OF_QUEUE]].keys[row[_OF_KEY]] += 1
                 self._counted_at = max(self._counted_at, row[_AT])
             if rows:
                 self._after = str(rows[-1][_POSITION])
@@ -214,12 +195,3 @@ class StoreHeartbeats:
         ended = time.monotonic()
         self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
         return found
-
-    def _silent(self, now: int) -> Steps[dict[str, list[str]]]:
-        """Return the nodes whose heartbeat is overdue, with their queues."""
-        nodes = yield from self._store.nodes()
-        return {
-            node.node: node.queues
-            for node in nodes
-            if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
-        }

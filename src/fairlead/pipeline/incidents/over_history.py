@@ -4,15 +4,19 @@ the watch. Pure; minutes are counted from the epoch."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from statistics import median
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from fairlead.pipeline.incidents.heartbeat import Heartbeat
-from fairlead.pipeline.incidents.key_minutes import MINUTE, KeysInMemory
-from fairlead.pipeline.incidents.watch import Rules, Watched, observe
+from fairlead.pipeline.incidents.watch import (
+    MINUTE,
+    KeyMinutes,
+    Rules,
+    Watched,
+    observe,
+)
 
 DAY_MINUTES = 1440
 _ENDS_AT_ONCE = ("stall",)
@@ -49,32 +53,11 @@ class IncidentWindow(NamedTuple):
     end: int
     is_over: bool = True
 
-    @property
-    def incident_id(self) -> str:
-        """Id of the incident, also when the incident is found again or has become longer."""
-        text = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
-        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
-
-def heartbeat_of(queue: str, minute: int, counts: Minute) -> Heartbeat:
-    """Return the heartbeat at the end of a minute."""
-    at = (minute + 1) * MINUTE - 1
-    return Heartbeat(
-        store_id="",
-        queue=queue,
-        relay="",
-        at=at,
-        waits_since=counts.waits_since if counts.depth_end else None,
-        running=int(counts.is_busy),
-        claimed_at=at if counts.claimed else 0,
-        done=counts.done,
-        failed=counts.failed,
-        arrived=counts.arrived,
-        keys=counts.keys,
-        lost=counts.lost,
-        starved=counts.starved,
-        up=at,
-    )
+def incident_id(kind: str, queue: str, subject: str, start: int) -> str:
+    """Return the id of an incident, also when it is found again or has become longer."""
+    text = "\0".join((kind, queue, subject, str(start)))
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def incidents_from(
@@ -87,51 +70,44 @@ def incidents_from(
     days are searched.
     """
     watched: Watched | None = None
-    keys = KeysInMemory()
-    minute = first
+    keys: dict[str, KeyMinutes] = {}
+    still_open: list[IncidentWindow] = []
     for minute, counts in minutes:
         watched = watched or Watched(since=minute * MINUTE, relay="")
-        for alert in observe(watched, [heartbeat_of(queue, minute, counts)], keys, rules):
+        at = (minute + 1) * MINUTE - 1
+        heartbeat = Heartbeat(
+            store_id="",
+            queue=queue,
+            relay="",
+            at=at,
+            waits_since=counts.waits_since if counts.depth_end else None,
+            running=int(counts.is_busy),
+            claimed_at=at if counts.claimed else 0,
+            done=counts.done,
+            failed=counts.failed,
+            arrived=counts.arrived,
+            keys=counts.keys,
+            lost=counts.lost,
+            starved=counts.starved,
+            up=at,
+        )
+        for alert in observe(watched, [heartbeat], keys, rules):
             start = _start(alert.kind, alert.start)
             if alert.is_over and first <= start < last:
                 end = alert.at // MINUTE + (alert.kind not in _ENDS_AT_ONCE)
                 yield IncidentWindow(alert.kind, queue, alert.subject, start, max(end, start + 1))
-        if minute + 1 >= last and not _open(queue, watched, first, last):
+        still_open = []
+        for name, each in watched.open.items():
+            kind, _, subject = name.partition("\t")
+            start = _start(kind, each.start)
+            if first <= start < last:
+                end = each.last // MINUTE + 1
+                still_open.append(IncidentWindow(kind, queue, subject, start, end, is_over=False))
+        if minute + 1 >= last and not still_open:
             return
-    if watched is not None:
-        yield from _open(queue, watched, first, last)
-
-
-def _open(queue: str, watched: Watched, first: int, last: int) -> list[IncidentWindow]:
-    """Return the incidents that began in [first, last) and are not over."""
-    found = []
-    for name, each in watched.open.items():
-        kind, _, subject = name.partition("\t")
-        start = _start(kind, each.start)
-        if first <= start < last:
-            end = each.last // MINUTE + 1
-            found.append(IncidentWindow(kind, queue, subject, start, end, is_over=False))
-    return found
+    yield from still_open
 
 
 def _start(kind: str, instant: int) -> int:
     # A stall begins after the end of the last minute in which something moved.
     return (instant + (kind in _ENDS_AT_ONCE)) // MINUTE
-
-
-def extra_wait_us(window: IncidentWindow, minutes: Mapping[int, Minute], usual: float) -> int:
-    """Return the waiting time of tasks in the incident, in microseconds, beyond the usual.
-
-    usual: number of tasks that wait in a usual minute.
-    """
-    inside = (minutes[n] for n in range(window.start, window.end) if n in minutes)
-    # A minute without an entry had no waiting tasks.
-    return round(sum(max(0.0, each.depth_end - usual) for each in inside) * MINUTE)
-
-
-def usual_depth(minutes: Mapping[int, Minute], known_from: int, start: int) -> float:
-    """Return the median of the waiting tasks over the known minutes of the day before `start`; a
-    minute without an entry had none."""
-    before = range(max(known_from, start - DAY_MINUTES), start)
-    depths = [minutes[n].depth_end if n in minutes else 0 for n in before]
-    return median(depths or [0])

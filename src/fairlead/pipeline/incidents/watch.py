@@ -27,16 +27,21 @@ heartbeat arrived is not known: that time counts for nothing, and the arrivals i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.incidents.key_minutes import MINUTE, KeyMinutes, Keys
 
+MINUTE = 60 * MICROS
+MEAN_MINUTES = 60
+"""Maximum number of minutes that count in the mean of a key."""
 ALL = "*"
 """Subject of an alert about a whole queue."""
+_STALL, _STUCK = f"stall\t{ALL}", f"stuck\t{ALL}"
+"""Problems that end with the first heartbeat that does not show them."""
 INTERVAL = 10 * MICROS
 """Length of the intervals by which the last minute is counted, in microseconds."""
 OTHER_RELAY_HEARTBEATS = 5
@@ -91,6 +96,50 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 _OF_A_QUEUE = [name for name in Rules.__struct_fields__ if name not in ("forget_seconds", "queues")]
+
+
+class KeyMinutes(msgspec.Struct):
+    """Arrivals of a key by minute."""
+
+    minute: int
+    """Last minute with arrivals, counted from the epoch."""
+    tasks: int = 0
+    """Arrivals in that minute."""
+    before: int = 0
+    """Arrivals in the minute before."""
+    mean: float = 0.0
+    """Mean arrivals per minute in the known minutes before these two."""
+    known: int = -2
+    """Number of minutes in the mean; below 0 while the first minute, of which only the end may be
+    known, is one of these two. The first minute is not in the mean."""
+
+    def arrive(self, tasks: int, minute: int) -> None:
+        """Add arrivals in `minute`: the last minute with arrivals, or a later one."""
+        while self.minute < minute:
+            self.known = min(self.known + 1, MEAN_MINUTES)
+            if self.known > 0:
+                self.mean += (self.before - self.mean) / self.known
+            self.before, self.tasks = self.tasks, 0
+            self.minute += 1
+            if self.minute < minute - MEAN_MINUTES:  # skip a long gap, and start a new mean
+                self.minute, self.before, self.mean = minute, 0, 0.0
+        self.tasks += tasks
+
+    def last_minute(self, at: int) -> float:
+        """Return the approximate arrivals in the sixty seconds before `at` (microseconds)."""
+        minute, into = divmod(at, MINUTE)
+        if minute == self.minute:
+            return self.tasks + self.before * (1 - into / MINUTE)
+        return self.tasks * (1 - into / MINUTE) if minute == self.minute + 1 else 0.0
+
+
+class KeysInMemory(dict[str, KeyMinutes]):
+    """Minutes of the keys of a queue."""
+
+    def drop(self, before: int) -> None:
+        """Drop the keys without arrivals from the minute `before` on."""
+        for key in [key for key, minutes in self.items() if minutes.minute < before]:
+            del self[key]
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -167,7 +216,7 @@ class Watched(msgspec.Struct):
 
 
 def observe(
-    watched: Watched, heartbeats: Iterable[Heartbeat], keys: Keys, rules: Rules
+    watched: Watched, heartbeats: Iterable[Heartbeat], keys: dict[str, KeyMinutes], rules: Rules
 ) -> list[Alert]:
     """Return the alerts that these heartbeats, in the order of their arrival, raise and end, and
     update `watched` and `keys`. Repeated heartbeats change nothing."""
@@ -192,72 +241,63 @@ def observe(
     return alerts
 
 
+@dataclass
 class _Evaluation:
     """Evaluation of one heartbeat."""
 
-    def __init__(
-        self, watched: Watched, heartbeat: Heartbeat, at: int, keys: Keys, rules: Rules
-    ) -> None:
-        self._watched = watched
-        self._heartbeat = heartbeat
-        self._at = at
-        """Watched time of the heartbeat."""
-        self._keys = keys
-        self._rules = rules
-        self._present: dict[str, tuple[int, int]] = {}
-        """Present problems by kind and subject: start, and tasks to add."""
-        self._end_at_once = {"stall\t" + ALL, "stuck\t" + ALL}
-        """Problems that end with the first heartbeat that does not show them."""
+    watched: Watched
+    heartbeat: Heartbeat
+    at: int
+    """Watched time of the heartbeat."""
+    keys: dict[str, KeyMinutes]
+    rules: Rules
+    present: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Present problems by kind and subject: start, and tasks to add."""
 
     def alerts(self) -> list[Alert]:
         self._count()
         self._stall()
         self._flood()
         self._burst()
-        heartbeat, at = self._heartbeat, self._at
-        if heartbeat.stuck:
-            self._show("stuck", ALL, at, heartbeat.stuck)
-        elif heartbeat.stuck is None and "stuck\t" + ALL in self._watched.open:
-            self._show("stuck", ALL, at, 0)  # not counted: the alert stays open
+        heartbeat, at = self.heartbeat, self.at
+        if heartbeat.stuck or (heartbeat.stuck is None and _STUCK in self.watched.open):
+            # If stuck tasks were not counted, the alert stays open.
+            self.present[_STUCK] = at, heartbeat.stuck or 0
         for node in {*heartbeat.lost, *heartbeat.silent}:
-            self._show("node loss", node, at, heartbeat.lost.get(node, 0))
+            self.present[f"node loss\t{node}"] = at, heartbeat.lost.get(node, 0)
         for key in heartbeat.starved:
-            self._show("starved", key, at, 0)
+            self.present[f"starved\t{key}"] = at, 0
         return [*self._raised(), *self._ended()]
 
     def _instant(self, time: int) -> int:
         """Return the instant of a watched time by the clock of the heartbeats since the last
         unknown time; of an earlier time, by the clock before."""
-        for last, shown in self._watched.gaps:
+        for last, shown in self.watched.gaps:
             if time <= last:
                 return time - last + shown
-        return time - self._at + self._heartbeat.at
+        return time - self.at + self.heartbeat.at
 
     def _time(self, instant: int) -> int:
         """Return the watched time of something new that this heartbeat reports: since the last
         heartbeat."""
-        time = instant - self._heartbeat.at + self._at
-        return min(max(time, self._watched.last or self._watched.since), self._at)
-
-    def _show(self, kind: str, subject: str, since: int, tasks: int) -> None:
-        self._present[f"{kind}\t{subject}"] = since, tasks
+        time = instant - self.heartbeat.at + self.at
+        return min(max(time, self.watched.last or self.watched.since), self.at)
 
     def _count(self) -> None:
-        watched, heartbeat = self._watched, self._heartbeat
-        begin = self._at - self._at % INTERVAL
-        watched.intervals = [each for each in watched.intervals if each.begin > self._at - MINUTE]
+        watched, begin = self.watched, self.at - self.at % INTERVAL
+        watched.intervals = [each for each in watched.intervals if each.begin > self.at - MINUTE]
         if not watched.intervals or watched.intervals[-1].begin != begin:
             watched.intervals.append(IntervalCounts(begin))
         interval = watched.intervals[-1]
-        interval.done += heartbeat.done
-        interval.failed += heartbeat.failed
-        interval.arrived += heartbeat.arrived
+        interval.done += self.heartbeat.done
+        interval.failed += self.heartbeat.failed
+        interval.arrived += self.heartbeat.arrived
 
     def _stall(self) -> None:
-        watched, heartbeat = self._watched, self._heartbeat
+        watched, heartbeat, rules = self.watched, self.heartbeat, self.rules
         ended = bool(heartbeat.done or heartbeat.failed or heartbeat.lost)
         if ended:
-            watched.moved_at = self._at
+            watched.moved_at = self.at
         elif heartbeat.claimed_at > watched.claimed_at:
             watched.moved_at = self._time(heartbeat.claimed_at)
         if heartbeat.running is not None:
@@ -272,64 +312,58 @@ class _Evaluation:
         if heartbeat.running is None:
             # The number of running tasks is unknown. An open stall stays open, except when the
             # heartbeat reports ended runs.
-            is_stalled = "stall\t" + ALL in watched.open and not ended
+            is_stalled = _STALL in watched.open and not ended
         else:
-            patience = (
-                self._rules.standstill_seconds if heartbeat.running else self._rules.stall_seconds
-            )
-            is_stalled = self._at - since >= patience * MICROS
+            patience = rules.standstill_seconds if heartbeat.running else rules.stall_seconds
+            is_stalled = self.at - since >= patience * MICROS
         if is_stalled:
-            self._show("stall", ALL, since, 0)
+            self.present[_STALL] = since, 0
 
     def _flood(self) -> None:
-        watched, heartbeat, rules = self._watched, self._heartbeat, self._rules
-        minute = self._at // MINUTE
+        watched, rules, minute = self.watched, self.rules, self.at // MINUTE
         total = sum(interval.arrived for interval in watched.intervals)
-        is_known = self._at - watched.since >= rules.warm_up_seconds * MICROS
-        for key, tasks in heartbeat.keys.items():
-            known = self._keys.get(key) or KeyMinutes(minute)
+        is_known = self.at - watched.since >= rules.warm_up_seconds * MICROS
+        for key, tasks in self.heartbeat.keys.items():
+            known = self.keys.setdefault(key, KeyMinutes(minute))
             known.arrive(tasks, minute)
-            self._keys.put(key, known)
-            brought = known.last_minute(self._at)
+            brought = known.last_minute(self.at)
             least = max(rules.flood_tasks, rules.flood_times * known.mean)
             if f"flood\t{key}" in watched.open:
                 least /= 2  # an open flood lasts until the arrivals have clearly fallen
             if is_known and brought >= least and 2 * brought > total:
-                self._show("flood", key, self._at, tasks)
+                self.present[f"flood\t{key}"] = self.at, tasks
 
     def _burst(self) -> None:
-        minute = self._watched.intervals
-        last_two = [each for each in minute if each.begin > self._at - 2 * INTERVAL]
+        minute = self.watched.intervals
+        last_two = [each for each in minute if each.begin > self.at - 2 * INTERVAL]
         # Also check the last two intervals alone: after successful runs, it may take half a minute
         # until most runs of the whole minute have failed.
         for intervals in (minute, last_two):
             failed = sum(each.failed for each in intervals)
-            if failed >= self._rules.burst_runs and failed > sum(each.done for each in intervals):
+            if failed >= self.rules.burst_runs and failed > sum(each.done for each in intervals):
                 first = next(each.begin for each in intervals if each.failed)
-                self._show("error burst", ALL, first, self._heartbeat.failed)
+                self.present["error burst\t" + ALL] = first, self.heartbeat.failed
 
     def _raised(self) -> Iterable[Alert]:
-        watched, heartbeat = self._watched, self._heartbeat
-        for name, (since, tasks) in self._present.items():
-            found = watched.open.get(name)
+        for name, (since, tasks) in self.present.items():
+            found = self.watched.open.get(name)
             if found is None:
                 # The clock of an earlier relay may have been ahead.
-                start = min(self._instant(since), heartbeat.at)
-                found = watched.open[name] = Open(start, self._at, at=heartbeat.at)
+                start = min(self._instant(since), self.heartbeat.at)
+                found = self.watched.open[name] = Open(start, self.at, at=self.heartbeat.at)
                 kind, _, subject = name.partition("\t")
-                yield Alert(kind, heartbeat.queue, subject, start, found.at, tasks=tasks)
-            found.last = self._at
+                yield Alert(kind, self.heartbeat.queue, subject, start, found.at, tasks=tasks)
+            found.last = self.at
             found.tasks += tasks
 
     def _ended(self) -> Iterable[Alert]:
-        queue, quiet = self._heartbeat.queue, round(self._rules.quiet_seconds * MICROS)
-        for name, found in list(self._watched.open.items()):
-            if name not in self._present and (
-                name in self._end_at_once or self._at - found.last >= quiet
-            ):
-                del self._watched.open[name]
+        for name, found in list(self.watched.open.items()):
+            at_once = name in (_STALL, _STUCK)
+            is_quiet = self.at - found.last >= round(self.rules.quiet_seconds * MICROS)
+            if name not in self.present and (at_once or is_quiet):
+                del self.watched.open[name]
                 kind, _, subject = name.partition("\t")
-                end = self._instant(self._at if name in self._end_at_once else found.last)
                 # The clock of the heartbeats may have been set back.
-                end = max(found.start, found.at, end)
+                end = max(found.start, found.at, self._instant(self.at if at_once else found.last))
+                queue = self.heartbeat.queue
                 yield Alert(kind, queue, subject, found.start, end, True, found.tasks)

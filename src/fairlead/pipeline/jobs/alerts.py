@@ -1,5 +1,4 @@
-"""`alerts`: runs the rules over the stream of heartbeats, and writes the alerts to gold.incidents
-and a webhook."""
+"""`alerts`: runs the rules over the stream of heartbeats, and passes the alerts on."""
 
 from __future__ import annotations
 
@@ -9,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
-from fairlead.pipeline.alerts.incident_rows import incident_of, keep
-from fairlead.pipeline.alerts.processor import alerts as alerts_of
-from fairlead.pipeline.alerts.webhook import Notice, Webhook
-from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.alerts.processor import ALERT_SCHEMA, Watch
+from fairlead.pipeline.alerts.webhook import Notice
 from fairlead.pipeline.incidents.watch import ALL, Alert, Rules
 from fairlead.pipeline.jobs.follow_loop import follow
+from fairlead.pipeline.jobs.incidents import incident_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,36 +26,37 @@ EVERY = 10.0
 
 _POLL_SECONDS = 1
 
-OnAlerts = Callable[[Sequence[Alert]], None]
-"""Callback with the alerts that a batch raised or ended, in the order of detection; often an empty
-list."""
-
 
 def alerts(
     heartbeats: DataFrame,
     checkpoint: Path,
     rules: Rules,
-    callbacks: Sequence[OnAlerts],
+    on_alerts: Callable[[Sequence[Alert]], None],
     every: float = EVERY,
 ) -> StreamingQuery:
     """Start the query over a stream of (store_id, queue, kafka_offset, heartbeat).
 
-    The query continues from `checkpoint`. An interrupted batch is passed to the callbacks again. An
-    error in a callback ends the query.
+    The query continues from `checkpoint`. An interrupted batch is passed on again. An error in
+    `on_alerts` ends the query.
 
-    every: seconds between two batches.
+    on_alerts: callback with the alerts that a batch raised or ended, in the order of detection;
+    often an empty list. every: seconds between two batches.
     """
 
     def pass_on(batch: DataFrame, _: int) -> None:
         # Collect all rows: few alerts begin or end within seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
         names = Alert.__struct_fields__
-        raised = [Alert(**{name: row[name] for name in names}) for row in rows]
-        for callback in callbacks:
-            callback(raised)
+        on_alerts([Alert(**{name: row[name] for name in names}) for row in rows])
 
     return (
-        alerts_of(heartbeats, rules)
+        heartbeats.groupBy("store_id", "queue")
+        .transformWithState(
+            statefulProcessor=Watch(rules),
+            outputStructType=ALERT_SCHEMA,
+            outputMode="Update",
+            timeMode="ProcessingTime",
+        )
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
@@ -98,20 +97,6 @@ def watch(
             running.stop()
 
     follow(query, stops, pause, "alerts are interrupted; problems are reported after the retry")
-
-
-def into_tables(tables: SmallTables) -> OnAlerts:
-    """Return a callback that writes alerts to gold.incidents."""
-    return lambda raised: keep(tables, raised)
-
-
-def into_webhook(webhook: Webhook) -> OnAlerts:
-    """Return a callback that posts alerts, and retries earlier ones that failed."""
-
-    def pass_on(raised: Sequence[Alert]) -> None:
-        webhook.send([notice_of(each) for each in raised])
-
-    return pass_on
 
 
 def notice_of(alert: Alert) -> Notice:

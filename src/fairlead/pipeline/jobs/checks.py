@@ -1,5 +1,5 @@
 """Checks that the totals of the layers agree: statements of SQL for a build before it publishes its
-tables, and for `check`."""
+tables, and for the job `check`, which checks all rows of all layers without Spark."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, tzinfo
 from string import Template
+from zoneinfo import ZoneInfo
 
-from fairlead.clock import to_micros
+from fairlead.clock import Clock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.business_days import hours_from
+from fairlead.pipeline.business_days import first_hour, hours_from
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.windows import WINDOWS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.totals import Tables
-from fairlead.pipeline.parts import PartsOf, all_parts, days_from, hours_of, runs_of
+from fairlead.pipeline.parts import (
+    PartsOf,
+    all_parts,
+    days_from,
+    hours_of,
+    micros_of,
+    runs_of,
+)
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
-from fairlead.pipeline.runs import Check
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
+from fairlead.pipeline.runs import Check, JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 ALWAYS = -(1 << 62)
 """An instant before all others, in microseconds since the epoch."""
@@ -65,6 +77,54 @@ SELECT (SELECT count(started_at) FROM {bronze.attempts} WHERE $sound AND ($withi
     (SELECT sum(n) FROM {gold.latency_hist} WHERE measure = 'run' AND fairness_key = '*'
         AND unix_micros(hour) >= $since) AS counted
 """
+
+
+def check(warehouse: Warehouse, clock: Clock, on_rows: OnRows = lambda table, rows: None) -> JobRun:
+    """Check that files are whole, that keys are unique, and that the layers agree: the newest
+    build with the rows of bronze that it has read. Raise BrokenLake, CheckFailed."""
+    with recorded(warehouse, clock, "check", {}) as run:
+        snapshots = Snapshots(warehouse)
+        with Frames(warehouse, snapshots.look()) as tables:
+            for table, at in tables.seen.tables.items():
+                found = file_check(tables, table, sum(file.rows for file in at.files))
+                run.rows_in += found.found
+                run.checks.append(found)
+                on_rows(table.name, found.found)
+        run.checks += _of_build(warehouse, snapshots, run)
+        require(run.checks)
+    return run
+
+
+def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[Check]:
+    """Check the newest build, and the days of bronze that are whole."""
+    seen = snapshots.look(as_built=True)
+    kept = [warehouse.table(table).state().properties for table in (ATTEMPTS, EVENTS)]
+    first = max(properties.get(FORGOTTEN_BEFORE, "") for properties in kept)
+    rows = {table: sum(file.rows for file in at.files) for table, at in seen.tables.items()}
+    with Frames(warehouse, seen) as tables:
+
+        def parts(table: Table) -> list[str]:
+            return [part for part in tables.parts(table) if part >= first]
+
+        attempts = [] if ATTEMPTS not in seen.tables else seen.tables[ATTEMPTS].files
+        listed = sum(file.rows for file in attempts if file.part >= first)
+        found = bronze_checks(tables, parts, listed)
+        if not seen.build.id or seen.build.again:
+            run.notes.append("the layers are compared after the next build")
+        if not seen.build.id:
+            return found[:-1]  # no build has put unsound rows into quarantine
+        found += event_checks(tables, parts)
+        if seen.build.again:
+            return found
+        since = hour = ALWAYS
+        if first:
+            since = micros_of(first)
+            hour = to_micros(first_hour(first, ZoneInfo(seen.build.zone)))
+        return [
+            *found,
+            *layer_checks(tables, parts, rows, since),
+            *histogram_checks(tables, parts=parts, since=hour),
+        ]
 
 
 def require(checks: Sequence[Check]) -> None:

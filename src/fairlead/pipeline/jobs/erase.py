@@ -12,11 +12,9 @@ from msgspec.structs import replace
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.erase.pages import shows
-from fairlead.pipeline.erase.tables import Erased, erase_from
-from fairlead.pipeline.erase.trace import trace
+from fairlead.pipeline.erase.tables import Erased, erase_from, trace
 from fairlead.pipeline.erase.verify import Verified, verify
-from fairlead.pipeline.erase.wanted import Wanted
+from fairlead.pipeline.erase.wanted import Wanted, shows
 from fairlead.pipeline.hashing import hashing_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
 from fairlead.pipeline.tombstones import bury, readmit, tombstone
@@ -34,11 +32,6 @@ class Erasure(msgspec.Struct, frozen=True):
     """Days whose sums include the erased rows until the next build."""
     verified: Verified
     dry_run: bool
-
-    @property
-    def rows(self) -> int:
-        """Return the number of erased rows of the lake."""
-        return sum(done.rows for done in self.tables.values())
 
     @property
     def is_clean(self) -> bool:
@@ -80,7 +73,7 @@ def erase(
             for table in (ATTEMPTS, EVENTS):
                 bury(lake.table(table), tombstones)
         found = trace(lake, wanted)
-        known, unread = _shown([*_pages_of(lake), *pages], wanted)
+        known, unread = _shown(lake, pages, wanted)
         done = erase_from(lake, wanted, found, clock.now, on_rows, dry_run)
         if not dry_run:
             for page in known:
@@ -102,10 +95,13 @@ def readmit_key(lake: Warehouse, key: str) -> bool:
     return any(readmitted)
 
 
-def _shown(pages: Sequence[Path], wanted: Wanted) -> tuple[list[Path], list[str]]:
-    """Return the pages that show the key, and those that cannot be read."""
+def _shown(lake: Warehouse, pages: Sequence[Path], wanted: Wanted) -> tuple[list[Path], list[str]]:
+    """Return the pages that show the key, among these and those that `report` wrote, and the pages
+    that cannot be read."""
+    runs = lake.table(RUNS).load(columns=["job", "params"]).to_pylist()
+    params = [msgspec.json.decode(run["params"]) for run in runs if run["job"] == "report"]
     known, unread = [], []
-    for page in pages:
+    for page in [*sorted({Path(each["out"]) for each in params if each.get("out")}), *pages]:
         try:
             if shows(page, wanted):
                 known.append(page)
@@ -114,12 +110,3 @@ def _shown(pages: Sequence[Path], wanted: Wanted) -> tuple[list[Path], list[str]
         except OSError:
             unread.append(str(page))
     return known, unread
-
-
-def _pages_of(lake: Warehouse) -> list[Path]:
-    """Return the pages that `report` wrote."""
-    reports = lake.table(RUNS).load(columns=["job", "params"]).to_pylist()
-    outs = {
-        msgspec.json.decode(run["params"]).get("out") for run in reports if run["job"] == "report"
-    }
-    return sorted(Path(out) for out in outs if out)

@@ -1,40 +1,46 @@
-"""`incidents`: finds the incidents of these days and writes them to gold.incidents. The job needs
-no Spark."""
+"""Rows of gold.incidents: those that alerts find, and those of the job `incidents`, which finds the
+incidents of some days in the tables. Neither needs Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from statistics import median
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairlead.backends.sql.sql_file import load
-from fairlead.clock import MICROS, Clock, to_datetime
+from fairlead.clock import Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.incident_rows import only_in_alerts
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.key_minutes import MINUTE
 from fairlead.pipeline.incidents.over_history import (
     DAY_MINUTES,
     IncidentWindow,
     Minute,
-    extra_wait_us,
+    incident_id,
     incidents_from,
-    usual_depth,
 )
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents.watch import MINUTE, Alert, Rules
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 BY_DEFAULT = 7
 """Days searched by default, up to the last one in the tables."""
+
+FOUND_BY_ALERTS = "alerts"
+"""Value of the column found_by."""
+
+ALERT_ONLY_KINDS = ("stuck", "silence")
+"""Kinds that the tables do not show."""
 
 Queues = dict[str, dict[int, Minute]]
 
@@ -82,24 +88,70 @@ def incidents(
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         if until is not None and last.date() < first.date():
             raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
-        days = _days(max(first, to_datetime(history.known_from * MINUTE)), min(last, newest))
+        begin = to_micros(max(first, to_datetime(history.known_from * MINUTE)))
+        days = dates_of(hours_between(begin - begin % DAY_US, to_micros(min(last, newest))))
         found: list[IncidentRow] = []
         for midnight in (micros_of(day) // MINUTE for day in days):
             windows = sorted(history.incidents(midnight, rules), key=lambda each: each.start)
             found += [history.row(window) for window in windows]
             run.rows_in += sum(map(len, history.day(midnight).values()))
             history.drop_before(midnight)
-        rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in found]
         end = to_datetime(history.known * MINUTE)
+        tables.merge(INCIDENTS, _table(found), days, lambda old: _only_in_alerts(old, end))
+        on_rows(INCIDENTS.name, len(found))
+        run.rows_out = len(found)
+    return found
+
+
+def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
+    """Store alerts, given in the order of their detection, in gold.incidents. A repeated call
+    changes nothing. Raise BrokenLake."""
+    rows = {incident_of(alert): _row_of(alert) for alert in alerts}
+    if rows:
+        days = {f"{row.start_at:%Y-%m-%d}" for row in rows.values()}
+        ids = pa.array(list(rows))
         tables.merge(
             INCIDENTS,
-            pa.Table.from_pylist(rows, INCIDENTS.arrow()),
+            _table(rows.values(), FOUND_BY_ALERTS),
             days,
-            lambda old: only_in_alerts(old, end),
+            lambda old: pc.invert(pc.is_in(old["incident_id"], ids)),
         )
-        on_rows(INCIDENTS.name, len(rows))
-        run.rows_out = len(rows)
-    return found
+
+
+def incident_of(alert: Alert) -> str:
+    """Return the id of the incident of an alert, the same at its begin and end."""
+    return incident_id(alert.kind, alert.queue, alert.subject, alert.start // MINUTE)
+
+
+def _row_of(alert: Alert) -> IncidentRow:
+    return IncidentRow(
+        incident_of(alert),
+        alert.kind,
+        alert.queue,
+        alert.subject,
+        to_datetime(alert.start),
+        to_datetime(max(alert.start, alert.at)),
+        alert.is_over,
+        keys_hit=int(alert.kind == "flood"),
+        tasks_delayed=alert.tasks,
+        extra_wait_us=0,
+    )
+
+
+def _table(rows: Iterable[IncidentRow], found_by: str | None = None) -> pa.Table:
+    same = {"found_by": found_by, "schema_version": SCHEMA_VERSION}
+    found = [msgspec.structs.asdict(row) | same for row in rows]
+    return pa.Table.from_pylist(found, INCIDENTS.arrow())
+
+
+def _only_in_alerts(rows: pa.Table, known: datetime) -> pa.Array:
+    """Return a mask of the incidents that alerts found and the tables cannot show: those of
+    ALERT_ONLY_KINDS, and those from `known` on, where the tables end."""
+    is_hidden = pc.or_(
+        pc.is_in(rows["kind"], pa.array(ALERT_ONLY_KINDS)),
+        pc.greater_equal(rows["start_at"], pa.scalar(known)),
+    )
+    return pc.and_kleene(pc.equal(rows["found_by"], FOUND_BY_ALERTS), is_hidden)
 
 
 class _History:
@@ -185,8 +237,12 @@ class _History:
             first=window.start,
             last=window.end - 1,
         )
+        # A minute without an entry had no waiting tasks.
+        before = range(max(self.known_from, window.start - DAY_MINUTES), window.start)
+        usual = median([minutes[n].depth_end if n in minutes else 0 for n in before] or [0])
+        extra = sum(max(0.0, each.depth_end - usual) for each in inside)
         return IncidentRow(
-            window.incident_id,
+            incident_id(window.kind, window.queue, window.subject, window.start),
             window.kind,
             window.queue,
             window.subject,
@@ -195,28 +251,5 @@ class _History:
             window.is_over,
             hit["keys"],
             delayed,
-            extra_wait_us(window, minutes, usual_depth(minutes, self.known_from, window.start)),
+            round(extra * MINUTE),
         )
-
-
-def _days(first: datetime, last: datetime) -> list[str]:
-    start = first.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    count = (last - start).days + 1
-    return [f"{start + timedelta(days=n):%Y-%m-%d}" for n in range(count)]
-
-
-def as_rows(found: list[IncidentRow]) -> list[tuple[Any, ...]]:
-    """Return the incidents as rows for a table on the terminal."""
-    return [
-        (
-            each.kind,
-            each.queue,
-            each.subject,
-            f"{each.start_at:%Y-%m-%d %H:%M}",
-            f"{each.end_at:%H:%M}" if each.is_over else "continues",
-            each.keys_hit,
-            f"{each.tasks_delayed:,}",
-            f"{each.extra_wait_us / MICROS / 3600:,.1f}",
-        )
-        for each in found
-    ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Literal, NamedTuple, get_args
@@ -18,7 +19,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.retention import drop_before, first_day
@@ -94,64 +95,118 @@ def maintain(
     steps to leave out.
     dry_run: only report what would be done; nothing is compared, checked or changed.
     """
-    work: dict[StepName, Callable[[OnRows], Step]] = {
-        "compact": partial(_compact, sources),
-        "expire": partial(_expire, sources, keep),
-        "reconcile": partial(_reconcile, sources),
-        "retain": partial(_retain, sources, keep_days, dry_run=False),
-        "check": partial(_check, sources),
-    }
-    steps = []
+    steps: list[Step] = []
     for name in STEPS:
+        failed = {step.name for step in steps if step.state == "failed"}
         if name in skip or (name == "retain" and keep_days is None):
             steps.append(Step(name, "skipped"))
-        elif dry_run:
-            steps.append(_tried(name, partial(_planned, sources, keep, keep_days, name)))
-        elif name == "retain" and any(s.name == "reconcile" and s.state == "failed" for s in steps):
+        elif name == "retain" and "reconcile" in failed and not dry_run:
             steps.append(Step(name, "skipped", "the lake differs from the store"))
         else:
-            steps.append(_tried(name, partial(work[name], partial(on_rows, name))))
+            night = _Night(sources, keep, keep_days, dry_run, partial(on_rows, name))
+            steps.append(_tried(name, getattr(night, name)))
     return Maintained(steps)
 
 
-def _compact(sources: Sources, on_rows: OnRows) -> Step:
-    with recorded(sources.lake, sources.clock, "compact", {}) as run:
-        for table in SMALL_FILES:
-            done = compact(
-                sources.lake.table(table), sources.clock.now(), partial(on_rows, table.name)
-            )
-            run.rows_in += done.rows
-            run.rows_out += done.rows
-            run.tables[table.name] = done.rows
-            if done.skipped:
-                run.notes.append(
-                    f"{table.name}: new rows arrived during the compaction of these partitions, so"
-                    f" the next one compacts them: {', '.join(done.skipped)}"
-                )
-    return _ran("compact", run)
+@dataclass(frozen=True)
+class _Night:
+    """Steps of a maintenance; each returns what it has done, or in a dry run what it would do, as
+    far as the lake alone shows it."""
 
+    sources: Sources
+    keep: timedelta | None
+    keep_days: int | None
+    dry_run: bool
+    on_rows: OnRows
 
-def _expire(sources: Sources, keep: timedelta | None, on_rows: OnRows) -> Step:
-    """Remove old rows, the branches of dead builds, old snapshots, and files without a snapshot."""
-    lake, now = sources.lake, sources.clock.now()
-    files = snapshots = 0
-    notes = []
-    with recorded(lake, sources.clock, "expire", {"keep_days": keep and keep.days}) as run:
-        # Branches of a build that died after its publication hold what readers see.
-        builds = Builds(lake)
-        builds.finish(builds.newest()[0])
-        for table, days in _aged(lake, now, keep).items():
-            _remove(lake, table, days)
-            notes.append(f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, removed")
-        for table in (*TABLES, BUILDS, LEDGER):
-            here = lake.table(table)
-            here.drop_branches(now - DAY_US)
-            snapshots += here.expire_unneeded(now)
-            removed = here.sweep(now - DAY_US)
-            files += removed
-            on_rows(table.name, removed)
-        run.rows_out = files
-    return Step("expire", "done", f"{snapshots:,} snapshots, {files:,} files removed", notes=notes)
+    def compact(self) -> Step:
+        lake, now = self.sources.lake, self.sources.clock.now()
+        if self.dry_run:
+            tables = map(lake.table, SMALL_FILES)
+            parts = sum(len(to_compact(t.files(), now, t.table.by == "hour")) for t in tables)
+            return Step("compact", "planned", f"{parts:,} partitions would be compacted")
+        with recorded(lake, self.sources.clock, "compact", {}) as run:
+            for table in SMALL_FILES:
+                done = compact(lake.table(table), now, partial(self.on_rows, table.name))
+                run.rows_in += done.rows
+                run.rows_out += done.rows
+                run.tables[table.name] = done.rows
+                if done.skipped:
+                    run.notes.append(
+                        f"{table.name}: new rows arrived during the compaction of these partitions,"
+                        f" so the next one compacts them: {', '.join(done.skipped)}"
+                    )
+        return _ran("compact", run)
+
+    def expire(self) -> Step:
+        """Remove old rows, the branches of dead builds, old snapshots, and files without a
+        snapshot."""
+        lake, now = self.sources.lake, self.sources.clock.now()
+
+        def noted(aged: dict[Table, list[str]], verb: str) -> list[str]:
+            return [
+                f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, {verb}"
+                for table, days in aged.items()
+            ]
+
+        if self.dry_run:
+            notes = noted(_aged(lake, now, self.keep), "would be removed")
+            what = "old snapshots and files would be removed"
+            return Step("expire", "planned", what, notes=notes)
+        snapshots = 0
+        params = {"keep_days": self.keep and self.keep.days}
+        with recorded(lake, self.sources.clock, "expire", params) as run:
+            # Branches of a build that died after its publication hold what readers see.
+            builds = Builds(lake)
+            builds.finish(builds.newest()[0])
+            aged = _aged(lake, now, self.keep)
+            for table, days in aged.items():
+                here = lake.table(table)
+                while not here.replace(days, [], here.state()):
+                    pass
+            for table in (*TABLES, BUILDS, LEDGER):
+                here = lake.table(table)
+                here.drop_branches(now - DAY_US)
+                snapshots += here.expire_unneeded(now)
+                removed = here.sweep(now - DAY_US)
+                run.rows_out += removed
+                self.on_rows(table.name, removed)
+        what = f"{snapshots:,} snapshots, {run.rows_out:,} files removed"
+        return Step("expire", "done", what, notes=noted(aged, "removed"))
+
+    def reconcile(self) -> Step:
+        lake, clock, history = self.sources.lake, self.sources.clock, self.sources.history()
+        if self.dry_run:
+            return Step("reconcile", "planned", "the lake would be compared with the store")
+        with recorded(lake, clock, "reconcile", {}) as run:
+            found = reconcile(history, lake, clock, on_rows=partial(self.on_rows, "attempts"))
+            run.rows_in = found.rows
+            run.checks = [
+                Check("attempts in the lake and in the store", found.rows, found.rows),
+                Check("worker time of the attempts in microseconds", found.busy_us, found.busy_us),
+            ]
+        return _ran("reconcile", run)
+
+    def retain(self) -> Step:
+        """Remove the rows of bronze before the last `keep_days` days that were compared with the
+        store."""
+        assert self.keep_days is not None
+        lake, history = self.sources.lake, self.sources.history()
+        reader = history.database.read_now(history.reader(lake.reader))
+        compared = 0 if reader is None else reader.checked_at or 0
+        first = first_day(self.sources.clock.now(), self.keep_days)
+        done = drop_before(lake, first, compared, dry_run=self.dry_run)
+        for table, rows in done.rows.items():
+            self.on_rows(table, rows)
+        state: State = "planned" if self.dry_run else "done" if done.rows else "nothing to do"
+        verb = "would be removed" if self.dry_run else "removed"
+        rows = sum(done.rows.values())
+        return Step("retain", state, f"{rows:,} rows of {len(done.days):,} days {verb}")
+
+    def check(self) -> Step:
+        if self.dry_run:
+            return Step("check", "planned", "all tables would be checked")
+        return _ran("check", check(self.sources.lake, self.sources.clock, self.on_rows))
 
 
 def _aged(lake: Warehouse, now: int, keep: timedelta | None) -> dict[Table, list[str]]:
@@ -164,72 +219,6 @@ def _aged(lake: Warehouse, now: int, keep: timedelta | None) -> dict[Table, list
         for table in BY_AGE
     }
     return {table: days for table, days in found.items() if days}
-
-
-def _remove(lake: Warehouse, table: Table, days: list[str]) -> None:
-    here = lake.table(table)
-    while not here.replace(days, [], here.state()):
-        pass
-
-
-def _reconcile(sources: Sources, on_rows: OnRows) -> Step:
-    lake, clock, history = sources.lake, sources.clock, sources.history()
-    with recorded(lake, clock, "reconcile", {}) as run:
-        found = reconcile(history, lake, clock, on_rows=partial(on_rows, "attempts"))
-        run.rows_in = found.rows
-        run.checks = [
-            Check("attempts in the lake and in the store", found.rows, found.rows),
-            Check("worker time of the attempts in microseconds", found.busy_us, found.busy_us),
-        ]
-    return _ran("reconcile", run)
-
-
-def _retain(sources: Sources, keep_days: int | None, on_rows: OnRows, *, dry_run: bool) -> Step:
-    """Remove the rows of bronze before the last `keep_days` days that were compared with the
-    store."""
-    assert keep_days is not None
-    history = sources.history()
-    reader = history.database.read_now(history.reader(sources.lake.reader))
-    compared = 0 if reader is None else reader.checked_at or 0
-    done = drop_before(
-        sources.lake, first_day(sources.clock.now(), keep_days), compared, dry_run=dry_run
-    )
-    for table, rows in done.rows.items():
-        on_rows(table, rows)
-    state: State = "planned" if dry_run else "done" if done.rows else "nothing to do"
-    verb = "would be removed" if dry_run else "removed"
-    return Step(
-        "retain", state, f"{sum(done.rows.values()):,} rows of {len(done.days):,} days {verb}"
-    )
-
-
-def _check(sources: Sources, on_rows: OnRows) -> Step:
-    return _ran("check", check(sources.lake, sources.clock, on_rows))
-
-
-def _planned(
-    sources: Sources, keep: timedelta | None, keep_days: int | None, name: StepName
-) -> Step:
-    """Return what a step would do, as far as the lake alone shows it."""
-    lake, now = sources.lake, sources.clock.now()
-    if name == "compact":
-        parts = sum(
-            len(to_compact(lake.table(table).files(), now, table.by == "hour"))
-            for table in SMALL_FILES
-        )
-        return Step(name, "planned", f"{parts:,} partitions would be compacted")
-    if name == "expire":
-        days = [
-            f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, would be removed"
-            for table, days in _aged(lake, now, keep).items()
-        ]
-        return Step(name, "planned", "old snapshots and files would be removed", notes=days)
-    if name == "retain":
-        return _retain(sources, keep_days, lambda table, rows: None, dry_run=True)
-    if name == "reconcile":
-        sources.history()
-        return Step(name, "planned", "the lake would be compared with the store")
-    return Step(name, "planned", "all tables would be checked")
 
 
 def _tried(name: StepName, work: Callable[[], Step]) -> Step:
