@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +31,6 @@ _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read, _write = msgspec.json.decode, msgspec.json.encode
 
 Row = dict[str, Any]
-
 
 # CSV ----------------------------------------------------------------------------------------------
 
@@ -71,10 +70,7 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
             line = reader.line_num + 1
             row: Row = {PLACE: f"{file.name} line {line}"}
             try:
-                fields = next(reader)
-            except StopIteration:
-                check_unchanged(file)
-                return
+                fields = next(reader, None)
             except csv.Error as error:
                 if "unexpected end of data" in str(error):
                     raise RefusedRows(
@@ -82,21 +78,25 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
                     ) from error
                 yield row | {PROBLEM: f"(row)\n{error}"}
                 continue
-            if not fields:
-                continue
-            if len(fields) != len(header):
-                yield row | {
-                    PROBLEM: f"(row)\n{len(fields)} fields, but the header has {len(header)}"
-                }
-                continue
-            values = {**dict(zip(header, fields, strict=True)), **given}
-            for name in columns:
-                text = values[name]
-                if text and not _is_unicode(text):
-                    row[PROBLEM] = f"{name}\n{name} {text[:80]!a}: not valid Unicode"
-                elif text or name not in KNOWN_COLUMNS:
-                    row[name] = text
-            yield row
+            if fields is None:
+                check_unchanged(file)
+                return
+            if len(fields) == len(header):
+                values = {**dict(zip(header, fields, strict=True)), **given}
+                yield row | _csv_row({name: values[name] for name in columns})
+            elif fields:
+                reason = f"{len(fields)} fields, but the header has {len(header)}"
+                yield row | {PROBLEM: f"(row)\n{reason}"}
+
+
+def _csv_row(values: Mapping[str, str | None]) -> Row:
+    row: Row = {}
+    for name, text in values.items():
+        if text and not _is_unicode(text):
+            row[PROBLEM] = f"{name}\n{name} {text[:80]!a}: not valid Unicode"
+        elif text or name not in KNOWN_COLUMNS:
+            row[name] = text
+    return row
 
 
 def csv_schema(columns: Sequence[str]) -> pa.Schema:
@@ -130,7 +130,7 @@ def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iter
                 try:
                     yield row | _json_row(text, dict(file.partition), args, order_by)
                 except _Refused as refused:
-                    yield row | {PROBLEM: f"{refused.column}\n{refused}"}
+                    yield row | {PROBLEM: "\n".join(refused.args)}
     check_unchanged(file)
 
 
@@ -150,11 +150,7 @@ def json_schema(order_by: str | None) -> pa.Schema:
 
 
 class _Refused(Exception):
-    """A row that cannot be read; the row says so."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason)
-        self.column = column
+    """A row that cannot be read: the column, and the reason."""
 
 
 def _json_row(
@@ -177,7 +173,10 @@ def _json_row(
         if name in args or value is None:
             continue
         if name == "run_at":
-            value = _instant(value)
+            try:
+                value = datetime.fromisoformat(value)
+            except (TypeError, ValueError) as error:
+                raise _Refused(name, f"run_at {value!r}: use an instant: {error}") from error
         if (reason := reason_against(name, value)) is not None:
             raise _Refused(name, reason)
         row[name] = list(value.items()) if name == "context" else value
@@ -204,13 +203,6 @@ def _payload(fields: dict[str, msgspec.Raw], args: Sequence[str]) -> str:
         return "{}"
     raw = bytes(fields[sources[0]])
     return str(_read(raw)) if raw.startswith(b'"') else raw.decode()
-
-
-def _instant(value: Any) -> Any:
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError) as error:
-        raise _Refused("run_at", f"run_at {value!r}: use an instant: {error}") from error
 
 
 def _position(column: str | None, value: Any) -> dict[str, Any]:
