@@ -41,7 +41,12 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
     found: dict[tuple[str, ...], str] = {}
     for file in files:
         with _opened(file) as lines:
-            header = next(csv.reader(lines, strict=True), [])
+            try:
+                header = next(csv.reader(lines, strict=True), [])
+            except csv.Error as error:
+                raise ConfigurationError(
+                    f"{file.path}: the first line cannot be read: {error}"
+                ) from error
         if not all(map(_is_unicode, header)):
             raise ConfigurationError(f"{file.path}: the first line is not UTF-8; convert the file")
         names = [*header, *(name for name, _ in file.partition)]
@@ -61,7 +66,6 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
 def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a CSV file: texts as they are written. Raise RefusedRows for a quote that
     is not closed, behind which rows have no known end, and for a file that changed meanwhile."""
-    csv.field_size_limit(_MOST_FIELD_BYTES)
     given = dict(file.partition)
     with _opened(file) as lines:
         reader = csv.reader(lines, strict=True)
@@ -105,6 +109,7 @@ def csv_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _opened(file: DataFile) -> io.TextIOWrapper:
+    csv.field_size_limit(_MOST_FIELD_BYTES)
     return open(file.path, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
@@ -117,6 +122,22 @@ def _is_unicode(text: str) -> bool:
 
 
 # JSON lines ---------------------------------------------------------------------------------------
+
+
+_OWN_TYPES = {
+    "priority": pa.int64(),
+    "weight": pa.float64(),
+    "run_at": pa.timestamp("us", "UTC"),
+    "context": pa.map_(pa.string(), pa.string()),
+    ORDER: pa.struct([("number", pa.float64()), ("text", pa.string())]),
+}
+JSON_SCHEMA = pa.schema(
+    [
+        (name, _OWN_TYPES.get(name, pa.string()))
+        for name in (*_FIXED, "payload", PLACE, PROBLEM, ORDER)
+    ]
+)
+"""Types of the rows of a JSON lines file."""
 
 
 def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iterator[Row]:
@@ -132,21 +153,6 @@ def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iter
                 except _Refused as refused:
                     yield row | {PROBLEM: "\n".join(refused.args)}
     check_unchanged(file)
-
-
-def json_schema(order_by: str | None) -> pa.Schema:
-    """Return the types of the rows of a JSON lines file."""
-    own = {
-        "priority": pa.int64(),
-        "weight": pa.float64(),
-        "run_at": pa.timestamp("us", "UTC"),
-        "context": pa.map_(pa.string(), pa.string()),
-    }
-    names = (*_FIXED, "payload", PLACE, PROBLEM)
-    fields = [pa.field(name, own.get(name, pa.string())) for name in names]
-    if order_by is not None:
-        fields.append(pa.field(ORDER, pa.struct([("number", pa.float64()), ("text", pa.string())])))
-    return pa.schema(fields)
 
 
 class _Refused(Exception):

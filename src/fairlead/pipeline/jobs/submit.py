@@ -13,13 +13,13 @@ from fairlead.pipeline.bulk.declared_types import ORDER, read_types
 from fairlead.pipeline.bulk.files import DataFile, data_files, digest_of, format_of
 from fairlead.pipeline.bulk.options import listed
 from fairlead.pipeline.bulk.text_rows import (
+    JSON_SCHEMA,
     Row,
     batches,
     csv_header,
     csv_rows,
     csv_schema,
     json_rows,
-    json_schema,
 )
 
 if TYPE_CHECKING:
@@ -166,9 +166,8 @@ def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
     if submission.format == "csv":
         schema, rows = csv_schema(columns), partial(csv_rows, columns=columns)
     else:
-        order_by = submission.order_by if _order_column(submission) == ORDER else None
-        schema = json_schema(order_by)
-        rows = partial(json_rows, args=submission.args_columns, order_by=order_by)
+        args, order_by = submission.args_columns, submission.order_by
+        schema, rows = JSON_SCHEMA, partial(json_rows, args=args, order_by=order_by)
 
     def rows_of(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
@@ -191,6 +190,5 @@ def _parquet(spark: SparkSession, file: Path) -> DataFrame:
 
 def _order_column(submission: FileSubmission) -> str | None:
     name = submission.order_by
-    if name is None or submission.format != "json" or name in json_schema(None).names:
-        return name
-    return ORDER
+    is_given = name is None or submission.format != "json" or name in JSON_SCHEMA.names
+    return name if is_given else ORDER
