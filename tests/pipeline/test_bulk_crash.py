@@ -140,10 +140,11 @@ def test_a_driver_that_dies_in_the_publishing_transaction_has_published_nothing(
         stage: Any = PostgresStage if url.startswith("postgres") else SqliteStage
         insert = stage.insert
 
-        def insert_and_die(self: Any, row: Any, piece: Any, now: int) -> Any:
-            if piece.attempt == messages[rows_in // 100].attempt:
-                die()
-            return (yield from insert(self, row, piece, now))
+        def insert_and_die(self: Any, row: Any, pieces: Any, now: int) -> Any:
+            for piece in pieces:
+                if piece.attempt == messages[rows_in // 100].attempt:
+                    die()
+                yield from insert(self, row, [piece], now)
 
         stage.insert = insert_and_die
         job.publish(messages)

@@ -18,9 +18,9 @@ from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk import files
+from fairlead.pipeline.bulk import rows as rows_module
 from fairlead.pipeline.bulk.job import BulkJob
 from fairlead.pipeline.bulk.jobs import ContentDiffers, JobRow, KeyTaken, RunSuperseded
-from fairlead.pipeline.bulk.rows import RowDigest
 from fairlead.pipeline.bulk.stage import DAY, sweep
 from fairlead.pipeline.bulk.text_rows import batches, csv_rows, csv_schema
 from fairlead.pipeline.jobs.submit import FileSubmission
@@ -261,12 +261,10 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         "fairlead.pipeline.bulk.job.joined_content", _by_count
     ),
     "the order of the rows counts": lambda patch: patch.setattr(
-        RowDigest,
-        "_add",
-        lambda self, given: setattr(self, "_sum", hash(tuple(given)) % (1 << 64)),
+        rows_module, "digest_of", lambda given: hash(tuple(given)) % (1 << 64)
     ),
     "rows that differ only in their arguments are the same": lambda patch: patch.setattr(
-        RowDigest, "_add", lambda self, given: None
+        rows_module, "digest_of", lambda given: 0
     ),
     "an empty submission is committed": lambda patch: patch.setattr(
         "fairlead.pipeline.bulk.job.end_run", _commit

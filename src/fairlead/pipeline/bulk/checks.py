@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,12 +38,11 @@ class Reject(NamedTuple):
 class Problems:
     """Refused rows of one batch, each with its first problem."""
 
-    def __init__(self, first: int, rows: int, places: Sequence[str] | None = None) -> None:
+    def __init__(self, first: int, places: Sequence[str] | None) -> None:
         """`first`: position of the batch's first row in its partition. `places`: where each row
         comes from, such as `jobs.csv line 3`."""
         self._first = first
         self._places = places
-        self._rows = rows
         self._rejects: dict[int, Reject] = {}
 
     def note(self, row: int, column: str, value: Any, reason: str) -> None:
@@ -59,13 +56,12 @@ class Problems:
     @property
     def rejects(self) -> list[Reject]:
         """Refused rows, in order."""
-        return [self._rejects[row] for row in sorted(self._rejects)]
+        return [self._rejects[row] for row in self.rows]
 
-    def good(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of the accepted rows."""
-        good = np.ones(self._rows, dtype=bool)
-        good[list(self._rejects)] = False
-        return good
+    @property
+    def rows(self) -> list[int]:
+        """Positions of the refused rows in the batch."""
+        return sorted(self._rejects)
 
 
 def _printable(text: str) -> str:

@@ -16,35 +16,31 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(t.is_string(type_) or t.is_large_string(type_))
 
 
-def _is_object(type_: pa.DataType) -> bool:
-    return bool(t.is_struct(type_) or (t.is_map(type_) and _is_text(type_.key_type)))
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
-
-
-def _is_instant(type_: pa.DataType) -> bool:
-    return bool(t.is_timestamp(type_) and type_.tz is not None)
-
-
-def _is_text_map(type_: pa.DataType) -> bool:
-    return bool(t.is_map(type_) and _is_text(type_.key_type) and _is_text(type_.item_type))
-
-
 _TEXT = (_is_text, "string")
 _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "name": _TEXT,
     "queue": _TEXT,
     "payload": _TEXT,
-    "args": (_is_object, "a struct or a map with strings as keys"),
+    "args": (
+        lambda type_: t.is_struct(type_) or (t.is_map(type_) and _is_text(type_.key_type)),
+        "a struct or a map with strings as keys",
+    ),
     "priority": (t.is_integer, "a whole number"),
     "fairness_key": _TEXT,
-    "weight": (_is_number, "a number"),
+    "weight": (
+        lambda type_: t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_),
+        "a number",
+    ),
     "ordering_key": _TEXT,
     "unique_key": _TEXT,
-    "run_at": (_is_instant, "timestamp (an instant, not a local time)"),
-    "context": (_is_text_map, "map<string,string>"),
+    "run_at": (
+        lambda type_: t.is_timestamp(type_) and type_.tz is not None,
+        "timestamp (an instant, not a local time)",
+    ),
+    "context": (
+        lambda type_: t.is_map(type_) and _is_text(type_.key_type) and _is_text(type_.item_type),
+        "map<string,string>",
+    ),
 }
 """Accepted types of each known column, and their description."""
 

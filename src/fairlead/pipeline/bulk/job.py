@@ -18,6 +18,7 @@ from fairlead.pipeline.bulk import columns
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.ids import IdSpace
 from fairlead.pipeline.bulk.jobs import (
+    DIGEST_MODULUS,
     JobRow,
     KeyTaken,
     StagedPart,
@@ -26,7 +27,6 @@ from fairlead.pipeline.bulk.jobs import (
     find,
     joined_content,
     lock,
-    pieces,
     superseded,
     touch,
 )
@@ -34,7 +34,7 @@ from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.rows import RowEncoder
 from fairlead.pipeline.bulk.stage import Stage, stage_of
 from fairlead.pipeline.errors import RefusedRows
-from fairlead.ports.notification import Notification, joined
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 
 BACKLOG_POLL_SECONDS = 1.0
@@ -112,10 +112,9 @@ class BulkJob:
             attempt,
             rows.rows,
             rows.rejected,
-            rows.bytes,
             rows.is_keyed,
             rows.queues,
-            rows.digest.text,
+            f"{rows.digest % DIGEST_MODULUS:032x}",
         )
 
     def publish(self, messages: Sequence[StagedPart]) -> SubmissionTotals:
@@ -245,15 +244,8 @@ class BulkJob:
         if row.state == "committed":
             return row, Notification()
         first, last = row.published_through, min(row.published_through + most, row.staged)
-        messages, now = row.messages, SYSTEM_CLOCK.now()
-        chunk = pieces(messages, first, last)
-        if any(message.is_keyed for message in messages) and chunk:
-            yield from stage.claim(row, chunk, now)
-        inserted, notifications = 0, []
-        for piece in chunk:
-            count, notification = yield from stage.insert(row, piece, now)
-            inserted += count
-            notifications.append(notification)
+        now = SYSTEM_CLOCK.now()
+        inserted, notification = yield from stage.insert(row, row.pieces(first, last), now)
         duplicates = last - first - inserted
         if duplicates and self.options.on_conflict == "error":
             more = "more " if first else ""  # chunks of an earlier run
@@ -262,7 +254,6 @@ class BulkJob:
                 f" keys that are taken, and nothing {more}was published; leave them out, or use"
                 " on_conflict=ignore"
             )
-        notification = joined(notifications)
         if not notification.is_empty:
             yield from stage.store.announce(notification)
         given = (self.submission_id, last, inserted, duplicates, now)
@@ -274,10 +265,10 @@ class BulkJob:
         Raise RunSuperseded if another run has taken over."""
         most = self.options.max_backlog
         queues = sorted({queue for message in row.messages for queue in message.queues})
-        run = stage.store.database.run
-        while most is not None and run(self._backlog(stage, queues, most)) >= most:
-            time.sleep(BACKLOG_POLL_SECONDS)
 
-    def _backlog(self, stage: Stage, queues: Sequence[str], most: int) -> Steps[int]:
-        yield from touch(stage.sql, *self._key, SYSTEM_CLOCK.now())
-        return (yield from stage.store.count_ready(queues, most))
+        def backlog(most: int) -> Steps[int]:
+            yield from touch(stage.sql, *self._key, SYSTEM_CLOCK.now())
+            return (yield from stage.store.count_ready(queues, most))
+
+        while most is not None and stage.store.database.run(backlog(most)) >= most:
+            time.sleep(BACKLOG_POLL_SECONDS)

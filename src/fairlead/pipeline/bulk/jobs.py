@@ -46,13 +46,12 @@ class StagedPart(msgspec.Struct, frozen=True):
     """UUID of this attempt of the Spark task; empty when the rows were only compared."""
     rows: int
     rejected: int
-    bytes: int
     is_keyed: bool
     """True when some rows have unique keys."""
     queues: dict[str, int]
     """Number of partitions of each queue of the rows."""
     digest: str
-    """Digest of the rows in any order, in hexadecimal digits; see `rows.RowDigest`."""
+    """Digest of the rows in any order, in hexadecimal digits; see `rows.digest_of`."""
 
 
 class StagedPiece(NamedTuple):
@@ -114,6 +113,18 @@ class JobRow(NamedTuple):
         counts = (self.staged, self.inserted, self.duplicates, self.rejected)
         return SubmissionTotals(self.submission_id, *counts, self.publish)
 
+    def pieces(self, first: int, last: int) -> list[StagedPiece]:
+        """Return the pieces of the parts that cover rows `first` up to `last` (not included),
+        counted through all parts in order."""
+        found = []
+        start = 0
+        for message in self.messages:
+            begin, end = max(first - start, 0), min(last - start, message.rows)
+            if begin < end:
+                found.append(StagedPiece(message.attempt, begin, end))
+            start += message.rows
+        return found
+
     def check_content(self, given: str | None, kept: str | None) -> None:
         """Raise ContentDiffers unless both digests, if there are two, are the same."""
         if given is not None and kept is not None and given != kept:
@@ -126,9 +137,9 @@ class JobRow(NamedTuple):
             )
 
 
-def find(sql: dict[str, str], submission_id: str) -> Steps[JobRow | None]:
+def find(sql: dict[str, str], submission_id: str, statement: str = "job") -> Steps[JobRow | None]:
     """Return the row of the job; None if there is none."""
-    rows = yield Statement(sql["job"], (submission_id,))
+    rows = yield Statement(sql[statement], (submission_id,))
     return JobRow(submission_id, *rows[0]) if rows else None
 
 
@@ -137,8 +148,7 @@ def lock(sql: dict[str, str], submission_id: str, epoch: str) -> Steps[JobRow]:
 
     Raise RunSuperseded unless the job is committed or belongs to the run with this epoch.
     """
-    rows = yield Statement(sql["lock_job"], (submission_id,))
-    job = JobRow(submission_id, *rows[0]) if rows else None
+    job = yield from find(sql, submission_id, "lock_job")
     if job is None or (job.state != "committed" and (job.epoch != epoch or job.state == "aborted")):
         raise superseded(submission_id)
     return job
@@ -166,19 +176,6 @@ def superseded(submission_id: str) -> RunSuperseded:
         f"submission {submission_id!r}: another run has taken over, or this run was"
         " aborted; this run publishes nothing more"
     )
-
-
-def pieces(messages: Iterable[StagedPart], first: int, last: int) -> list[StagedPiece]:
-    """Return the pieces of the parts that cover rows `first` up to `last` (not included), counted
-    through all parts in order."""
-    found = []
-    start = 0
-    for message in messages:
-        begin, end = max(first - start, 0), min(last - start, message.rows)
-        if begin < end:
-            found.append(StagedPiece(message.attempt, begin, end))
-        start += message.rows
-    return found
 
 
 def joined_content(messages: Iterable[StagedPart]) -> str:

@@ -113,7 +113,23 @@ class BulkOptions:
             values["types"], problems = read_types(values["types"])
             wrong += problems
         read = cls(**{"url": "", **{key: values[key] for key in values.keys() & known}})
-        wrong += read._problems()
+        if not read.url:
+            wrong.append("option url is missing; give the URL of the task store")
+        named = {"queue": read.queue, "name": read.task, "submission_id": read.submission_id}
+        for name, value in named.items():
+            if value is not None and (reason := reason_against(name, value)) is not None:
+                wrong.append(reason)
+        if read.on_conflict == "error" and read.publish == "chunked":
+            wrong.append(
+                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
+                " back"
+            )
+        if read.max_backlog is not None and read.publish == "atomic":
+            wrong.append("max_backlog needs publish chunked")
+        args = read.args_columns
+        wrong += [
+            f"args_columns names {name} twice" for name in sorted(set(args)) if args.count(name) > 1
+        ]
         if wrong:
             raise ConfigurationError(f"bulk submit: {'; '.join(wrong)}")
         return replace(read, url=_absolute_url(read.url))
@@ -121,25 +137,6 @@ class BulkOptions:
     def with_submission_id(self, submission_id: str) -> BulkOptions:
         """Return a copy of the options with this submission id."""
         return replace(self, submission_id=submission_id)
-
-    def _problems(self) -> list[str]:
-        wrong = [] if self.url else ["option url is missing; give the URL of the task store"]
-        given = {"queue": self.queue, "name": self.task, "submission_id": self.submission_id}
-        for name, value in given.items():
-            if value is not None and (reason := reason_against(name, value)) is not None:
-                wrong.append(reason)
-        if self.on_conflict == "error" and self.publish == "chunked":
-            wrong.append(
-                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
-                " back"
-            )
-        if self.max_backlog is not None and self.publish == "atomic":
-            wrong.append("max_backlog needs publish chunked")
-        return wrong + [
-            f"args_columns names {name} twice"
-            for name in sorted(set(self.args_columns))
-            if self.args_columns.count(name) > 1
-        ]
 
     def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
         """Return the number of partitions of a queue, which is the greater of the registered and

@@ -35,43 +35,32 @@ _CONTENT = [
 was before compression."""
 
 
-class RowDigest:
-    """Sum of the BLAKE2b digests of rows modulo 2^128, so that neither the order of the rows nor
-    their partition changes it. Equal rows count as often as they occur."""
+def digest_of(contents: Iterable[bytes]) -> int:
+    """Return the sum of the BLAKE2b digests of rows modulo 2^128, so that neither the order of the
+    rows nor their partition changes it. Equal rows count as often as they occur."""
+    digest, number = hashlib.blake2b, int.from_bytes
+    total = sum(number(digest(content, digest_size=16).digest()) for content in contents)
+    return total % DIGEST_MODULUS
 
-    def __init__(self) -> None:
-        self._sum = 0
 
-    @property
-    def text(self) -> str:
-        """The digest in hexadecimal digits."""
-        return f"{self._sum:032x}"
-
-    def add_rows(self, staged: pa.RecordBatch, payloads: Sequence[bytes]) -> None:
-        """Add accepted rows and their uncompressed payloads."""
-        contexts = staged.column("context")
-        if contexts.null_count < len(contexts):
-            # The order of the entries of a map is no content.
-            texts = [
-                text and json.dumps(json.loads(text), sort_keys=True)
-                for text in contexts.to_pylist()
-            ]
-            index = staged.schema.get_field_index("context")
-            staged = staged.set_column(index, "context", pa.array(texts, pa.string()))
-        rows = row_bytes(staged.select(_CONTENT), 0, bytes(16)).to_pylist()
-        self._add(
-            b"%d %b%b" % (len(row), row, payload)
-            for row, payload in zip(rows, payloads, strict=True)
-        )
-
-    def add_rejects(self, rejects: Iterable[Reject]) -> None:
-        """Add refused rows, of which only the reason and the beginning of the value are known."""
-        self._add("\0".join(("rejected", *reject[1:])).encode() for reject in rejects)
-
-    def _add(self, rows: Iterable[bytes]) -> None:
-        digest, number = hashlib.blake2b, int.from_bytes
-        self._sum += sum(number(digest(row, digest_size=16).digest()) for row in rows)
-        self._sum %= DIGEST_MODULUS
+def _contents(
+    staged: pa.RecordBatch, payloads: Sequence[bytes], rejects: Iterable[Reject]
+) -> Iterator[bytes]:
+    """Yield the content of each row: accepted ones with their uncompressed payloads, and refused
+    ones, of which only the reason and the beginning of the value are known."""
+    contexts = staged.column("context")
+    if contexts.null_count < len(contexts):
+        # The order of the entries of a map is no content.
+        texts = [
+            text and json.dumps(json.loads(text), sort_keys=True) for text in contexts.to_pylist()
+        ]
+        index = staged.schema.get_field_index("context")
+        staged = staged.set_column(index, "context", pa.array(texts, pa.string()))
+    rows = row_bytes(staged.select(_CONTENT), 0, bytes(16)).to_pylist()
+    for row, payload in zip(rows, payloads, strict=True):
+        yield b"%d %b%b" % (len(row), row, payload)
+    for reject in rejects:
+        yield "\0".join(("rejected", *reject[1:])).encode()
 
 
 class RowEncoder:
@@ -84,8 +73,8 @@ class RowEncoder:
         self._space = space
         self.rows = 0
         self.rejected = 0
-        self.bytes = 0
-        self.digest = RowDigest()
+        self.digest = 0
+        """Digest of all rows; see `digest_of`."""
         self.is_keyed = False
         """True when a row has a unique key."""
         self.queues: dict[str, int] = {}
@@ -101,7 +90,7 @@ class RowEncoder:
         options, names = self._options, batch.schema.names
         known = known_columns(batch.schema, options)
         places = batch.column(PLACE).to_pylist() if PLACE in names else None
-        problems = Problems(self.rows + self.rejected, batch.num_rows, places)
+        problems = Problems(self.rows + self.rejected, places)
         if PROBLEM in names:
             found = batch.column(PROBLEM)
             for row in pc.indices_nonzero(found.is_valid()).to_pylist():
@@ -121,15 +110,14 @@ class RowEncoder:
         payloads = arguments.encoded(batch, options, problems)
         rejects = problems.rejects
         if rejects:
-            good = problems.good()
+            good = np.ones(batch.num_rows, dtype=bool)
+            good[problems.rows] = False
             batch = batch.filter(pa.array(good))
             payloads = list(compress(payloads, good.tolist()))
         encoded = self._staged({name: batch.column(name) for name in known}, payloads)
         self.rows += encoded.num_rows
-        self.digest.add_rows(encoded, payloads)
-        self.digest.add_rejects(rejects)
+        self.digest += digest_of(_contents(encoded, payloads, rejects))
         self.rejected += len(rejects)
-        self.bytes += encoded.nbytes
         return encoded, rejects
 
     def _staged(self, columns: dict[str, pa.Array], payloads: list[bytes]) -> pa.RecordBatch:

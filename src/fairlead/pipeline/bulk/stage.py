@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import shutil
 import time
 import uuid
@@ -35,7 +36,7 @@ from fairlead.pipeline import durable
 from fairlead.pipeline.bulk.jobs import JobRow, StagedPiece, StageLost, touch
 from fairlead.ports.notification import Lane, Notification, joined
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Copy, Many, Statement, Steps
+from fairlead.ports.statements import Copy, Many, Row, Statement, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,12 +74,11 @@ class Stage(Protocol):
         """Write rows and rejects of an attempt of a Spark task, all or nothing. Raise RunSuperseded
         when another run has taken over."""
 
-    def claim(self, job: JobRow, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
-        """Claim the free unique keys of these rows."""
-
-    def insert(self, job: JobRow, piece: StagedPiece, now: int) -> Steps[tuple[int, Notification]]:
-        """Insert tasks for the rows without a taken unique key, in order; return their number.
-        Raise StageLost when rows are missing."""
+    def insert(
+        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
+    ) -> Steps[tuple[int, Notification]]:
+        """Claim the free unique keys of the rows, and insert tasks for the rows without a taken
+        key, in order; return their number. Raise StageLost when rows are missing."""
 
     def publish_rejects(
         self, submission_id: str, attempts: Sequence[tuple[str, int]]
@@ -150,22 +150,25 @@ class PostgresStage:
         # Touch the job last, because this locks its row until the commit.
         yield from touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now())
 
-    def claim(self, job: JobRow, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
-        attempts, firsts, lasts = (list(column) for column in zip(*pieces, strict=True))
-        yield Statement(self.sql["claim_keys"], (job.number, attempts, firsts, lasts, now))
-
-    def insert(self, job: JobRow, piece: StagedPiece, now: int) -> Steps[tuple[int, Notification]]:
-        rows = yield Statement(self.sql["insert_piece"], (job.number, *piece, now))
-        inserted, wanted = sum(row[5] for row in rows), piece.last - piece.first
-        if inserted < wanted:
-            found = (yield Statement(self.sql["count_piece"], (job.number, *piece)))[0][0]
-            if found < wanted:
-                raise StageLost(
-                    f"submission {job.submission_id!r}: of {wanted} staged rows {found} are left"
-                )
-        due = min((row[4] for row in rows if row[4] is not None), default=None)
-        ready = [Lane(*row[:4]) for row in rows if row[3] is not None]
-        return inserted, Notification(ready=ready, due=due)
+    def insert(
+        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
+    ) -> Steps[tuple[int, Notification]]:
+        if pieces and any(message.is_keyed for message in job.messages):
+            attempts, firsts, lasts = (list(column) for column in zip(*pieces, strict=True))
+            yield Statement(self.sql["claim_keys"], (job.number, attempts, firsts, lasts, now))
+        inserted: list[Row] = []
+        for piece in pieces:
+            rows = yield Statement(self.sql["insert_piece"], (job.number, *piece, now))
+            inserted += rows
+            if sum(row[5] for row in rows) < (wanted := piece.last - piece.first):
+                left = (yield Statement(self.sql["count_piece"], (job.number, *piece)))[0][0]
+                if left < wanted:
+                    raise StageLost(
+                        f"submission {job.submission_id!r}: of {wanted} staged rows {left} are left"
+                    )
+        due = min((row[4] for row in inserted if row[4] is not None), default=None)
+        ready = [Lane(*row[:4]) for row in inserted if row[3] is not None]
+        return sum(row[5] for row in inserted), joined([Notification(ready=ready, due=due)])
 
     def publish_rejects(
         self, submission_id: str, attempts: Sequence[tuple[str, int]]
@@ -191,9 +194,7 @@ class SqliteStage:
         self._database = path.resolve()
         self._folder = self._database.with_name(f"{path.name}-bulk")
         self.sql = {
-            name: text.replace("FOR UPDATE SKIP LOCKED", "")
-            .replace("FOR UPDATE", "")
-            .replace("$", "?")
+            name: re.sub("FOR UPDATE( SKIP LOCKED)?", "", text).replace("$", "?")
             for name, text in load("jobs.sql", __package__).items()
         }
 
@@ -212,14 +213,13 @@ class SqliteStage:
         durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
         self.store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
 
-    def claim(self, job: JobRow, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
-        return  # `insert` claims the keys: SQLite has one writer
-        yield
-
-    def insert(self, job: JobRow, piece: StagedPiece, now: int) -> Steps[tuple[int, Notification]]:
+    def insert(
+        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
+    ) -> Steps[tuple[int, Notification]]:
         inserted = 0
         notifications = []
-        for batch in self._read(job.submission_id, piece):
+        for batch in (batch for piece in pieces for batch in self._read(job.submission_id, piece)):
+            # Also claims the keys: SQLite has one writer.
             submitted, notification = yield from self.store.submission(_tasks(batch, now))
             inserted += sum(each.is_new for each in submitted)
             notifications.append(notification)
@@ -246,19 +246,15 @@ class SqliteStage:
 
     def _read(self, submission_id: str, piece: StagedPiece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece in batches. Raise StageLost unless all are there."""
-        start = 0
         with self._open(submission_id, piece.attempt) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                first, last = max(piece.first - start, 0), min(piece.last - start, batch.num_rows)
-                start += batch.num_rows
-                for at in range(first, last, _ROWS_AT_ONCE):
-                    yield batch.slice(at, min(_ROWS_AT_ONCE, last - at))
-        if start < piece.last:
-            raise StageLost(
-                f"submission {submission_id!r}: attempt {piece.attempt} has {start} rows, not"
-                f" {piece.last}"
-            )
+            rows = reader.read_all()  # reads no row yet: the file is mapped into memory
+            if rows.num_rows < piece.last:
+                raise StageLost(
+                    f"submission {submission_id!r}: attempt {piece.attempt} has {rows.num_rows}"
+                    f" rows, not {piece.last}"
+                )
+            wanted = rows.slice(piece.first, piece.last - piece.first)
+            yield from wanted.to_batches(_ROWS_AT_ONCE)
 
     @contextmanager
     def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
