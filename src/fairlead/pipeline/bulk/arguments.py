@@ -114,7 +114,7 @@ def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
 
 def _one(column: str, scalar: pa.Scalar, row: int, problems: Problems) -> Any:
     number = getattr(scalar, "value", None)
-    # What to show of a value that Python cannot hold: its number, if it has one, and its type.
+    # Show a value that Python cannot hold by its number, if it has one, and its type.
     value: Any = f"{number} {scalar.type}" if isinstance(number, int) else str(scalar.type)
     try:
         value = scalar.as_py(maps_as_pydicts="strict")
