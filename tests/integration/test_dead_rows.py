@@ -29,8 +29,7 @@ from fairlead.model import (
     PartitionKey,
     State,
 )
-from fairlead.pipeline.bulk.jobs import touch
-from fairlead.pipeline.bulk.message import RunSuperseded
+from fairlead.pipeline.bulk.jobs import RunSuperseded, touch
 from fairlead.ports.statements import Row, Statement, Step, Steps
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
@@ -362,7 +361,7 @@ def test_an_incident_that_commits_late_or_is_put_back_is_found(store: PostgresTa
 
 
 def test_a_bulk_submit_that_waits_replaces_its_row_once_a_minute(store: PostgresTaskStore) -> None:
-    sql, database = load("postgres.sql", "fairlead.pipeline.bulk"), store.database
+    sql, database = load("jobs.sql", "fairlead.pipeline.bulk"), store.database
     with database.connection() as connection:
         connection.execute(
             "INSERT INTO fairlead_bulk_jobs (submission_id, epoch, state, publish, opened_at,"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fairlead import App
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import StagedPart, SubmissionTotals
+from fairlead.pipeline.bulk.jobs import StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 
 OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_columns": "n"}

@@ -18,10 +18,9 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bulk.janitor import DAY, sweep
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import RunSuperseded, StageLost, SubmissionTotals
-from fairlead.pipeline.bulk.publish import Publisher
+from fairlead.pipeline.bulk.jobs import RunSuperseded, StageLost, SubmissionTotals
+from fairlead.pipeline.bulk.stage import DAY, PostgresStage, SqliteStage, sweep
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
 
 ALL = list(range(200))
@@ -138,17 +137,14 @@ def test_a_driver_that_dies_in_the_publishing_transaction_has_published_nothing(
     def dying() -> None:
         job = job_of(url)
         messages = staged(job, PARTS)
-        inserting = "PostgresStage" if url.startswith("postgres") else "SqliteStage"
-        stage = getattr(
-            __import__(f"fairlead.pipeline.bulk.{inserting[:-5].lower()}", fromlist=[inserting]),
-            inserting,
-        )
+        stage: Any = PostgresStage if url.startswith("postgres") else SqliteStage
         insert = stage.insert
 
-        def insert_and_die(self: Any, number: int, submission_id: str, piece: Any, now: int) -> Any:
-            if piece.attempt == messages[rows_in // 100].attempt:
-                die()
-            return (yield from insert(self, number, submission_id, piece, now))
+        def insert_and_die(self: Any, row: Any, pieces: Any, now: int) -> Any:
+            for piece in pieces:
+                if piece.attempt == messages[rows_in // 100].attempt:
+                    die()
+                yield from insert(self, row, [piece], now)
 
         stage.insert = insert_and_die
         job.publish(messages)
@@ -165,14 +161,14 @@ def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_n
     def dying() -> None:
         job = job_of(url)
         messages = staged(job, PARTS)
-        publish = Publisher.publish
-        Publisher.publish = lambda self, messages: (publish(self, messages), die())  # type: ignore[method-assign]
+        publish = BulkJob._publish
+        BulkJob._publish = lambda *given: (publish(*given), die())  # type: ignore[assignment]
         job.publish(messages)
 
     dies(dying)
     assert numbers_in(url) == ALL
     again = opened(url)
-    assert again.opened is not None and not again.opened.needs_rows
+    assert not again.opened.needs_rows
     assert again.publish([]) == SubmissionTotals(
         "march", staged=200, inserted=200, duplicate=0, rejected=0, publish="atomic"
     )
@@ -219,22 +215,22 @@ def test_a_driver_that_dies_between_chunks_is_followed_by_a_run_that_continues(
     def dying() -> None:
         job = job_of(url, publish="chunked", rows_per_chunk="30")
         messages = staged(job, PARTS)
-        advance = Publisher._advance
+        advance = BulkJob._advance
 
-        def advance_and_die(self: Any, most: int) -> Any:
-            done = yield from advance(self, most)
+        def advance_and_die(self: Any, stage: Any, most: int) -> Any:
+            done = yield from advance(self, stage, most)
             if done[0].published_through > 90:
                 die()
             return done
 
-        def wait_and_die(self: Any, job: Any) -> None:
+        def wait_and_die(self: Any, stage: Any, job: Any) -> None:
             if job.published_through >= 90:
                 die()
 
         if where == "in a chunk":
-            Publisher._advance = advance_and_die  # type: ignore[method-assign]
+            BulkJob._advance = advance_and_die  # type: ignore[method-assign]
         else:
-            Publisher._wait_for_room = wait_and_die  # type: ignore[method-assign]
+            BulkJob._wait_for_room = wait_and_die  # type: ignore[method-assign]
         job.publish(messages)
 
     dies(dying)

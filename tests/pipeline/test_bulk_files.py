@@ -16,12 +16,12 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.files import data_files
 from fairlead.pipeline.bulk.text_rows import (
+    JSON_SCHEMA,
     batches,
     csv_header,
     csv_rows,
     csv_schema,
     json_rows,
-    json_schema,
 )
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.pipeline.jobs.submit import FileSubmission
@@ -42,7 +42,7 @@ def read(path: Path, **given: Any) -> tuple[list[dict[str, Any]], list[Reject]]:
         if found.format == "csv":
             read = batches(csv_rows(file, found.columns), csv_schema(found.columns))
         else:
-            read = batches(json_rows(file, found.args_columns, None), json_schema(None))
+            read = batches(json_rows(file, found.args_columns, None), JSON_SCHEMA)
         for batch in read:
             types = ",".join(f"{name}={type_}" for name, type_ in found.text_types.items())
             args = found.args if found.format == "csv" else None
@@ -272,6 +272,8 @@ def test_the_columns_of_csv_files_are_named_once_and_are_the_same_in_all_files(
         ("a,,b\n", "must name every column"),
         ("a,b,a\n", "column a is there twice"),
         ("account\n", "have different columns"),
+        ('account,"n\n1,2\n', "the first line cannot be read: unexpected end of data"),
+        (f"{'a' * 200_000},n\n", "have different columns"),
     ):
         (tmp_path / "in" / "day=07" / "b.csv").write_text(text)
         with pytest.raises(ConfigurationError, match=problem):

@@ -17,10 +17,11 @@ import pytest
 from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bulk import content, files, publish
-from fairlead.pipeline.bulk.janitor import DAY, sweep
+from fairlead.pipeline.bulk import files
+from fairlead.pipeline.bulk import rows as rows_module
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import ContentDiffers, KeyTaken, RunSuperseded
+from fairlead.pipeline.bulk.jobs import ContentDiffers, JobRow, KeyTaken, RunSuperseded
+from fairlead.pipeline.bulk.stage import DAY, sweep
 from fairlead.pipeline.bulk.text_rows import batches, csv_rows, csv_schema
 from fairlead.pipeline.jobs.submit import FileSubmission
 from fairlead.pipeline.source import sink
@@ -148,7 +149,7 @@ class World:
         """Run to the end, and check what the submitter sees. Return whether all went well."""
         self.tried.setdefault(run.key, []).append(run.numbers)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(publish.Publisher, "_wait_for_room", lambda *_: between())
+            patch.setattr(BulkJob, "_wait_for_room", lambda *_: between())
             try:
                 parts = run.parts(self.draws)
                 run.job.open(parts[0][0].schema)
@@ -253,23 +254,20 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         "fairlead.pipeline.jobs.submit.digest_of",
         lambda found, options: files.digest_of(found, None),
     ),
-    "contents are not compared": lambda patch: (
-        patch.setattr("fairlead.pipeline.bulk.publish.check_content", lambda *_: None),
-        patch.setattr("fairlead.pipeline.bulk.job.check_content", lambda *_: None),
+    "contents are not compared": lambda patch: patch.setattr(
+        JobRow, "check_content", lambda *_: None
     ),
     "only the number of rows is compared": lambda patch: patch.setattr(
-        "fairlead.pipeline.bulk.publish.joined_content", _by_count
+        "fairlead.pipeline.bulk.job.joined_content", _by_count
     ),
     "the order of the rows counts": lambda patch: patch.setattr(
-        content.RowDigest,
-        "_add",
-        lambda self, given: setattr(self, "_sum", hash(tuple(given)) % (1 << 64)),
+        rows_module, "digest_of", lambda given: hash(tuple(given)) % (1 << 64)
     ),
     "rows that differ only in their arguments are the same": lambda patch: patch.setattr(
-        content.RowDigest, "_add", lambda self, given: None
+        rows_module, "digest_of", lambda given: 0
     ),
     "an empty submission is committed": lambda patch: patch.setattr(
-        "fairlead.pipeline.bulk.publish.end_run", _commit
+        "fairlead.pipeline.bulk.job.end_run", _commit
     ),
 }
 
@@ -331,7 +329,7 @@ def test_a_rival_with_other_rows_cannot_stop_a_submission_that_has_begun_to_publ
 ) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="2", content="a")
     messages = staged(job, [[numbers(0, 5)]])
-    monkeypatch.setattr(publish.Publisher, "_wait_for_room", _crash)
+    monkeypatch.setattr(BulkJob, "_wait_for_room", _crash)
     with pytest.raises(CrashedError):
         job.publish(messages)
     monkeypatch.undo()
@@ -353,7 +351,7 @@ def test_a_taken_key_does_not_deny_the_chunks_of_an_earlier_run(
         if (error := next(waits)) is not None:
             raise error
 
-    monkeypatch.setattr(publish.Publisher, "_wait_for_room", crash_before_the_second_chunk)
+    monkeypatch.setattr(BulkJob, "_wait_for_room", crash_before_the_second_chunk)
     with pytest.raises(CrashedError):
         job.publish(messages)
     monkeypatch.undo()
@@ -386,7 +384,7 @@ def test_a_stream_whose_checkpoint_spark_does_not_name_is_refused_with_the_cure(
 def compared(job: BulkJob, parts: list[list[pa.RecordBatch]]) -> list[Any]:
     """Open a job that is published, and return the messages that say which rows it is given."""
     job.open(numbers(0, 1).schema)
-    assert job.opened is not None and not job.opened.needs_rows and job.reads_rows
+    assert not job.opened.needs_rows and job.reads_rows
     return [job.stage(part, number) for number, part in enumerate(parts)]
 
 

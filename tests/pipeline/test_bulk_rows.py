@@ -298,6 +298,7 @@ def test_an_error_names_all_wrong_options_at_once() -> None:
             {
                 "colour": "red",
                 "partitions": "many",
+                "rows_per_chunk": "0",
                 "publish": "maybe",
                 "on_error": "shrug",
                 "max_backlog": "5",
@@ -305,7 +306,8 @@ def test_an_error_names_all_wrong_options_at_once() -> None:
         )
     for part in (
         "unknown option colour",
-        "partitions 'many'",
+        "partitions 'many': use a whole number",
+        "rows_per_chunk 0: use a whole number from 1",
         "publish 'maybe': use atomic or chunked",
         "on_error 'shrug': use fail or quarantine",
         "option url is missing",
@@ -320,6 +322,12 @@ def test_an_error_names_all_wrong_options_at_once() -> None:
         ).partitions
         == 8
     )
+
+
+@pytest.mark.parametrize("id", ["", "x" * 1025, "a\0", "\ud800"])
+def test_a_submission_id_that_no_store_can_hold_is_refused_with_the_other_options(id: str) -> None:
+    with pytest.raises(ConfigurationError, match="submission_id .*; max_backlog needs"):
+        options(submission_id=id, max_backlog="5")
 
 
 def test_a_relative_path_of_a_sqlite_file_is_made_absolute_for_every_process(

@@ -20,13 +20,14 @@ from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline import FairleadSource
-from fairlead.pipeline.bulk.janitor import DAY, sweep
-from fairlead.pipeline.bulk.message import (
+from fairlead.pipeline.bulk.job import BulkJob
+from fairlead.pipeline.bulk.jobs import (
     ContentDiffers,
     KeyTaken,
     RunSuperseded,
     SubmissionTotals,
 )
+from fairlead.pipeline.bulk.stage import DAY, sweep
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.pipeline.jobs.submit import FileSubmission, run_submit
 from fairlead.pipeline.submit import bulk_submit
@@ -214,7 +215,7 @@ def test_a_second_run_of_a_submission_changes_nothing_and_returns_the_same_total
     before = tasks_of(app.url)
     again = job_of(app.url)
     again.open(numbers(0, 1).schema)
-    assert again.opened is not None and not again.opened.needs_rows
+    assert not again.opened.needs_rows
     assert again.publish([]) == totals == again.totals()
     assert tasks_of(app.url) == before
     assert left_in_stage(app.url) == 0
@@ -342,7 +343,7 @@ def test_a_half_published_job_continues_with_its_own_rows_in_the_next_run(
     assert numbers_in(app.url) == list(range(60))
     again = job_of(app.url)
     again.open(numbers(0, 1).schema)
-    assert again.opened is not None and not again.opened.needs_rows
+    assert not again.opened.needs_rows
     totals = again.publish([])
     assert totals == SubmissionTotals(
         "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
@@ -355,7 +356,7 @@ def test_a_half_published_job_continues_with_its_own_rows_in_the_next_run(
 async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
     app: App, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fairlead.pipeline.bulk.publish.BACKLOG_POLL_SECONDS", 0.02)
+    monkeypatch.setattr("fairlead.pipeline.bulk.job.BACKLOG_POLL_SECONDS", 0.02)
 
     @app.task(name="pay", queue="orders")
     async def pay(n: int) -> None: ...
@@ -695,12 +696,10 @@ def test_rows_of_a_half_published_job_are_kept_for_a_week(app: App, monkeypatch)
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
     """Interrupt the publishing after this number of chunks."""
-    from fairlead.pipeline.bulk.publish import Publisher
-
     waited = iter(range(chunks))
 
-    def wait(self: Publisher, job: Any) -> None:
+    def wait(self: BulkJob, stage: Any, job: Any) -> None:
         if next(waited, None) is None:
             raise InterruptedError
 
-    monkeypatch.setattr(Publisher, "_wait_for_room", wait)
+    monkeypatch.setattr(BulkJob, "_wait_for_room", wait)

@@ -15,13 +15,13 @@ from fairlead.errors import NotSupported
 
 async def sweep_bulk(context: PollerContext) -> None:
     """Delete what bulk submits that died left in the store."""
-    from fairlead.pipeline.bulk import janitor
+    from fairlead.pipeline.bulk.stage import sweep
 
     try:
         store = context.store.as_sql()
     except NotSupported:
         return  # only SQL stores have bulk submits
-    await store.database.run_async(janitor.sweep(store, context.clock.now()))
+    await store.database.run_async(sweep(store, context.clock.now()))
 
 
 class Watch:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import SubmissionTotals
+from fairlead.pipeline.bulk.jobs import SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.errors import fairlead_error
 

@@ -17,8 +17,6 @@ from fairlead.pipeline.bulk.checks import Problems
 from fairlead.pipeline.bulk.options import BulkOptions
 
 _encode = msgspec.json.Encoder().encode
-_compact = msgspec.json.format
-_decode = msgspec.json.decode
 
 
 def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
@@ -61,15 +59,13 @@ def _found(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> l
         args = batch.column("args")
         for row in pc.indices_nonzero(args.is_null()).to_pylist():
             problems.note(row, "args", None, "args None: give a struct or a map")
-        if pa.types.is_struct(args.type) and args.type.num_fields:
+        if t.is_struct(args.type) and args.type.num_fields:
             names = [field.name for field in args.type]
             return _objects(names, [_values("args", column, problems) for column in args.flatten()])
         return [_encode(value) for value in _values("args", args, problems)]
     if "payload" in batch.schema.names:
-        return [
-            _object(row, text, problems)
-            for row, text in enumerate(batch.column("payload").cast("binary").to_pylist())
-        ]
+        texts = batch.column("payload").cast("binary").to_pylist()
+        return [_object(row, text, problems) for row, text in enumerate(texts)]
     return [b"{}"] * batch.num_rows
 
 
@@ -82,8 +78,8 @@ def _object(row: int, text: bytes | None, problems: Problems) -> bytes:
         problems.note(row, "payload", text, "payload None: give a JSON object")
         return b""
     try:
-        compact = _compact(text, indent=-1)
-        _decode(compact)  # also refuses numbers and escapes that no handler could read
+        compact = msgspec.json.format(text, indent=-1)
+        msgspec.json.decode(compact)  # also refuses numbers and escapes that no handler could read
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problems.note(row, "payload", text, f"payload: {error}")
         return b""
@@ -94,72 +90,39 @@ def _object(row: int, text: bytes | None, problems: Problems) -> bytes:
 
 def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
     """Return the values as Python objects that JSON can carry; refuse rows with other values."""
+    is_number = t.is_integer(values.type) or t.is_floating(values.type)
     try:
-        # NumPy is ten times faster, and has the same values as Python.
+        # NumPy is ten times faster, and has the same values as Python; only a null among numbers
+        # would become NaN.
         found: list[Any] = (
             values.to_numpy(zero_copy_only=False).tolist()
-            if _is_simple(values)
+            if t.is_string(values.type) or (is_number and not values.null_count)
             else values.to_pylist(maps_as_pydicts="strict")
         )
         _encode(found)
-        # Only types with numbers or maps inside hold what JSON cannot express.
-        if not _may_hide(values) or _reason_against(found) is None:
+        # Only types with floats inside hold what JSON changes without an error.
+        if t.is_floating(values.type):
+            is_kept = pc.all(pc.is_finite(values.drop_null())).as_py()
+        else:
+            is_kept = not t.is_nested(values.type) or is_finite(found)
+        if is_kept:
             return found
     except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError):
         pass
-    return [_one(column, values, row, problems) for row in range(len(values))]
+    return [_one(column, value, row, problems) for row, value in enumerate(values)]
 
 
-def _is_simple(values: pa.Array) -> bool:
-    """Return True when NumPy has the same values as Python; a null among numbers would become
-    NaN."""
-    is_number = t.is_integer(values.type) or t.is_floating(values.type)
-    return bool(t.is_string(values.type) or (is_number and not values.null_count))
-
-
-def _may_hide(values: pa.Array) -> bool:
-    """Return whether values of this type can be written as JSON and still lose something."""
-    if t.is_floating(values.type):
-        return not pc.all(pc.is_finite(values.drop_null())).as_py()
-    return bool(t.is_nested(values.type))
-
-
-def _one(column: str, values: pa.Array, row: int, problems: Problems) -> Any:
+def _one(column: str, scalar: pa.Scalar, row: int, problems: Problems) -> Any:
+    number = getattr(scalar, "value", None)
+    # Show a value that Python cannot hold by its number, if it has one, and its type.
+    value: Any = f"{number} {scalar.type}" if isinstance(number, int) else str(scalar.type)
     try:
-        value = values[row].as_py(maps_as_pydicts="strict")
-    except (ValueError, TypeError, OverflowError, KeyError) as error:
-        problems.note(
-            row, column, _text(values[row]), f"{column}: cannot be written as JSON ({error})"
-        )
-        return None
-    try:
+        value = scalar.as_py(maps_as_pydicts="strict")
         _encode(value)
-        if (reason := _reason_against(value)) is None:
+        if is_finite(value):
             return value
-    except (ValueError, TypeError, OverflowError) as error:
+        reason = "JSON has no NaN or infinity; use a text, or null"
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
         reason = f"cannot be written as JSON ({error})"
     problems.note(row, column, value, f"{column}: {reason}")
     return None
-
-
-def _reason_against(value: Any) -> str | None:
-    """Return what JSON would change without an error: NaN, an infinity, or a null as a key."""
-    if not is_finite(value):
-        return "JSON has no NaN or infinity; use a text, or null"
-    return "a map has a null as a key; use texts" if _has_null_key(value) else None
-
-
-def _has_null_key(value: Any) -> bool:
-    match value:
-        case dict():
-            return None in value or any(map(_has_null_key, value.values()))
-        case list():
-            return any(map(_has_null_key, value))
-        case _:
-            return False
-
-
-def _text(value: pa.Scalar) -> str:
-    """Return a value that Python cannot hold: its number, if it has one, and its type."""
-    number = getattr(value, "value", None)
-    return f"{number} {value.type}" if isinstance(number, int) else str(value.type)

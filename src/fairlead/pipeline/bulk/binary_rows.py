@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_FORMATS = {
+    "int16": ">i2",
+    "int64": ">i8",
+    "double": ">f8",
+    "bool": "i1",
+    "fixed_size_binary[16]": "V16",
+}
 
 
 def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
     """Return the rows without header and trailer, one after the other; see `row_bytes`."""
-    import numpy as np
-
     rows = row_bytes(batch, job, attempt)
     if not len(rows):
         return b""
@@ -24,10 +30,7 @@ def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
 
 def row_bytes(batch: pa.RecordBatch, job: int, attempt: bytes) -> pa.Array:
     """Return each row as bytes: job, attempt (16 bytes), then the columns of the batch. Columns of
-    fixed size without nulls come first, as in `columns.staged`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    fixed size without nulls come first, as in `columns.STAGED`."""
     fixed = [
         field.name for field in batch.schema if not field.nullable and _FORMATS.get(str(field.type))
     ]
@@ -40,19 +43,8 @@ def row_bytes(batch: pa.RecordBatch, job: int, attempt: bytes) -> pa.Array:
     return pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
 
 
-_FORMATS = {
-    "int16": ">i2",
-    "int64": ">i8",
-    "double": ">f8",
-    "bool": "i1",
-    "fixed_size_binary[16]": "V16",
-}
-
-
 def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) -> pa.Array:
     """Return the number of fields of each row, and the fields of fixed size with their lengths."""
-    import numpy as np
-
     formats = {name: np.dtype(_FORMATS[str(batch.schema.field(name).type)]) for name in fixed}
     formats = {"job": np.dtype(">i8"), "attempt": np.dtype("V16"), **formats}
     fields: list[Any] = [("fields", ">i2")]
@@ -76,19 +68,13 @@ def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) ->
 
 def _elements_as_bytes(values: npt.NDArray[np.void]) -> pa.Array:
     """Return the bytes of each element."""
-    import pyarrow as pa
-
     size = pa.binary(values.dtype.itemsize)
-    return pa.FixedSizeBinaryArray.from_buffers(
-        size, len(values), [None, pa.py_buffer(values.tobytes())]
-    ).cast(pa.binary())
+    buffer = pa.py_buffer(values.tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(size, len(values), [None, buffer]).cast(pa.binary())
 
 
 def _bytes(values: pa.Array) -> pa.Array:
     """Return each value as bytes: texts in UTF-8, numbers in big-endian order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not pa.types.is_int64(values.type):
         return values.cast(pa.binary())
     whole = _elements_as_bytes(values.fill_null(0).to_numpy().astype(">i8"))

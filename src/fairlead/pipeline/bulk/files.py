@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -17,9 +17,7 @@ from fairlead.pipeline.errors import RefusedRows
 FORMATS = {
     ".parquet": "parquet",
     ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
 }
 
 
@@ -52,15 +50,13 @@ def data_files(path: Path) -> list[DataFile]:
 
 def check_unchanged(file: DataFile) -> None:
     """Raise RefusedRows if the file has changed since it was listed. Call after its last row."""
-    try:
-        is_same = _state(os.stat(file.path)) == file.state
-    except FileNotFoundError:
-        is_same = False
-    if not is_same:
-        raise RefusedRows(
-            f"{file.path}: changed while it was read, and nothing was submitted; repeat the submit"
-            " when nothing writes to the file"
-        )
+    with suppress(FileNotFoundError):
+        if _state(os.stat(file.path)) == file.state:
+            return
+    raise RefusedRows(
+        f"{file.path}: changed while it was read, and nothing was submitted; repeat the submit when"
+        " nothing writes to the file"
+    )
 
 
 def format_of(path: Path, files: Sequence[DataFile]) -> str:

@@ -11,7 +11,7 @@ from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.config import PAYLOAD_LIMIT
 from fairlead.connect import task_store
 from fairlead.core import values as bounds
-from fairlead.core.values import MOST_KEY_BYTES
+from fairlead.core.values import MOST_COUNT
 from fairlead.declare.options import Options
 from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS, Queue
 from fairlead.errors import ConfigurationError, InvalidTask
@@ -25,12 +25,12 @@ _CHOICES = {
     "on_repeat": ("compare", "skip"),
     "keep_result": ("true", "false"),
 }
-_LEAST = {
-    "partitions": 1,
-    "max_connections": 1,
-    "max_backlog": 1,
-    "rows_per_chunk": 1,
-    "payload_limit": 2,
+_BOUNDS = {
+    "partitions": (1, MOST_PARTITIONS),
+    "max_connections": (1, MOST_COUNT),
+    "max_backlog": (1, MOST_COUNT),
+    "rows_per_chunk": (1, MOST_COUNT),
+    "payload_limit": (2, MOST_COUNT),
 }
 _OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
 
@@ -88,37 +88,48 @@ class BulkOptions:
         """Read options whose names may be in upper or lower case, as Spark passes them. Raise one
         ConfigurationError that lists all problems."""
         known = {field.name for field in fields(cls)}
-        given = {
-            key.lower(): value
-            for key, value in options.items()
-            if key.lower() not in _OPTIONS_OF_SPARK
-        }
+        values: dict[str, Any] = {key.lower(): value for key, value in options.items()}
+        values = {key: values[key] for key in values.keys() - _OPTIONS_OF_SPARK}
         wrong = [
             f"unknown option {key}; known: {', '.join(sorted(known))}"
-            for key in given.keys() - known
+            for key in values.keys() - known
         ]
-        values: dict[str, Any] = {key: given[key] for key in given.keys() & known}
-        for key in sorted(values.keys() & _LEAST.keys()):
+        for key in sorted(values.keys() & _BOUNDS.keys()):
             try:
-                values[key] = int(values[key])
+                values[key] = bounds.whole(key, int(values[key]), *_BOUNDS[key])
             except ValueError:
-                wrong.append(f"{key} {values[key]!r}: use a whole number")
-                del values[key]
+                wrong.append(f"{key} {values.pop(key)!r}: use a whole number")
+            except ConfigurationError as error:
+                values.pop(key)
+                wrong.append(str(error))
         for key, choices in _CHOICES.items():
             if key in values and values[key] not in choices:
-                wrong.append(f"{key} {values[key]!r}: use {' or '.join(choices)}")
-                del values[key]
+                wrong.append(f"{key} {values.pop(key)!r}: use {' or '.join(choices)}")
         if "keep_result" in values:
             values["keep_result"] = values["keep_result"] == "true"
         if "args_columns" in values:
-            values["args_columns"] = tuple(
-                name.strip() for name in values["args_columns"].split(",") if name.strip()
-            )
+            values["args_columns"] = listed(values["args_columns"])
         if "types" in values:
             values["types"], problems = read_types(values["types"])
             wrong += problems
-        read = cls(**{"url": "", **values})
-        wrong += read._problems()
+        read = cls(**{"url": "", **{key: values[key] for key in values.keys() & known}})
+        if not read.url:
+            wrong.append("option url is missing; give the URL of the task store")
+        named = {"queue": read.queue, "name": read.task, "submission_id": read.submission_id}
+        for name, value in named.items():
+            if value is not None and (reason := reason_against(name, value)) is not None:
+                wrong.append(reason)
+        if read.on_conflict == "error" and read.publish == "chunked":
+            wrong.append(
+                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
+                " back"
+            )
+        if read.max_backlog is not None and read.publish == "atomic":
+            wrong.append("max_backlog needs publish chunked")
+        args = read.args_columns
+        wrong += [
+            f"args_columns names {name} twice" for name in sorted(set(args)) if args.count(name) > 1
+        ]
         if wrong:
             raise ConfigurationError(f"bulk submit: {'; '.join(wrong)}")
         return replace(read, url=_absolute_url(read.url))
@@ -127,52 +138,27 @@ class BulkOptions:
         """Return a copy of the options with this submission id."""
         return replace(self, submission_id=submission_id)
 
-    def _problems(self) -> list[str]:
-        wrong = [] if self.url else ["option url is missing; give the URL of the task store"]
-        if (
-            self.submission_id is not None
-            and not 1 <= len(self.submission_id.encode()) <= MOST_KEY_BYTES
-        ):
-            wrong.append(f"submission_id: use 1 to {MOST_KEY_BYTES} bytes of text")
-        if self.submission_id is not None and "\x00" in self.submission_id:
-            wrong.append("submission_id: must not hold a NUL character")
-        for name, value in (("queue", self.queue), ("name", self.task)):
-            if value is not None and (reason := reason_against(name, value)) is not None:
-                wrong.append(reason)
-        if self.on_conflict == "error" and self.publish == "chunked":
-            wrong.append(
-                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
-                " back"
-            )
-        if self.max_backlog is not None and self.publish == "atomic":
-            wrong.append("max_backlog needs publish chunked")
-        for name, least in _LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                wrong.append(f"{name} {value}: use {least} or more")
-        wrong += [
-            f"args_columns names {name} twice"
-            for name in sorted(set(self.args_columns))
-            if self.args_columns.count(name) > 1
-        ]
-        if (self.partitions or 1) > MOST_PARTITIONS:
-            wrong.append(f"partitions {self.partitions}: use {MOST_PARTITIONS} or fewer")
-        return wrong
-
     def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
         """Return the number of partitions of a queue, which is the greater of the registered and
         the requested number."""
-        least = self.partitions if self.partitions is not None else 0
-        return max(registered.get(queue, 0), least) or DEFAULT_PARTITIONS
+        return max(registered.get(queue, 0), self.partitions or 0) or DEFAULT_PARTITIONS
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the names in `a, b`."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def reason_against(column: str, value: Any) -> str | None:
-    """Return why a submit would refuse the value of a known column, in the words of its error; None
-    if it would not."""
+    """Return why a submit would refuse the value of a known column or the submission id, in the
+    words of its error; None if it would not."""
     try:
         if column == "queue":
             Queue(value)
         elif column == "name":
             bounds.name("task name", value)
+        elif column == "submission_id":
+            bounds.text(column, value)
         else:
             Options().changed({column: value})
     except (InvalidTask, ConfigurationError) as error:

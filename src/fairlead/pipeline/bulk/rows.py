@@ -1,26 +1,66 @@
-"""Check and encode user rows as staged rows with ids and partitions, batch by batch."""
+"""Check and encode user rows as staged rows with ids and partitions, batch by batch, and a digest
+of them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT
 from fairlead.pipeline.bulk import arguments
+from fairlead.pipeline.bulk.binary_rows import row_bytes
 from fairlead.pipeline.bulk.checks import Problems, Reject, check
-from fairlead.pipeline.bulk.columns import known_columns, staged
-from fairlead.pipeline.bulk.content import RowDigest
+from fairlead.pipeline.bulk.columns import STAGED, known_columns
 from fairlead.pipeline.bulk.declared_types import PLACE, PROBLEM, convert
 from fairlead.pipeline.bulk.ids import IdSpace
+from fairlead.pipeline.bulk.jobs import DIGEST_MODULUS
 from fairlead.pipeline.bulk.options import BulkOptions
 
 MOST_BYTES = 64 << 20
 """Maximum number of bytes of user rows in one batch: the encoded rows may be several times larger,
 and are limited to 2 GiB."""
+_CONTENT = [
+    name
+    for name in STAGED.names
+    if name not in ("ordinal", "id", "partition", "payload_format", "payload")
+]
+"""Columns of a staged row that are the same in two runs of the same rows; the payload counts as it
+was before compression."""
+
+
+def digest_of(contents: Iterable[bytes]) -> int:
+    """Return the sum of the BLAKE2b digests of rows modulo 2^128, so that neither the order of the
+    rows nor their partition changes it. Equal rows count as often as they occur."""
+    digest, number = hashlib.blake2b, int.from_bytes
+    total = sum(number(digest(content, digest_size=16).digest()) for content in contents)
+    return total % DIGEST_MODULUS
+
+
+def _contents(
+    staged: pa.RecordBatch, payloads: Sequence[bytes], rejects: Iterable[Reject]
+) -> Iterator[bytes]:
+    """Yield the content of each row: accepted ones with their uncompressed payloads, and refused
+    ones, of which only the reason and the beginning of the value are known."""
+    contexts = staged.column("context")
+    if contexts.null_count < len(contexts):
+        # The order of the entries of a map is no content.
+        texts = [
+            text and json.dumps(json.loads(text), sort_keys=True) for text in contexts.to_pylist()
+        ]
+        index = staged.schema.get_field_index("context")
+        staged = staged.set_column(index, "context", pa.array(texts, pa.string()))
+    rows = row_bytes(staged.select(_CONTENT), 0, bytes(16)).to_pylist()
+    for row, payload in zip(rows, payloads, strict=True):
+        yield b"%d %b%b" % (len(row), row, payload)
+    for reject in rejects:
+        yield "\0".join(("rejected", *reject[1:])).encode()
 
 
 class RowEncoder:
@@ -31,145 +71,95 @@ class RowEncoder:
         self._options = options
         self._registered = registered
         self._space = space
-        self._rows_read = 0
         self.rows = 0
         self.rejected = 0
-        self.bytes = 0
-        self.digest = RowDigest()
+        self.digest = 0
+        """Digest of all rows; see `digest_of`."""
         self.is_keyed = False
         """True when a row has a unique key."""
         self.queues: dict[str, int] = {}
         """Number of partitions of each queue of the rows."""
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Reject]]]:
-        """Yield the batch in encoded pieces (see `columns.staged`), each with its refused rows."""
+        """Yield the batch in encoded pieces (see `columns.STAGED`), each with its refused rows."""
         at_once = max(1, batch.num_rows * MOST_BYTES // max(MOST_BYTES, batch.nbytes))
         for first in range(0, batch.num_rows, at_once):
             yield self._encode(batch.slice(first, at_once))
 
     def _encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Reject]]:
-        options = self._options
+        options, names = self._options, batch.schema.names
         known = known_columns(batch.schema, options)
-        problems = Problems(self._rows_read, batch.num_rows, _places(batch))
-        self._rows_read += batch.num_rows
-        batch = _readable(batch, options, problems)
+        places = batch.column(PLACE).to_pylist() if PLACE in names else None
+        problems = Problems(self.rows + self.rejected, places)
+        if PROBLEM in names:
+            found = batch.column(PROBLEM)
+            for row in pc.indices_nonzero(found.is_valid()).to_pylist():
+                column, _, reason = found[row].as_py().partition("\n")
+                problems.note(row, column, None, reason)
+        for name, type_ in options.types:
+            values = convert(name, batch.column(name), type_, problems)
+            batch = batch.set_column(names.index(name), name, values)
         for column in known:
             default = {"queue": options.queue, "name": options.task}.get(column)
             values = batch.column(column)
             check(column, values if default is None else values.fill_null(default), problems)
         if options.submission_id is None:
-            _need_unique_keys(batch, problems)
+            reason = "unique_key None: without option submission_id every row needs one"
+            for row in pc.indices_nonzero(batch.column("unique_key").is_null()).to_pylist():
+                problems.note(row, "unique_key", None, reason)
         payloads = arguments.encoded(batch, options, problems)
         rejects = problems.rejects
         if rejects:
-            good = problems.good()
-            batch = batch.filter(good)
-            payloads = [
-                payload
-                for payload, is_good in zip(payloads, good.to_pylist(), strict=True)
-                if is_good
-            ]
-        columns = {column: batch.column(column) for column in known}
-        encoded = pa.record_batch(self._columns(batch.num_rows, columns, payloads), schema=staged())
+            good = np.ones(batch.num_rows, dtype=bool)
+            good[problems.rows] = False
+            batch = batch.filter(pa.array(good))
+            payloads = list(compress(payloads, good.tolist()))
+        encoded = self._staged({name: batch.column(name) for name in known}, payloads)
         self.rows += encoded.num_rows
-        self.digest.add_rows(encoded, payloads)
-        self.digest.add_rejects(rejects)
+        self.digest += digest_of(_contents(encoded, payloads, rejects))
         self.rejected += len(rejects)
-        self.bytes += encoded.nbytes
         return encoded, rejects
 
-    def _columns(
-        self, count: int, columns: dict[str, pa.Array], payloads: list[bytes]
-    ) -> list[pa.Array]:
-        """Return the columns as in `columns.staged()`."""
-        options = self._options
-        queues = _given(columns, "queue", pa.string(), count, options.queue)
-        ordering_keys = _given(columns, "ordering_key", pa.string(), count)
-        unique_keys = _given(columns, "unique_key", pa.string(), count)
-        self.is_keyed = self.is_keyed or unique_keys.null_count < count
-        lows = self._space.lows(self.rows, count)
-        run_at = columns.get("run_at")
-        stored, formats = arguments.packed(payloads)
-        return [
-            pa.array(range(self.rows, self.rows + count), pa.int64()),
-            self._space.ids(lows),
-            pa.array(self._space.partitions(lows, ordering_keys, self._counts(queues))),
-            _given(columns, "priority", pa.int16(), count, DEFAULT_PRIORITY),
-            _given(columns, "weight", pa.float64(), count, DEFAULT_WEIGHT),
-            pa.repeat(options.keep_result, count),
-            queues,
-            _given(columns, "name", pa.string(), count, options.task),
-            _given(columns, "fairness_key", pa.string(), count, ""),
-            ordering_keys,
-            unique_keys,
-            pa.nulls(count, pa.int64())
-            if run_at is None
-            else run_at.cast(pa.timestamp("us", "UTC"), False).cast(pa.int64()),
-            _contexts(columns.get("context"), count),
-            formats,
-            stored,
-        ]
+    def _staged(self, columns: dict[str, pa.Array], payloads: list[bytes]) -> pa.RecordBatch:
+        """Return the rows with the columns of `STAGED`."""
+        options, count = self._options, len(payloads)
+        defaults = {
+            "priority": DEFAULT_PRIORITY,
+            "weight": DEFAULT_WEIGHT,
+            "keep_result": options.keep_result,
+            "queue": options.queue,
+            "name": options.task,
+            "fairness_key": "",
+        }
 
-    def _counts(self, queues: pa.Array) -> pa.Array:
+        def column(name: str) -> pa.Array:
+            type_, default = STAGED.field(name).type, defaults.get(name)
+            values = columns[name].cast(type_) if name in columns else pa.nulls(count, type_)
+            return values if default is None else values.fill_null(pa.scalar(default, type_))
+
+        if "run_at" in columns:
+            columns["run_at"] = columns["run_at"].cast(pa.timestamp("us", "UTC"), False)
+        if "context" in columns:
+            maps = columns["context"].to_pylist()
+            texts = [json.dumps(dict(entries)) if entries else None for entries in maps]
+            columns["context"] = pa.array(texts, pa.string())
+        lows = self._space.lows(self.rows, count)
+        counts = self._counts(column("queue"))
+        partitions = self._space.partitions(lows, column("ordering_key"), counts)
+        columns["ordinal"] = pa.array(range(self.rows, self.rows + count), pa.int64())
+        columns["id"] = self._space.ids(lows)
+        columns["partition"] = pa.array(partitions)
+        columns["payload"], columns["payload_format"] = arguments.packed(payloads)
+        staged = pa.record_batch([column(name) for name in STAGED.names], schema=STAGED)
+        self.is_keyed = self.is_keyed or staged.column("unique_key").null_count < count
+        return staged
+
+    def _counts(self, queues: pa.Array) -> npt.NDArray[np.uint64]:
         """Return the number of partitions of each row's queue."""
         names = queues.dictionary_encode()
         found = names.dictionary.to_pylist()
         for queue in found:
             self.queues.setdefault(queue, self._options.partitions_of(self._registered, queue))
-        return np.array([self.queues[queue] for queue in found] or [1], dtype=np.uint64)[
-            names.indices.to_numpy()
-        ]
-
-
-def _given(
-    columns: Mapping[str, pa.Array],
-    name: str,
-    type: pa.DataType,
-    count: int,
-    default: str | float | None = None,
-) -> pa.Array:
-    """Return the column with its nulls filled by the default; without the column, the default."""
-    if name not in columns:
-        return (
-            pa.nulls(count, type) if default is None else pa.repeat(pa.scalar(default, type), count)
-        )
-    values = columns[name].cast(type)
-    return values if default is None else values.fill_null(pa.scalar(default, type))
-
-
-def _places(batch: pa.RecordBatch) -> list[str] | None:
-    """Return where each row comes from, if the reader of a file has said so."""
-    return batch.column(PLACE).to_pylist() if PLACE in batch.schema.names else None
-
-
-def _readable(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> pa.RecordBatch:
-    """Return the rows with the declared types; refuse those that a reader of files could not
-    read."""
-    if PROBLEM in batch.schema.names:
-        found = batch.column(PROBLEM)
-        for row in pc.indices_nonzero(found.is_valid()).to_pylist():
-            column, _, reason = found[row].as_py().partition("\n")
-            problems.note(row, column, None, reason)
-    for name, type_ in options.types:
-        values = convert(name, batch.column(name), type_, problems)
-        batch = batch.set_column(batch.schema.get_field_index(name), name, values)
-    return batch
-
-
-def _need_unique_keys(batch: pa.RecordBatch, problems: Problems) -> None:
-    for row in pc.indices_nonzero(batch.column("unique_key").is_null()).to_pylist():
-        problems.note(
-            row,
-            "unique_key",
-            None,
-            "unique_key None: without option submission_id every row needs one",
-        )
-
-
-def _contexts(column: pa.Array | None, count: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(count, pa.string())
-    return pa.array(
-        [json.dumps(dict(entries)) if entries else None for entries in column.to_pylist()],
-        pa.string(),
-    )
+        counts = np.array([self.queues[queue] for queue in found] or [1], dtype=np.uint64)
+        of_rows: npt.NDArray[np.uint64] = counts[names.indices.to_numpy()]
+        return of_rows

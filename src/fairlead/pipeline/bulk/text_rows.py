@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,6 @@ _read, _write = msgspec.json.decode, msgspec.json.encode
 
 Row = dict[str, Any]
 
-
 # CSV ----------------------------------------------------------------------------------------------
 
 
@@ -42,7 +41,12 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
     found: dict[tuple[str, ...], str] = {}
     for file in files:
         with _opened(file) as lines:
-            header = next(csv.reader(lines, strict=True), [])
+            try:
+                header = next(csv.reader(lines, strict=True), [])
+            except csv.Error as error:
+                raise ConfigurationError(
+                    f"{file.path}: the first line cannot be read: {error}"
+                ) from error
         if not all(map(_is_unicode, header)):
             raise ConfigurationError(f"{file.path}: the first line is not UTF-8; convert the file")
         names = [*header, *(name for name, _ in file.partition)]
@@ -62,7 +66,6 @@ def csv_header(files: Sequence[DataFile]) -> list[str]:
 def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a CSV file: texts as they are written. Raise RefusedRows for a quote that
     is not closed, behind which rows have no known end, and for a file that changed meanwhile."""
-    csv.field_size_limit(_MOST_FIELD_BYTES)
     given = dict(file.partition)
     with _opened(file) as lines:
         reader = csv.reader(lines, strict=True)
@@ -71,10 +74,7 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
             line = reader.line_num + 1
             row: Row = {PLACE: f"{file.name} line {line}"}
             try:
-                fields = next(reader)
-            except StopIteration:
-                check_unchanged(file)
-                return
+                fields = next(reader, None)
             except csv.Error as error:
                 if "unexpected end of data" in str(error):
                     raise RefusedRows(
@@ -82,21 +82,25 @@ def csv_rows(file: DataFile, columns: Sequence[str]) -> Iterator[Row]:
                     ) from error
                 yield row | {PROBLEM: f"(row)\n{error}"}
                 continue
-            if not fields:
-                continue
-            if len(fields) != len(header):
-                yield row | {
-                    PROBLEM: f"(row)\n{len(fields)} fields, but the header has {len(header)}"
-                }
-                continue
-            values = {**dict(zip(header, fields, strict=True)), **given}
-            for name in columns:
-                text = values[name]
-                if text and not _is_unicode(text):
-                    row[PROBLEM] = f"{name}\n{name} {text[:80]!a}: not valid Unicode"
-                elif text or name not in KNOWN_COLUMNS:
-                    row[name] = text
-            yield row
+            if fields is None:
+                check_unchanged(file)
+                return
+            if len(fields) == len(header):
+                values = {**dict(zip(header, fields, strict=True)), **given}
+                yield row | _csv_row({name: values[name] for name in columns})
+            elif fields:
+                reason = f"{len(fields)} fields, but the header has {len(header)}"
+                yield row | {PROBLEM: f"(row)\n{reason}"}
+
+
+def _csv_row(values: Mapping[str, str | None]) -> Row:
+    row: Row = {}
+    for name, text in values.items():
+        if text and not _is_unicode(text):
+            row[PROBLEM] = f"{name}\n{name} {text[:80]!a}: not valid Unicode"
+        elif text or name not in KNOWN_COLUMNS:
+            row[name] = text
+    return row
 
 
 def csv_schema(columns: Sequence[str]) -> pa.Schema:
@@ -105,6 +109,7 @@ def csv_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _opened(file: DataFile) -> io.TextIOWrapper:
+    csv.field_size_limit(_MOST_FIELD_BYTES)
     return open(file.path, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
@@ -119,6 +124,22 @@ def _is_unicode(text: str) -> bool:
 # JSON lines ---------------------------------------------------------------------------------------
 
 
+_OWN_TYPES = {
+    "priority": pa.int64(),
+    "weight": pa.float64(),
+    "run_at": pa.timestamp("us", "UTC"),
+    "context": pa.map_(pa.string(), pa.string()),
+    ORDER: pa.struct([("number", pa.float64()), ("text", pa.string())]),
+}
+JSON_SCHEMA = pa.schema(
+    [
+        (name, _OWN_TYPES.get(name, pa.string()))
+        for name in (*_FIXED, "payload", PLACE, PROBLEM, ORDER)
+    ]
+)
+"""Types of the rows of a JSON lines file."""
+
+
 def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iterator[Row]:
     """Yield the rows of a file with one JSON object a line. `args`: fields that are arguments;
     without any, the field `args` or `payload` holds them. Raise RefusedRows for a file that changed
@@ -130,31 +151,12 @@ def json_rows(file: DataFile, args: Sequence[str], order_by: str | None) -> Iter
                 try:
                     yield row | _json_row(text, dict(file.partition), args, order_by)
                 except _Refused as refused:
-                    yield row | {PROBLEM: f"{refused.column}\n{refused}"}
+                    yield row | {PROBLEM: "\n".join(refused.args)}
     check_unchanged(file)
 
 
-def json_schema(order_by: str | None) -> pa.Schema:
-    """Return the types of the rows of a JSON lines file."""
-    own = {
-        "priority": pa.int64(),
-        "weight": pa.float64(),
-        "run_at": pa.timestamp("us", "UTC"),
-        "context": pa.map_(pa.string(), pa.string()),
-    }
-    names = (*_FIXED, "payload", PLACE, PROBLEM)
-    fields = [pa.field(name, own.get(name, pa.string())) for name in names]
-    if order_by is not None:
-        fields.append(pa.field(ORDER, pa.struct([("number", pa.float64()), ("text", pa.string())])))
-    return pa.schema(fields)
-
-
 class _Refused(Exception):
-    """A row that cannot be read; the row says so."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason)
-        self.column = column
+    """A row that cannot be read: the column, and the reason."""
 
 
 def _json_row(
@@ -177,7 +179,10 @@ def _json_row(
         if name in args or value is None:
             continue
         if name == "run_at":
-            value = _instant(value)
+            try:
+                value = datetime.fromisoformat(value)
+            except (TypeError, ValueError) as error:
+                raise _Refused(name, f"run_at {value!r}: use an instant: {error}") from error
         if (reason := reason_against(name, value)) is not None:
             raise _Refused(name, reason)
         row[name] = list(value.items()) if name == "context" else value
@@ -204,13 +209,6 @@ def _payload(fields: dict[str, msgspec.Raw], args: Sequence[str]) -> str:
         return "{}"
     raw = bytes(fields[sources[0]])
     return str(_read(raw)) if raw.startswith(b'"') else raw.decode()
-
-
-def _instant(value: Any) -> Any:
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError) as error:
-        raise _Refused("run_at", f"run_at {value!r}: use an instant: {error}") from error
 
 
 def _position(column: str | None, value: Any) -> dict[str, Any]:

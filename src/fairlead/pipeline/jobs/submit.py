@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.declared_types import ORDER, read_types
 from fairlead.pipeline.bulk.files import DataFile, data_files, digest_of, format_of
+from fairlead.pipeline.bulk.options import listed
+from fairlead.pipeline.bulk.text_rows import (
+    JSON_SCHEMA,
+    Row,
+    batches,
+    csv_header,
+    csv_rows,
+    csv_schema,
+    json_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlead.pipeline.bulk.message import SubmissionTotals
+    from fairlead.pipeline.bulk.jobs import SubmissionTotals
     from fairlead.pipeline.runs import OnRows
 
 _OWN_TYPES = {"priority": "int", "weight": "float", "run_at": "timestamp"}
@@ -47,13 +57,7 @@ class FileSubmission:
     @cached_property
     def content(self) -> str:
         """Digest of the bytes of the files, and of the options that shape the tasks."""
-        shape = (
-            self.format,
-            self.queue,
-            self.task,
-            sorted(self.args_columns),
-            self._declared,
-        )
+        shape = (self.format, self.queue, self.task, sorted(self.args_columns), self._declared)
         return digest_of(self.files, shape)
 
     @property
@@ -66,16 +70,14 @@ class FileSubmission:
         """Format of the files. Raise ConfigurationError for an unknown suffix."""
         return format_of(self.file, self.files)
 
-    @cached_property
+    @property
     def args_columns(self) -> tuple[str, ...]:
         """Columns that are arguments."""
-        return tuple(filter(None, map(str.strip, (self.args or "").split(","))))
+        return listed(self.args or "")
 
     @cached_property
     def columns(self) -> list[str]:
         """Columns that are known without Spark: those of a CSV file, or those that folders give."""
-        from fairlead.pipeline.bulk.text_rows import csv_header
-
         if self.format == "csv":
             return csv_header(self.files)
         return [name for name, _ in self.files[0].partition]
@@ -92,8 +94,7 @@ class FileSubmission:
             own = "text" if name in self.args_columns else _OWN_TYPES.get(name, "text")
             types.setdefault(name, own)
         order = self.order_by
-        is_known = order in _OWN_TYPES and order not in self.args_columns
-        if order in self.columns and order not in dict(self._declared) and not is_known:
+        if order in self.columns and types[order] == "text" and order not in dict(self._declared):
             raise ConfigurationError(
                 f"--order-by {order}: declare the type of this column of text, for example --types"
                 f" {order}=int"
@@ -160,17 +161,20 @@ def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
         return _parquet(spark, submission.file)
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from fairlead.pipeline.bulk.text_rows import csv_schema, json_schema
-
+    files, columns = submission.files, submission.columns
+    rows: Callable[[DataFile], Iterator[Row]]
     if submission.format == "csv":
-        schema = csv_schema(submission.columns)
-        rows = partial(_csv, submission.files, submission.columns)
+        schema, rows = csv_schema(columns), partial(csv_rows, columns=columns)
     else:
-        order_by = submission.order_by if _order_column(submission) == ORDER else None
-        schema = json_schema(order_by)
-        rows = partial(_json, submission.files, submission.args_columns, order_by)
-    count = len(submission.files)
-    return spark.range(0, count, 1, count).mapInArrow(rows, from_arrow_schema(schema))
+        args, order_by = submission.args_columns, submission.order_by
+        schema, rows = JSON_SCHEMA, partial(json_rows, args=args, order_by=order_by)
+
+    def rows_of(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
+            yield from batches(rows(files[number]), schema)
+
+    count = len(files)
+    return spark.range(0, count, 1, count).mapInArrow(rows_of, from_arrow_schema(schema))
 
 
 def _parquet(spark: SparkSession, file: Path) -> DataFrame:
@@ -185,30 +189,6 @@ def _parquet(spark: SparkSession, file: Path) -> DataFrame:
 
 
 def _order_column(submission: FileSubmission) -> str | None:
-    from fairlead.pipeline.bulk.text_rows import json_schema
-
     name = submission.order_by
-    if name is None or submission.format != "json":
-        return name
-    return name if name in json_schema(None).names else ORDER
-
-
-def _csv(
-    files: Sequence[DataFile], columns: Sequence[str], numbers: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    from fairlead.pipeline.bulk.text_rows import batches, csv_rows, csv_schema
-
-    for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
-        yield from batches(csv_rows(files[number], columns), csv_schema(columns))
-
-
-def _json(
-    files: Sequence[DataFile],
-    args: Sequence[str],
-    order_by: str | None,
-    numbers: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    from fairlead.pipeline.bulk.text_rows import batches, json_rows, json_schema
-
-    for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
-        yield from batches(json_rows(files[number], args, order_by), json_schema(order_by))
+    is_given = name is None or submission.format != "json" or name in JSON_SCHEMA.names
+    return name if is_given else ORDER

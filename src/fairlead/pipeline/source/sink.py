@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline.bulk.columns import check
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import StagedPart
+from fairlead.pipeline.bulk.jobs import StagedPart
 from fairlead.pipeline.bulk.options import BulkOptions
 
 _QUERY_ID = "sql.streaming.queryId"
