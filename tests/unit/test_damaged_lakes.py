@@ -29,7 +29,7 @@ from fairlead.pipeline.incidents.key_minutes import KeyMinutes
 from fairlead.pipeline.incidents.watch import Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
 from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
-from fairlead.pipeline.source.kafka_tables import HEARTBEATS_SENT
+from fairlead.pipeline.source.kafka import heartbeat_rows
 from fairlead.pipeline.stream import cursors, messages
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.warehouse import builds as published
@@ -162,8 +162,8 @@ def heartbeats() -> Reader:
     ]  # fmt: skip
 
     def read(record: bytes) -> object:
-        offsets, columns = HEARTBEATS_SENT.rows([(5, record), (6, encoded[0])], "a topic")
-        assert offsets in ([5, 6], [6])
+        offsets, columns = heartbeat_rows([(5, record), (6, encoded[0])], "a topic")
+        assert offsets in ((5, 6), (6,))
         assert {len(values) for values in columns.values()} == {len(offsets)}
         found = heartbeat.decode(record)
         watched, keys = Watched(since=at - 10**9, relay="relay"), Keys()

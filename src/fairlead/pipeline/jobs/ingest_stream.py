@@ -27,7 +27,6 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import fairlead_error
 from fairlead.pipeline.jobs.follow_loop import follow
 from fairlead.pipeline.runs import JobRun, recorded
-from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
 from fairlead.pipeline.stream.cursors import cursors_of
 from fairlead.pipeline.stream.intake import PartitionResult, Plan, take_arrow
@@ -127,7 +126,7 @@ class IngestStream:
         starts = {str(n): offset for n, offset in self._intake.starts().items()}
         frame = self.spark.readStream.format("fairlead").options(
             url=self.url,
-            table=MESSAGES_SENT.table.name,
+            table="messages",
             startingOffsets=json.dumps(starts),
             max_rows_per_batch=self.most,
         )

@@ -7,30 +7,58 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import ReadPart
-from fairlead.pipeline.source.scan import followed_scan_of
-from fairlead.pipeline.source.stream_offsets import (
-    StreamReader,
-    most_rows,
-    read_limit,
-    to_offset,
-    to_position,
-)
-from fairlead.pipeline.source.tables import ATTEMPTS_READ
+from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
+from fairlead.pipeline.source.scan import ReadPart, read_part, sql_scan_of
 from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
+
+try:
+    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class _SparkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        """Base for Spark 4.2 and later, which passes start and limit, and runs availableNow to its
+        end."""
+
+except ImportError:
+    ReadAllAvailable = ReadMaxRows = None
+
+    class _SparkReader(DataSourceStreamReader):  # type: ignore[no-redef]
+        """Base before Spark 4.2, which asks only for the latest offset and runs availableNow as one
+        batch."""
+
 
 T = TypeVar("T")
 
 KIND = "stream"
 """Kind of the readers for which the store keeps attempts."""
+
+
+class StreamReader(_SparkReader):
+    """Reader whose batches have a maximum number of rows."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        """Return the maximum size of a batch, from `max_rows_per_batch`."""
+        return ReadMaxRows(self._most)
+
+    def most_rows(self, limit: Any) -> int | None:
+        """Return the most rows of the next batch from the `limit` of Spark, which is None before
+        4.2; None for all rows."""
+        if limit is not None and isinstance(limit, ReadAllAvailable):
+            return None
+        return min(self._most, getattr(limit, "max_rows", self._most))
 
 
 class FairleadStreamReader(StreamReader):
@@ -54,8 +82,9 @@ class FairleadStreamReader(StreamReader):
                 "startingOffsets latest: give the option reader too; the store then keeps the"
                 " position at which the stream began"
             )
+        super().__init__(options.max_rows_per_batch)
         self._options = options
-        self._scan = followed_scan_of(options)
+        self._scan = sql_scan_of(options)
         self._began: Position | None = None
         self._planned: Position | None = None
         self._target: Position | None = None
@@ -71,14 +100,10 @@ class FairleadStreamReader(StreamReader):
         # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
         # planned an empty batch at the end of the checkpoint, which set `_planned`.
         after = self._position(start) if start else self._planned or self._beginning()
-        newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
+        newest = self._scan.newest(after, self.most_rows(limit))
         return self._offset(
             newest if self._target is None else max(after, min(newest, self._target))
         )
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the maximum size of a batch, from `max_rows_per_batch`."""
-        return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Set the present end as the end of the stream."""
@@ -97,9 +122,7 @@ class FairleadStreamReader(StreamReader):
         return [ReadPart((piece,)) for piece in self._scan.window(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReadPart)
-        for piece in partition.pieces:
-            yield from self._scan.read(piece)
+        return read_part(self._scan, partition)
 
     def commit(self, end: dict[str, int]) -> None:
         """Record the position in the store. Spark calls `commit` for the last batch of a run only
@@ -110,15 +133,11 @@ class FairleadStreamReader(StreamReader):
         if self._began is None:
             self._began = START
             if self._options.is_latest:
-                self._began = self._registered() or self._scan.newest(START, None)
+                name = self._options.reader or ""
+                reader = self._run(lambda history: history.reader(name))
+                self._began = reader.position if reader else self._scan.newest(START, None)
             self._note(self._began)
         return self._began
-
-    def _registered(self) -> Position | None:
-        """Return the position of this reader in the store."""
-        name = self._options.reader
-        reader = None if name is None else self._run(lambda history: history.reader(name))
-        return reader and reader.position
 
     def _note(self, position: Position) -> None:
         """Advance this reader in the store; the position never goes back."""
@@ -134,10 +153,18 @@ class FairleadStreamReader(StreamReader):
             database.close()
 
     def _position(self, offset: dict[str, int]) -> Position:
-        return to_position(offset, self._scan.offset_fields)
+        """Return the position of an offset in a checkpoint."""
+        names = self._scan.offset_fields
+        if offset.keys() != set(names):
+            raise ConfigurationError(
+                f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"
+                f" {' and '.join(names)}: give the URL it was begun with, or begin a new checkpoint"
+            )
+        return Position(offset.get("xid", 0), offset[names[-1]])
 
     def _offset(self, position: Position) -> dict[str, int]:
-        return to_offset(position, self._scan.offset_fields)
+        names = self._scan.offset_fields
+        return dict(zip(names, position[-len(names) :], strict=True))
 
 
 def _advance(history: SqlHistory, name: str, position: Position) -> Steps[None]:
