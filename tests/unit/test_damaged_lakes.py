@@ -31,7 +31,7 @@ from fairlead.pipeline.jobs.alerts import notice_of
 from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
 from fairlead.pipeline.source.kafka import heartbeat_rows
 from fairlead.pipeline.stream import cursors, messages
-from fairlead.pipeline.stream.high_water import HighWater
+from fairlead.pipeline.stream.messages import HighWater
 from fairlead.pipeline.warehouse import builds as published
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.ports.history import Position
@@ -92,7 +92,7 @@ def stream_cursors() -> Reader:
         text = record.decode(errors="replace")
         name = cursors.cursor_name("shop.task.attempts", 2)
         found = TableState(None, {name: text, cursors.store_cursor(STORE): "0.17"}, [], {}, None)
-        for store in cursors.topics_by_store(found):
+        for store in cursors.topics_beside(found, "other"):
             cursors.topics_of(found, store)
             cursors.streamed_test(found, store)(Position(0, 5), id_of(1))
             cursors.release(found, store, Position(0, 1 << 60))
@@ -139,7 +139,7 @@ def attempt_messages() -> Reader:
             water.passes(found.store_id, found.position, after)
             return None
         water.takes(found.store_id, found.position, after)
-        return recorded_table(found.store_id, messages.recorded_of([found]), 1, 5)
+        return recorded_table(found.store_id, messages.recorded_of([found]), 5)
 
     return Reader(read, good, (CheckFailed, ConfigurationError))
 

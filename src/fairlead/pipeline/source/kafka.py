@@ -252,7 +252,7 @@ class KafkaStreamReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, OffsetWindow)
         topic = self._options.topic()
-        schema, number = self._options.arrow(), partition.partition
+        schema, number = self._options.chosen().arrow(), partition.partition
         whence = f"{topic.location}, partition {number}"
         for page in topic.read(number, partition.start, partition.end):
             offsets, columns = _ROWS[self._options.table.name](page, whence)

@@ -15,7 +15,6 @@ from fairlead.pipeline.schema import Column, Table, columns_in
 from fairlead.ports.history import ATTEMPT_FIELDS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 _COLUMNS = {
@@ -132,19 +131,10 @@ class ColumnOptions:
     table: Table
     columns: tuple[str, ...]
 
-    def schema(self) -> StructType:
-        """Return Spark's schema of the chosen columns, in their order."""
-        from pyspark.sql.types import StructType
-
-        every = self.table.spark()
-        return StructType([every[name] for name in self.columns])
-
-    def arrow(self) -> pa.Schema:
-        """Return the schema of the chosen columns for pyarrow."""
-        import pyarrow as pa
-
-        every = self.table.arrow()
-        return pa.schema([every.field(name) for name in self.columns])
+    def chosen(self) -> Table:
+        """Return the table with the chosen columns only, in their order."""
+        every = {column.name: column for column in self.table.columns}
+        return self.table._replace(columns=tuple(every[name] for name in self.columns))
 
     def with_schema(self, schema: StructType) -> Self:
         """Return the options with the columns of a user's schema. Raise ConfigurationError for a

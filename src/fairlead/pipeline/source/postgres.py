@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
@@ -49,21 +51,22 @@ class PostgresScan(SqlScan):
 
     def _plan_table(self) -> list[Piece]:
         """Return the pieces; the last one has no end, because the table may grow."""
-        options = self._options
-        blocks, horizon = self._ask("extent", f"fairlead_{options.table.name}")[0]
-        step = max(1, -(-blocks // options.partitions)) if options.partitions else BLOCKS_PER_PIECE
+        table, parts = self._options.table.name, self._options.partitions
+        blocks, horizon = self._ask("extent", f"fairlead_{table}")[0]
+        step = max(1, -(-blocks // parts)) if parts else BLOCKS_PER_PIECE
         firsts = [first for first, _ in ranges(0, blocks, step)]
         return [
-            Piece(
-                options.table.name,
-                {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon},
-            )
+            Piece(table, {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon})
             for first, past in pairwise([*firsts, _NO_BLOCK])
         ]
 
     def window(self, after: Position, through: Position) -> list[Piece]:
-        cuts = [Position(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
-        ends = [after, *(position for position in cuts if position < through), through]
+        ends = [after]
+        with closing(self._database()) as database:
+            history = SqlHistory(database)
+            while ends[-1] < through:
+                end = history.position_after(ends[-1], through, ROWS_PER_PIECE)
+                ends.append(database.read_now(end))
         names = ("after_xid", "after_seq", "through_xid", "through_seq")
         return [Piece("window", dict(zip(names, (*a, *b), strict=True))) for a, b in pairwise(ends)]
 
@@ -97,11 +100,8 @@ class PostgresScan(SqlScan):
         def steps() -> Steps[Sequence[Row]]:
             return (yield Statement(_SQL[statement], params))
 
-        database = self._database()
-        try:
+        with closing(self._database()) as database:
             return database.read_now(steps())
-        finally:
-            database.close()
 
     def _database(self) -> PostgresDatabase:
         database = task_store(self._options.url).database

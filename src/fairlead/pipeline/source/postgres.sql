@@ -67,16 +67,6 @@ SELECT xid::text::bigint, seq
  ORDER BY first.xid DESC, seq DESC
  LIMIT 1
 
--- name: cuts
--- Return the position of every $5th attempt after position ($1, $2) and up to position ($3, $4).
-SELECT xid::text::bigint, seq
-  FROM (SELECT xid, seq, row_number() OVER (ORDER BY xid, seq) AS number
-          FROM fairlead_attempts
-         WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint)
-           AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)) AS numbered
- WHERE number % $5 = 0
- ORDER BY numbered.xid, seq
-
 -- name: window
 -- Attempts after one position and up to another, in the order of positions.
 SELECT {columns}

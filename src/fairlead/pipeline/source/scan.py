@@ -39,7 +39,7 @@ class Scan(ABC):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._schema = options.arrow()
+        self._schema = options.chosen().arrow()
 
     @abstractmethod
     def plan(self) -> list[Piece]:

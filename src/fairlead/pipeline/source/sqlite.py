@@ -47,7 +47,8 @@ class SqliteScan(SqlScan):
         self._path = database.path
 
     def window(self, after: Position, through: Position) -> list[Piece]:
-        first = self._ask("first", after.seq)[0][0]
+        # Earlier attempts may have been deleted by age.
+        first = max(after.seq + 1, self._ask("attempts_extent")[0][0])
         return self._pieces("attempts", first, through.seq + 1, None)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
