@@ -100,7 +100,7 @@ class IngestStream:
             known = cursors_of(self.lake.table(ATTEMPTS).state(), self._topic.name)
             if all(n in known and known[n].next >= end for n, end in ends.items() if end):
                 break
-            # Spark before 4.2 takes all available rows in one batch.
+            # Spark 4.1 takes one batch at most.
             self._query(is_once=True)
         self._record(is_over=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
@@ -32,7 +32,6 @@ from fairlead.pipeline.source.options import (
     known_of,
     url_of,
 )
-from fairlead.pipeline.source.stream import StreamReader
 from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import Topic
 
@@ -171,7 +170,7 @@ class OffsetWindow(InputPartition):
     end: int
 
 
-class KafkaStreamReader(StreamReader):
+class KafkaStreamReader(DataSourceStreamReader):
     """Stream reader of a topic. An offset is the next message of each partition: {"0": 12, "1": 9}.
 
     A batch is the same at each read, as long as Kafka has its messages. Missing messages raise
@@ -180,10 +179,8 @@ class KafkaStreamReader(StreamReader):
     """
 
     def __init__(self, options: KafkaOptions) -> None:
-        super().__init__(options.max_rows_per_batch)
         self._options = options
         self._planned: dict[str, int] | None = None
-        self._target: dict[int, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the start of a new checkpoint. Raises ConfigurationError for a start in a
@@ -200,27 +197,19 @@ class KafkaStreamReader(StreamReader):
             for n, (first, _) in extents.items()
         }
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the end of the next batch. About `max_rows_per_batch` messages are divided between
         the partitions in proportion to their messages; rounding may add one for each partition."""
-        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
-        # planned an empty batch at the end of the checkpoint, which set `_planned`.
-        after = start or self._planned or self.initialOffset()
+        # With an existing checkpoint, Spark has first planned an empty batch at its end.
+        after = self._planned or self.initialOffset()
         ends = self._options.topic().ends()
         self._same_partitions(after, ends)
-        if self._target is not None:
-            ends = {n: min(end, self._target[n]) for n, end in ends.items()}
         there = {n: max(0, end - after[str(n)]) for n, end in ends.items()}
-        every = sum(there.values())
-        most = self.most_rows(limit)
-        if most is not None and every > most:
+        every, most = sum(there.values()), self._options.max_rows_per_batch
+        if every > most:
             # Round up, so that every partition with messages moves on.
             there = {n: -(-count * most // every) for n, count in there.items()}
         return {str(n): after[str(n)] + count for n, count in there.items()}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set the present end as the end of the stream."""
-        self._target = self._options.topic().ends()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[OffsetWindow]:
         """Return the partitions of the batch from `start` up to `end`. Raise CheckFailed when Kafka

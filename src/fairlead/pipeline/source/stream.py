@@ -4,7 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,50 +18,13 @@ from fairlead.pipeline.source.scan import ReadPart, read_part, sql_scan_of
 from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
 
-try:
-    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]
-        ReadAllAvailable,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-
-    class _SparkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-        """Base for Spark 4.2 and later, which passes start and limit, and runs availableNow to its
-        end."""
-
-except ImportError:
-    ReadAllAvailable = ReadMaxRows = None
-
-    class _SparkReader(DataSourceStreamReader):  # type: ignore[no-redef]
-        """Base before Spark 4.2, which asks only for the latest offset and runs availableNow as one
-        batch."""
-
-
 T = TypeVar("T")
 
 KIND = "stream"
 """Kind of the readers for which the store keeps attempts."""
 
 
-class StreamReader(_SparkReader):
-    """Reader whose batches have a maximum number of rows."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the maximum size of a batch, from `max_rows_per_batch`."""
-        return ReadMaxRows(self._most)
-
-    def most_rows(self, limit: Any) -> int | None:
-        """Return the most rows of the next batch from the `limit` of Spark, which is None before
-        4.2; None for all rows."""
-        if limit is not None and isinstance(limit, ReadAllAvailable):
-            return None
-        return min(self._most, getattr(limit, "max_rows", self._most))
-
-
-class FairleadStreamReader(StreamReader):
+class FairleadStreamReader(DataSourceStreamReader):
     """Stream reader of a store. An offset is the position of the last attempt read.
 
     The offset moves only to a position at or before which no attempt will appear later. So a batch
@@ -82,12 +45,10 @@ class FairleadStreamReader(StreamReader):
                 "startingOffsets latest: give the option reader too; the store then keeps the"
                 " position at which the stream began"
             )
-        super().__init__(options.max_rows_per_batch)
         self._options = options
         self._scan = sql_scan_of(options)
         self._began: Position | None = None
         self._planned: Position | None = None
-        self._target: Position | None = None
         self._numbers: dict[str, int] = {}
         """Shared by the histories that this stream opens one after another."""
 
@@ -95,19 +56,12 @@ class FairleadStreamReader(StreamReader):
         """Return the start of a new checkpoint, the same again after a crash in the first batch."""
         return self._offset(self._beginning())
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch, at most `max_rows_per_batch` attempts after `start`."""
-        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
-        # planned an empty batch at the end of the checkpoint, which set `_planned`.
-        after = self._position(start) if start else self._planned or self._beginning()
-        newest = self._scan.newest(after, self.most_rows(limit))
-        return self._offset(
-            newest if self._target is None else max(after, min(newest, self._target))
-        )
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set the present end as the end of the stream."""
-        self._target = self._scan.newest(START, None)
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return the end of the next batch, at most `max_rows_per_batch` attempts after the last
+        one."""
+        # With an existing checkpoint, Spark has first planned an empty batch at its end.
+        after = self._planned or self._beginning()
+        return self._offset(self._scan.newest(after, self._options.max_rows_per_batch))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ReadPart]:
         """Return the partitions of the batch after `start` up to `end`."""
