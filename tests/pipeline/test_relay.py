@@ -271,7 +271,7 @@ def test_the_relay_waits_while_a_broker_is_away(
         own_kafka_server.start()
         assert moved.wait(120), caplog.text
     finally:
-        one.stop()
+        one.stops.set()
         running.join()
     assert taken(sent(kafka_url)) == list(range(20))
     one.close()

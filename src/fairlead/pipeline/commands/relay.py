@@ -85,7 +85,7 @@ def relay(options: RelayOptions) -> None:
                 print_result(options.json, relayed, text)
                 return
             configure("info", "text")
-            stop_by_signals(relaying.stop)
+            stop_by_signals(relaying.stops.set)
             relaying.run(options.every, on_batch)
         finally:
             relaying.close()

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.history_rows import RECORDED_FIELDS
+from fairlead.pipeline.history_rows import RECORDED_FIELDS, by_column
 from fairlead.pipeline.incidents.heartbeat import decode
 from fairlead.pipeline.schema import Column, Table, columns_in
 from fairlead.pipeline.source.options import (
@@ -40,24 +40,25 @@ log = logging.getLogger("fairlead.source")
 Page = Sequence[tuple[int, bytes]]
 """Messages with their offsets."""
 
-Columns = Mapping[str, Sequence[Any]]
-"""Values by column name, one for each offset."""
+Columns = dict[str, Sequence[Any]]
+"""Values by column name, without kafka_partition."""
 
 
-def _attempts(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    messages = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
-    found = [(offset, message) for offset, message in messages if isinstance(message, Attempt)]
-    attempts = [attempt for _, attempt in found]
+def _attempts(page: Page, whence: str) -> Columns:
+    found = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
+    sent = [(offset, message) for offset, message in found if isinstance(message, Attempt)]
+    attempts = [attempt for _, attempt in sent]
     store_ids = [attempt.store_id for attempt in attempts]
-    return [offset for offset, _ in found], {**recorded_of(attempts), "store_id": store_ids}
+    own: Columns = {"store_id": store_ids, "kafka_offset": [offset for offset, _ in sent]}
+    return {**recorded_of(attempts), **own}
 
 
-def _messages(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    return [offset for offset, _ in page], {"value": [value for _, value in page]}
+def _messages(page: Page, whence: str) -> Columns:
+    return by_column(("kafka_offset", "value"), page)
 
 
-def heartbeat_rows(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    """Return the offsets and columns of the heartbeats of a page; skip unreadable messages."""
+def heartbeat_rows(page: Page, whence: str) -> Columns:
+    """Return the columns of the heartbeats of a page; skip unreadable messages."""
     found = []
     for offset, value in page:
         try:
@@ -68,8 +69,7 @@ def heartbeat_rows(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
             log.warning("no heartbeat", extra={"location": where, "error": str(error)})
         else:
             found.append((offset, heartbeat.store_id, heartbeat.queue, value))
-    offsets, *columns = zip(*found, strict=True) if found else ((),) * 4
-    return offsets, dict(zip(("store_id", "queue", "heartbeat"), columns, strict=True))
+    return by_column(("kafka_offset", "store_id", "queue", "heartbeat"), found)
 
 
 def _table(name: str, meaning: str, *columns: str | Column, instant: str = "") -> Table:
@@ -110,8 +110,8 @@ _TABLES = {
     )
 }
 _ROWS = {"attempts": _attempts, "messages": _messages, "heartbeats": heartbeat_rows}
-"""Function by table that takes a page and its location (for errors), and returns the offsets of the
-page's rows and their columns."""
+"""Function by table that takes a page and its location (for errors), and returns the columns of its
+rows."""
 
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
@@ -244,10 +244,10 @@ class KafkaStreamReader(DataSourceStreamReader):
         schema, number = self._options.chosen().arrow(), partition.partition
         whence = f"{topic.location}, partition {number}"
         for page in topic.read(number, partition.start, partition.end):
-            offsets, columns = _ROWS[self._options.table.name](page, whence)
-            if offsets:
-                at = {"kafka_partition": [number] * len(offsets), "kafka_offset": offsets}
-                yield pa.RecordBatch.from_pydict({**columns, **at}, schema=schema)
+            columns = _ROWS[self._options.table.name](page, whence)
+            if count := len(columns["kafka_offset"]):
+                columns["kafka_partition"] = [number] * count
+                yield pa.RecordBatch.from_pydict(columns, schema=schema)
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the reader has no consumer group."""

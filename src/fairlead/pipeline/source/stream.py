@@ -4,6 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 import pyarrow as pa
@@ -100,11 +101,8 @@ class FairleadStreamReader(DataSourceStreamReader):
             self._run(lambda history: _advance(history, name, position))
 
     def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
-        database = task_store(self._options.url).database
-        try:
+        with closing(task_store(self._options.url).database) as database:
             return database.run(steps(SqlHistory(database, self._numbers)))
-        finally:
-            database.close()
 
     def _position(self, offset: dict[str, int]) -> Position:
         """Return the position of an offset in a checkpoint."""

@@ -53,7 +53,7 @@ class Relayed(msgspec.Struct, frozen=True):
 
 class Relay:
     """Relay from one store to one topic. One relay is enough; several may run at once. Other
-    threads may call only `stop`."""
+    threads may only set `stops`."""
 
     def __init__(
         self,
@@ -77,8 +77,10 @@ class Relay:
         self._rows = rows
         self._also = also or (lambda sender, rows: None)
         self._name = f"kafka/{endpoint.prefix}"  # of all relays to this topic
-        self._sender = Sender(endpoint, seconds)
-        self._stopped = threading.Event()
+        self.stops = threading.Event()
+        """When set, the relay stops after the current batch, and drops messages that cannot be
+        sent."""
+        self._sender = Sender(endpoint, seconds, self.stops)
         self._partitions = 0
         """Number of partitions of the topic; 0 if unknown."""
         self._position: Position | None = None
@@ -108,7 +110,7 @@ class Relay:
             self._sender.confirm()
             self._advance(after)
             rows, batches = rows + len(found), batches + 1
-            if len(found) < self._rows or self._stopped.is_set():
+            if len(found) < self._rows or self.stops.is_set():
                 break
         if not batches:
             self._also(self._sender, ())
@@ -116,14 +118,14 @@ class Relay:
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """Do rounds with `every` seconds between them until `stop`. While the store or Kafka does
-        not respond, try again after the same pause. Raise other errors."""
+        """Do rounds with `every` seconds between them until `stops` is set. While the store or
+        Kafka does not respond, try again after the same pause. Raise other errors."""
         trouble = ""
-        while not self._stopped.is_set():
+        while not self.stops.is_set():
             try:
                 relayed = self.round()
             except StoreUnavailable as error:
-                if str(error) != trouble and not self._stopped.is_set():
+                if str(error) != trouble and not self.stops.is_set():
                     trouble = str(error)
                     log.warning(
                         "the relay cannot send; it tries again and repeats unconfirmed attempts",
@@ -136,13 +138,7 @@ class Relay:
                 if relayed.rows:
                     log.debug("attempts relayed", extra=msgspec.to_builtins(relayed))
                 on_rows(relayed)
-            self._stopped.wait(every)
-
-    def stop(self) -> None:
-        """Stop after the current batch, and drop messages that cannot be sent. Any thread or signal
-        handler may call this method."""
-        self._stopped.set()
-        self._sender.stop()
+            self.stops.wait(every)
 
     def close(self) -> None:
         """Close the connection to Kafka."""

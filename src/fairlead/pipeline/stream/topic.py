@@ -189,12 +189,14 @@ class Sender:
     """Sender of messages. Messages of one partition arrive in the order of the calls, if they
     arrive."""
 
-    def __init__(self, endpoint: KafkaEndpoint, seconds: float = CONFIRM_SECONDS) -> None:
+    def __init__(self, endpoint: KafkaEndpoint, seconds: float, stops: threading.Event) -> None:
+        """`seconds`: longest wait for a confirmation. `stops`: when set, `send` and `confirm` wait
+        at most 2 s more, and then drop unsent messages."""
         self._endpoint = endpoint
         self._seconds = seconds
+        self._stops = stops
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
-        self._stops = threading.Event()
 
     def send(self, topic: str, partition: int, key: str, value: bytes) -> None:
         """Send a message. Raise StoreUnavailable when it cannot be sent; then send all messages
@@ -220,11 +222,6 @@ class Sender:
         while self._producer.flush(_RETRY_SECONDS):
             self._check(until)
         self._check(until)
-
-    def stop(self) -> None:
-        """Let `send` and `confirm` wait at most 2 s from now on, and then drop unsent messages;
-        callable from another thread or a signal handler."""
-        self._stops.set()
 
     def close(self) -> None:
         """Close the producer; unconfirmed messages may not arrive."""
