@@ -48,14 +48,6 @@ SELECT {columns}
                               ORDER BY number DESC LIMIT 1))
        AS backlog
 
--- name: newest
--- $1, $2: position after which to look
-SELECT xid::text::bigint, seq
-  FROM fairlead_attempts
- WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
- ORDER BY fairlead_attempts.xid DESC, seq DESC
- LIMIT 1
-
 -- name: newest_of_next
 -- $1, $2: position after which to look; $3: number of attempts to look at
 SELECT xid::text::bigint, seq

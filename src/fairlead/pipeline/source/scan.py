@@ -64,14 +64,11 @@ class SqlScan(Scan):
         lanes = self._ask("lanes", self._options.queue)
         return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
 
-    def newest(self, after: Position, most: int | None) -> Position:
-        """Return the position of the last attempt among the first `most` attempts after `after`
-        (None: among all); `after` if there is no attempt. No attempt will appear later at or before
-        the returned position."""
-        if most is None:
-            found = self._ask("newest", *after)
-        else:
-            found = self._ask("newest_of_next", *after, most)
+    def newest(self, after: Position, most: int) -> Position:
+        """Return the position of the last attempt among the first `most` attempts after `after`;
+        `after` if there is no attempt. No attempt will appear later at or before the returned
+        position."""
+        found = self._ask("newest_of_next", *after, most)
         return Position(*found[0]) if found else after
 
     @abstractmethod

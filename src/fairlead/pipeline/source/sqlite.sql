@@ -36,10 +36,6 @@ SELECT {columns}
            AND (b.pass, b.id) > (l.record ->> '$.ack_level[0]', l.record ->> '$.ack_level[1]')
          WHERE l.queue = :lane_queue AND l.partition = :lane_partition AND l.priority = :lane_priority)
 
--- name: newest
--- ?1, ?2: position after which to look
-SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 ORDER BY seq DESC LIMIT 1
-
 -- name: newest_of_next
 -- ?1, ?2: position after which to look; ?3: number of attempts to look at
 SELECT 0, seq FROM (SELECT seq FROM fairlead_attempts WHERE seq > ?2 ORDER BY seq LIMIT ?3) ORDER BY seq DESC LIMIT 1

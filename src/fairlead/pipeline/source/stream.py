@@ -89,8 +89,7 @@ class FairleadStreamReader(DataSourceStreamReader):
             self._began = START
             if self._options.is_latest:
                 name = self._options.reader or ""
-                reader = self._run(lambda history: history.reader(name))
-                self._began = reader.position if reader else self._scan.newest(START, None)
+                self._began = self._run(lambda history: _latest_start(history, name))
             self._note(self._began)
         return self._began
 
@@ -117,6 +116,14 @@ class FairleadStreamReader(DataSourceStreamReader):
     def _offset(self, position: Position) -> dict[str, int]:
         names = self._scan.offset_fields
         return dict(zip(names, position[-len(names) :], strict=True))
+
+
+def _latest_start(history: SqlHistory, name: str) -> Steps[Position]:
+    reader = yield from history.reader(name)
+    if reader is not None:
+        return reader.position
+    horizon = yield from history.horizon()  # attempts appear only from there on
+    return Position(horizon.xid, horizon.seq - 1)
 
 
 def _advance(history: SqlHistory, name: str, position: Position) -> Steps[None]:
