@@ -13,8 +13,7 @@ from typing import Any
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.connect import task_store
 from fairlead.pipeline.stream.relay import Relay
-from fairlead.pipeline.stream.sender import Sender
-from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.stream.topic import AttemptsTopic, Sender
 from tests.pipeline.topics import relay
 
 KILLED = 9

@@ -290,7 +290,7 @@ STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "manifest list written": (ManifestListWriter, "__exit__", lambda *_: True),
     "committed": (SqlCatalog, "commit_table", lambda *_: True),
     "files count": (WarehouseTable, "append", lambda *_: True),
-    "position reported": (RunExporter, "_register", lambda *_: True),
+    "position reported": (RunExporter, "_save", lambda *_: True),
 }
 
 

@@ -27,11 +27,17 @@ from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LaneKey
 from fairlead.pipeline import FairleadSource
-from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOptions
-from fairlead.pipeline.source.pieces import Piece, ranges, spread
-from fairlead.pipeline.source.scan import FairleadReader, scan_of
+from fairlead.pipeline.source.options import (
+    ATTEMPTS_READ,
+    BACKLOG_READ,
+    ONLY_BATCH,
+    ONLY_ON_REQUEST,
+    ONLY_STREAM,
+    TASKS_READ,
+    ReadOptions,
+)
+from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
 from fairlead.pipeline.source.stream import FairleadStreamReader
-from fairlead.pipeline.source.tables import ATTEMPTS_READ, BACKLOG_READ, ONLY_ON_REQUEST, TASKS_READ
 from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -117,7 +117,7 @@ async def test_a_long_comparison_continues_piece_by_piece_until_its_end(
 ) -> None:
     await finish(app.url, 20)
     monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", partial(reconcile, piece=6))
-    exporter = PolledExporter(SqlHistory(app.store.database), lake, app.clock)
+    exporter = PolledExporter(app.store, lake, app.clock)
     assert [exporter.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
     assert found is not None
@@ -293,7 +293,7 @@ async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_his
     await finish(app.url, 5)
     history = SqlHistory(app.store.database)
     exporter = Exporter(history, lake, app.clock)
-    exporter._register(history.database.read_now(history.store_id()))
+    history.database.run(history.advance(lake.reader, "lake", START, app.clock.now()))
     (behind,) = await findings(app, lake.reader)
     assert (behind.severity, behind.what) == (
         "ok",

@@ -14,8 +14,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
 from fairlead.pipeline.stream.cursors import store_position
-from fairlead.pipeline.stream.intake import PartitionResult, Plan, take
-from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
+from fairlead.pipeline.stream.intake import Counted, IntakeBatch, PartitionResult, Plan, take
 from fairlead.pipeline.stream.messages import Attempt, Message, read
 from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.topic import AttemptsTopic

@@ -28,9 +28,9 @@ from fairlead.pipeline.incidents import heartbeat
 from fairlead.pipeline.incidents.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
 from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
-from fairlead.pipeline.source.kafka_tables import HEARTBEATS_SENT
+from fairlead.pipeline.source.kafka import heartbeat_rows
 from fairlead.pipeline.stream import cursors, messages
-from fairlead.pipeline.stream.high_water import HighWater
+from fairlead.pipeline.stream.messages import HighWater
 from fairlead.pipeline.warehouse import builds as published
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.ports.history import Position
@@ -91,7 +91,7 @@ def stream_cursors() -> Reader:
         text = record.decode(errors="replace")
         name = cursors.cursor_name("shop.task.attempts", 2)
         found = TableState(None, {name: text, cursors.store_cursor(STORE): "0.17"}, [], {}, None)
-        for store in cursors.topics_by_store(found):
+        for store in cursors.topics_beside(found, "other"):
             cursors.topics_of(found, store)
             cursors.streamed_test(found, store)(Position(0, 5), id_of(1))
             cursors.release(found, store, Position(0, 1 << 60))
@@ -138,7 +138,7 @@ def attempt_messages() -> Reader:
             water.passes(found.store_id, found.position, after)
             return None
         water.takes(found.store_id, found.position, after)
-        return recorded_table(found.store_id, messages.recorded_of([found]), 1, 5)
+        return recorded_table(found.store_id, messages.recorded_of([found]), 5)
 
     return Reader(read, good, (CheckFailed, ConfigurationError))
 
@@ -154,8 +154,9 @@ def heartbeats() -> Reader:
     ]  # fmt: skip
 
     def read(record: bytes) -> object:
-        offsets, columns = HEARTBEATS_SENT.rows([(5, record), (6, encoded[0])], "a topic")
-        assert offsets in ([5, 6], [6])
+        columns = heartbeat_rows([(5, record), (6, encoded[0])], "a topic")
+        offsets = columns["kafka_offset"]
+        assert offsets in ((5, 6), (6,))
         assert {len(values) for values in columns.values()} == {len(offsets)}
         found = heartbeat.decode(record)
         watched, keys = Watched(since=at - 10**9, relay="relay"), dict[str, KeyMinutes]()

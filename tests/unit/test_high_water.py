@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fairlead.core.ids import id_text
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import (
     Attempt,
+    HighWater,
     Mark,
     MessageBatch,
     Sent,

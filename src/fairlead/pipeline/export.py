@@ -4,19 +4,18 @@ once.
 A single commit lists the new files and advances the cursor. When a crash precedes this commit, the
 lake ignores the files and removes them later. When a crash follows it, the next round continues
 after the new files. When two exporters run at once, the lake refuses the commit of the second one.
-After the commit, the exporter saves its position in the store. The
-store may then delete events up to that position, but attempts only after `reconcile` has compared
-them.
+After the commit, the exporter saves its position in the store. The store may then delete events up
+to that position, but attempts only after `reconcile` has compared them.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -27,10 +26,12 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
 from fairlead.pipeline.landing import land
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
-from fairlead.pipeline.warehouse.table import TableState, WarehouseTable
+from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
+from fairlead.ports.run_history import RunHistory
 from fairlead.ports.statements import Row, Steps
 
 log = logging.getLogger("fairlead.export")
@@ -44,6 +45,8 @@ Attempts = Literal["unless streamed", "never", "take over"]
 "unless streamed": export them if no stream does. "never": export only events, beside a running
 stream. "take over": export them, after which the stream exports none of this store until the
 stream is restarted."""
+
+_TASK_ID = ATTEMPT_FIELDS.index("task_id")
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -59,26 +62,34 @@ class Exported(msgspec.Struct, frozen=True):
     """Topic of the stream that exports the attempts."""
 
 
-class Exporter:
-    """Exporter of the history below the horizon, before which no further commit can appear. Several
-    exporters may run on one store and one lake."""
+class Batch(NamedTuple):
+    """Next rows of a feed."""
+
+    rows: int
+    """Number of rows that were read, including those that are not in `table`."""
+    table: pa.Table
+    name: str
+    """Beginning of the names of the files."""
+    moves: Moves
+
+
+Next = Callable[[TableState], Batch | None]
+"""Function that reads the rows after the cursors of a state; None without rows."""
+
+
+class HistoryExporter(ABC):
+    """Exporter of a history in rounds. Several may run on one history and one lake."""
 
     def __init__(
-        self,
-        history: HistoryStore,
-        lake: Warehouse,
-        clock: Clock,
-        rows: int = ROWS,
-        attempts: Attempts = "unless streamed",
+        self, history: HistoryStore | RunHistory, lake: Warehouse, clock: Clock, rows: int
     ) -> None:
-        self._history = history
-        self._read = history.database.read_now
+        self._read: Callable[[Steps[Any]], Any] = history.database.read_now
+        self._store_id_of = history.store_id
+        self._store_id = ""
+        self._lake = lake
         self._clock = clock
         self._rows = rows
-        self._lake = lake
-        self._mode = attempts
-        self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
-        self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
+        self._attempts = lake.table(ATTEMPTS)
 
     def round(
         self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
@@ -91,50 +102,112 @@ class Exporter:
         """
         started = time.monotonic()
         hashing = hashing_of(self._lake)
-        store_id = self._read(self._history.store_id())
-        feeds = self._feeds(store_id)
-        # Register before the first read, so that the store deletes no row that is not in the lake.
-        self._register(store_id)
-        moved: Counter[str] = Counter()
-        more = False
-        if self._mode == "take over":
-            self._release(store_id)
-        for feed in feeds:
+        self._store_id = self._read(self._store_id_of())
+        moved = dict.fromkeys((ATTEMPTS, EVENTS), 0)
+        files, more = 0, False
+        for table, read in self._feeds():
             for _ in islice(count(), batches):
-                rows, files = self._batch(feed, store_id, hashing)
-                moved.update({feed.name: rows, "files": files})
+                rows, written = self._batch(table, read, hashing)
+                moved[table] += rows
+                files += written
                 on_rows(rows)
                 if rows < self._rows:
                     break
             else:
                 more = True
-        for table in (self._attempts, self._events):
-            table.tend(self._clock.now())
-        attempts, events, files = (
-            moved["attempts"],
-            moved["events"] + moved["submitted"],
-            moved["files"],
-        )
+        for table in moved:
+            self._lake.table(table).tend(self._clock.now())
+        attempts, events = moved.values()
         if attempts or events:
             log.info(
                 "history exported", extra={"attempts": attempts, "events": events, "files": files}
             )
-        topic = next(iter(topics_of(self._attempts.state(), store_id)), None)
+        topic = next(iter(topics_of(self._attempts.state(), self._store_id)), None)
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
+    def _batch(self, table: Table, read: Next, hashing: Hashing | None) -> tuple[int, int]:
+        """Export the next rows of a feed, except those of erased keys; return the numbers of rows
+        and files. Read again if another process has changed the table meanwhile."""
+        stored = self._lake.table(table)
+        while True:
+            seen = stored.state()
+            batch = read(seen)
+            if batch is None:
+                return 0, 0
+            landed = land(self._lake, table, batch.table, batch.name, seen, hashing)
+            if stored.append(landed, batch.moves, seen):
+                self._save(batch.moves)
+                return batch.rows, len(landed)
+            stored.take_away(landed)
+
+    @abstractmethod
     def behind(self) -> int:
         """Return the number of attempts below the horizon that are not exported yet."""
+
+    @abstractmethod
+    def _feeds(self) -> list[tuple[Table, Next]]:
+        """Register in the store, which then deletes no row that is not in the lake, and return the
+        feeds by the table that they fill."""
+
+    @abstractmethod
+    def _save(self, moves: Moves) -> None:
+        """Save in the store how far the lake has its history."""
+
+
+class Exporter(HistoryExporter):
+    """Exporter of the history below the horizon, before which no further commit can appear."""
+
+    def __init__(
+        self,
+        history: HistoryStore,
+        lake: Warehouse,
+        clock: Clock,
+        rows: int = ROWS,
+        attempts: Attempts = "unless streamed",
+    ) -> None:
+        super().__init__(history, lake, clock, rows)
+        self._history = history
+        self._mode = attempts
+        self._horizons: dict[Feed, Position] = {}
+
+    def behind(self) -> int:
         store_id = self._read(self._history.store_id())
         until: Position = self._read(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
         cursor = store_position(self._attempts.state(), store_id)
         return int(self._read(self._history.attempts_between(cursor, last)).rows)
 
-    def _register(self, store_id: str) -> None:
-        name, attempts = self._readers["attempts"], self._attempts
-        before = store_position(attempts.state(), store_id)
+    def _feeds(self) -> list[tuple[Table, Next]]:
+        self._horizons = {
+            "attempts": self._horizon("attempts", self._attempts.state()),
+            "events": self._horizon("events", self._lake.table(EVENTS).state()),
+        }
+        self._register()
+        if self._mode == "take over":
+            self._release()
+        return [
+            (ATTEMPTS, self._next_attempts),
+            (EVENTS, self._next_events),
+            (EVENTS, self._next_submitted),
+        ]
+
+    def _horizon(self, feed: Feed, seen: TableState) -> Position:
+        text = seen.cursors.get(f"{self._store_id}/{feed}")
+        horizon: Position = self._read(self._history.horizon(feed))
+        if text is not None and Position.of(text) >= horizon:
+            raise CheckFailed(
+                f"the lake has {feed} up to {text}, but this store has {feed} only up to {horizon},"
+                " so the store was restored from a backup or moved to another server. Set another"
+                " store_id in the table fairlead_store, so that the lake treats the store as a new"
+                " one"
+            )
+        return horizon
+
+    def _register(self) -> None:
+        name = self._lake.reader
+        before = store_position(self._attempts.state(), self._store_id)
         reader = self._read(self._history.reader(name))
-        cursor = store_position(attempts.state(), store_id)
+        cursor = store_position(self._attempts.state(), self._store_id)
         self._save_position("attempts", cursor)
         self._save_position("events", START)
         # The store may have deleted exported rows after it dropped this reader, so compare only
@@ -152,114 +225,63 @@ class Exporter:
             )
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
-    def _horizon(self, feed: Feed, table: WarehouseTable, store_id: str) -> Position:
-        text = table.state().cursors.get(f"{store_id}/{feed}")
-        horizon: Position = self._read(self._history.horizon(feed))
-        if text is not None and Position.of(text) >= horizon:
-            raise CheckFailed(
-                f"the lake has {feed} up to {text}, but this store has {feed} only up to {horizon},"
-                " so the store was restored from a backup or moved to another server. Set another"
-                " store_id in the table fairlead_store, so that the lake treats the store as a new"
-                " one"
-            )
-        return horizon
+    def _next_attempts(self, seen: TableState) -> Batch | None:
+        store_id, topics = self._store_id, topics_of(seen, self._store_id)
+        if self._mode == "never" or (topics and self._mode == "unless streamed"):
+            return None
+        after, until = store_position(seen, store_id), self._horizons["attempts"]
+        rows = self._read(self._history.attempts(after, until, self._rows))
+        batch = self._batch_of("attempts", rows, attempts_table)
+        if batch is None or not topics:
+            return batch
+        is_streamed = streamed_test(seen, store_id)
+        new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
+        moves = {**batch.moves, **release(seen, store_id, Position(*rows[-1][:2]))}
+        table = attempts_table(store_id, new, self._clock.now())
+        return batch._replace(table=table, moves=moves)
 
-    def _feeds(self, store_id: str) -> list[_Feed]:
-        history, limit = self._history, self._rows
-        attempts_horizon = self._horizon("attempts", self._attempts, store_id)
-        events_horizon = self._horizon("events", self._events, store_id)
-        return [
-            _Feed(
-                "attempts",
-                self._attempts,
-                lambda cursor: history.attempts(_position(cursor), attempts_horizon, limit),
-                lambda row: str(Position(*row[:2])),
-                attempts_table,
-            ),
-            _Feed(
-                "events",
-                self._events,
-                lambda cursor: history.events(_position(cursor), events_horizon, limit),
-                lambda row: str(Position(*row[:2])),
-                events_table,
-            ),
-            _Feed(
-                "submitted",
-                self._events,
-                lambda cursor: history.submitted(cursor or "", self._clock.now(), limit),
-                lambda row: str(row[0]),
-                submitted_table,
-            ),
-        ]
+    def _next_events(self, seen: TableState) -> Batch | None:
+        after = Position.of(seen.cursors.get(f"{self._store_id}/events", str(START)))
+        rows = self._read(self._history.events(after, self._horizons["events"], self._rows))
+        return self._batch_of("events", rows, events_table)
 
-    def _batch(self, feed: _Feed, store_id: str, hashing: Hashing | None) -> tuple[int, int]:
-        """Export the next rows of a feed, except those of erased keys; return the numbers of rows
-        and files."""
-        cursor = f"{store_id}/{feed.name}"
-        while True:
-            seen = feed.table.state()
-            before = seen.cursors.get(cursor)
-            if feed.name == "attempts" and self._is_streamed(seen, store_id):
-                return 0, 0
-            rows = self._read(feed.read(before))
-            if not rows:
-                return 0, 0
-            first, last = feed.position_of(rows[0]), feed.position_of(rows[-1])
-            moves: dict[str, str | None] = {cursor: last}
-            new, topics = rows, topics_of(seen, store_id)
-            if feed.name == "attempts" and topics:
-                is_streamed = streamed_test(seen, store_id)
-                new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
-                moves |= release(seen, store_id, Position.of(last))
-            batch = feed.as_table(store_id, new, self._clock.now())
-            name = f"{store_id}-{feed.name}-{first}-{last}"
-            landed = land(self._lake, feed.table.table, batch, name, seen, hashing)
-            # Refused also when a stream has exported some of these rows in the meantime.
-            if feed.table.append(landed, moves, seen):
-                if feed.name in self._readers:
-                    self._save_position(feed.name, Position.of(last))
-                return len(rows), len(landed)
-            feed.table.take_away(landed)
+    def _next_submitted(self, seen: TableState) -> Batch | None:
+        after = seen.cursors.get(f"{self._store_id}/submitted", "")
+        rows = self._read(self._history.submitted(after, self._clock.now(), self._rows))
+        return self._batch_of("submitted", rows, submitted_table)
 
-    def _release(self, store_id: str) -> None:
+    def _batch_of(
+        self,
+        feed: str,
+        rows: Sequence[Row],
+        as_table: Callable[[str, Sequence[Row], int], pa.Table],
+    ) -> Batch | None:
+        if not rows:
+            return None
+        first, last = (
+            str(row[0] if feed == "submitted" else Position(*row[:2]))
+            for row in (rows[0], rows[-1])
+        )
+        name, moves = f"{self._store_id}-{feed}-{first}-{last}", {f"{self._store_id}/{feed}": last}
+        return Batch(len(rows), as_table(self._store_id, rows, self._clock.now()), name, moves)
+
+    def _release(self) -> None:
         """Remove this store from the cursors of its stream if the lake has all attempts of the
-        store that the stream exported. Otherwise `_batch` removes the store, when it reaches the
-        last of these attempts."""
+        store that the stream exported. Otherwise `_next_attempts` removes the store, when it
+        reaches the last of these attempts."""
         while True:
             seen = self._attempts.state()
-            moves = release(seen, store_id, store_position(seen, store_id))
-            if not moves:
-                return
-            if self._attempts.append([], moves, seen):
+            moves = release(seen, self._store_id, store_position(seen, self._store_id))
+            if not moves or self._attempts.append([], moves, seen):
                 return
 
-    def _is_streamed(self, seen: TableState, store_id: str) -> bool:
-        """Return whether a stream exports the attempts, so that this exporter must not."""
-        if not topics_of(seen, store_id):
-            return self._mode == "never"
-        return self._mode != "take over"
+    def _save(self, moves: Moves) -> None:
+        feeds: tuple[Feed, ...] = ("attempts", "events")
+        for feed in feeds:
+            if (position := moves.get(f"{self._store_id}/{feed}")) is not None:
+                self._save_position(feed, Position.of(position))
 
-    def _save_position(self, feed: str, position: Position) -> None:
-        kind = "lake" if feed == "attempts" else feed
-        self._history.database.run(
-            self._history.advance(self._readers[feed], kind, position, self._clock.now())
-        )
-
-
-_TASK_ID = ATTEMPT_FIELDS.index("task_id")
-
-
-class _Feed(NamedTuple):
-    """Sequence of rows of the store that is exported in order."""
-
-    name: str
-    table: WarehouseTable
-    read: Callable[[str | None], Steps[Sequence[Row]]]
-    """Read the next rows after a cursor."""
-    position_of: Callable[[Row], str]
-    """Return the cursor whose next row follows the given row."""
-    as_table: Callable[[str, Sequence[Row], int], pa.Table]
-
-
-def _position(cursor: str | None) -> Position:
-    return START if cursor is None else Position.of(cursor)
+    def _save_position(self, feed: Feed, position: Position) -> None:
+        name = self._lake.reader
+        name, kind = (name, "lake") if feed == "attempts" else (f"{name}/events", "events")
+        self._history.database.run(self._history.advance(name, kind, position, self._clock.now()))

@@ -2,94 +2,51 @@
 the lake, each exactly once.
 
 Each partition has a cursor in the properties of bronze.attempts. A single commit lists the new
-files and moves the cursors, as in `fairlead.pipeline.export`: a crash before it leaves files that
-the lake ignores and removes later, and of two exporters one is refused. After the commit, the
-exporter tells the history how far it has read; the history may then delete these runs.
+files and moves the cursors, as in `fairlead.pipeline.export`. After the commit, the exporter tells
+the history how far it has read; the history may then delete these runs.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Sequence
-from itertools import count, islice
 
 import msgspec
 
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.export import ROWS, Exported
-from fairlead.pipeline.hashing import Hashing, hashing_of
+from fairlead.pipeline.export import ROWS, Batch, HistoryExporter, Next
 from fairlead.pipeline.history_rows import attempts_table
-from fairlead.pipeline.landing import land
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.stream.cursors import broken_cursor
-from fairlead.pipeline.warehouse.table import TableState
+from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
 from fairlead.ports.statements import Row
-
-log = logging.getLogger("fairlead.export")
 
 REGISTER_SECONDS = 86_400.0
 """Seconds after which the exporter registers again for partitions without new runs, so that the
 history does not forget it."""
 
 
-class RunExporter:
-    """Exporter of the runs of ordered queues. Several exporters may run on one history and one
-    lake."""
+class RunExporter(HistoryExporter):
+    """Exporter of the runs of ordered queues."""
 
     def __init__(
         self, history: RunHistory, lake: Warehouse, clock: Clock, rows: int = ROWS
     ) -> None:
+        super().__init__(history, lake, clock, rows)
         self._history = history
-        self._read = history.database.read_now
-        self._lake = lake
-        self._clock = clock
-        self._rows = rows
-        self._table = lake.table(ATTEMPTS)
+        self._horizons: dict[PartitionKey, int] = {}
         self._registered: dict[PartitionKey, tuple[int, float]] = {}
         """Instants that the history knows of this reader, by partition, each with the monotonic
         time of the registration."""
-
-    def round(
-        self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
-    ) -> Exported:
-        """Export all runs below the horizons, or at most `batches` batches; call `on_rows` with
-        the number of rows after each batch.
-
-        Raise StoreUnavailable, BrokenLake, and ConfigurationError when the lake has hashed keys and
-        the secret is missing.
-        """
-        started = time.monotonic()
-        hashing = hashing_of(self._lake)
-        store_id = self._read(self._history.store_id())
-        horizons: dict[PartitionKey, int] = self._read(self._history.horizons())
-        # Register before the first read, so that the history deletes no run that is not in the
-        # lake.
-        self._register(store_id, horizons)
-        attempts = files = 0
-        more = False
-        for _ in islice(count(), batches):
-            rows, written = self._batch(store_id, horizons, hashing)
-            attempts, files = attempts + rows, files + written
-            on_rows(rows)
-            if rows < self._rows:
-                break
-        else:
-            more = True
-        if attempts:
-            self._table.tend(self._clock.now())
-            self._register(store_id, horizons)
-            log.info("history exported", extra={"attempts": attempts, "events": 0, "files": files})
-        return Exported(attempts, 0, files, round(time.monotonic() - started, 3), more)
 
     def behind(self) -> int:
         """Return the number of runs below the horizons that are not exported yet, by a read of all
         of them."""
         store_id = self._read(self._history.store_id())
-        seen = self._table.state()
+        seen = self._attempts.state()
         found = 0
         for partition, horizon in self._read(self._history.horizons()).items():
             cursor = _cursor(seen, _name(store_id, partition))
@@ -100,31 +57,17 @@ class RunExporter:
                 found += len(rows)
         return found
 
-    def _batch(
-        self, store_id: str, horizons: dict[PartitionKey, int], hashing: Hashing | None
-    ) -> tuple[int, int]:
-        """Export the next runs, except those of erased keys; return the numbers of rows and
-        files."""
-        while True:
-            seen = self._table.state()
-            rows, moves = self._next(store_id, horizons, seen)
-            if not moves:
-                return 0, 0
-            batch = attempts_table(store_id, rows, self._clock.now())
-            name = f"{store_id}-runs-{self._clock.now()}"
-            landed = land(self._lake, ATTEMPTS, batch, name, seen, hashing)
-            if self._table.append(landed, moves, seen):
-                return len(rows), len(landed)
-            self._table.take_away(landed)
+    def _feeds(self) -> list[tuple[Table, Next]]:
+        self._horizons = self._read(self._history.horizons())
+        self._save({})
+        return [(ATTEMPTS, self._next)]
 
-    def _next(
-        self, store_id: str, horizons: dict[PartitionKey, int], seen: TableState
-    ) -> tuple[Sequence[Row], dict[str, str]]:
-        """Return the next runs of all partitions, and the moves of cursors that export them."""
+    def _next(self, seen: TableState) -> Batch | None:
+        """Return the next runs of all partitions."""
         found: list[Row] = []
-        moves: dict[str, str] = {}
-        for partition, through in sorted(horizons.items()):
-            name = _name(store_id, partition)
+        moves: dict[str, str | None] = {}
+        for partition, through in sorted(self._horizons.items()):
+            name = _name(self._store_id, partition)
             cursor = _cursor(seen, name)
             while cursor.done < through and len(found) < self._rows:
                 room = self._rows - len(found)
@@ -132,14 +75,18 @@ class RunExporter:
                 found += rows
             if str(cursor) != seen.cursors.get(name, str(RunCursor())):
                 moves[name] = str(cursor)
-        return found, moves
+        if not moves:
+            return None
+        now = self._clock.now()
+        table = attempts_table(self._store_id, found, now)
+        return Batch(len(found), table, f"{self._store_id}-runs-{now}", moves)
 
-    def _register(self, store_id: str, horizons: dict[PartitionKey, int]) -> None:
+    def _save(self, moves: Moves) -> None:
         """Tell the history through which instants the lake has its runs, where it does not know."""
-        seen, now = self._table.state(), time.monotonic()
+        seen, now = self._attempts.state(), time.monotonic()
         news = {}
-        for partition in horizons:
-            through = _cursor(seen, _name(store_id, partition)).done
+        for partition in self._horizons:
+            through = _cursor(seen, _name(self._store_id, partition)).done
             known, at = self._registered.get(partition, (-1, now))
             if through != known or now - at >= REGISTER_SECONDS:
                 news[partition] = through

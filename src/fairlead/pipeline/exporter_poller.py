@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, HistoryStore
 from fairlead.ports.task_store import TaskStore
@@ -18,36 +15,24 @@ ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
 
 
-def polled_exporter(
-    store: TaskStore, lake: str, catalog: str | None, clock: Clock
-) -> Callable[[float], bool]:
-    """Return a function that exports one batch of this store into a lake (folder or URL) with this
-    catalog, and returns whether work is left. The function takes the seconds between two
-    comparisons of the lake with the store, and blocks, so run it in a thread.
-
-    Raise ConfigurationError when the lake cannot be used, or libraries are missing; NotSupported
-    for a store that has no history.
-    """
-    warehouse = Warehouse(Location.of(lake, catalog))
-    try:
-        history = store.as_sql().history()
-    except NotSupported:
-        exporter = RunExporter(store.run_history(), warehouse, clock, ROWS)
-        return lambda check_every: exporter.round(batches=1).more
-    return PolledExporter(history, warehouse, clock).keep
-
-
 class PolledExporter:
-    """Exporter that exports the history of the store in batches. Its calls block, so run them in a
+    """Exporter that exports the history of a store in batches. Its calls block, so run them in a
     thread."""
 
-    def __init__(self, history: HistoryStore, lake: Warehouse, clock: Clock) -> None:
-        self._history = history
+    def __init__(self, store: TaskStore, lake: Warehouse, clock: Clock) -> None:
+        """Raise NotSupported for a store that has no history."""
         self._lake = lake
         self._clock = clock
-        self._exporter = Exporter(history, self._lake, clock, ROWS)
         self._tried_at = 0
         self._is_comparing = False
+        self._history: HistoryStore | None = None
+        self._exporter: Exporter | RunExporter
+        try:
+            self._history = store.as_sql().history()
+        except NotSupported:
+            self._exporter = RunExporter(store.run_history(), lake, clock, ROWS)
+        else:
+            self._exporter = Exporter(self._history, lake, clock, ROWS)
 
     def keep(self, check_every: float) -> bool:
         """Export one batch, and compare the lake with the store if that is due. Return whether work
@@ -57,6 +42,8 @@ class PolledExporter:
         """
         if self._exporter.round(batches=1).more:
             return True
+        if self._history is None:
+            return False  # runs are not compared
         reader = self._history.database.read_now(self._history.reader(self._lake.reader))
         if reader is None or reader.position == START:
             return False

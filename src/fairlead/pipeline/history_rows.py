@@ -29,10 +29,15 @@ RECORDED_FIELDS = (
 """Columns of bronze.attempts that a store records."""
 
 
+def by_column(fields: Sequence[str], rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+    """Return rows of these fields as columns by name."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    return dict(zip(fields, columns, strict=True))
+
+
 def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
     """Return RECORDED_FIELDS of rows of ATTEMPT_FIELDS, as columns by name."""
-    across = zip(*rows, strict=True) if rows else [()] * len(ATTEMPT_FIELDS)
-    columns: dict[str, Sequence[Any]] = dict(zip(ATTEMPT_FIELDS, across, strict=True))
+    columns = by_column(ATTEMPT_FIELDS, rows)
     columns["unique_key_hash"] = tuple(
         None if k is None else zlib.crc32(k.encode()) for k in columns["unique_key"]
     )
@@ -45,34 +50,20 @@ def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
 
 def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of ATTEMPT_FIELDS as bronze.attempts."""
-    return recorded_table(store_id, recorded(rows), len(rows), exported_at)
-
-
-def recorded_table(
-    store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int
-) -> pa.Table:
-    """Return `count` attempts as bronze.attempts, from columns by name (RECORDED_FIELDS)."""
-    return _table(ATTEMPTS, columns, count, store_id, exported_at)
+    return recorded_table(store_id, recorded(rows), exported_at)
 
 
 def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of EVENT_FIELDS as bronze.events."""
-    return _table(
-        EVENTS,
-        dict(zip(EVENT_FIELDS, zip(*rows, strict=True), strict=True)),
-        len(rows),
-        store_id,
-        exported_at,
-    )
+    return recorded_table(store_id, by_column(EVENT_FIELDS, rows), exported_at, EVENTS)
 
 
 def submitted_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of SUBMITTED_FIELDS as bronze.events of kind `submitted`."""
-    columns = dict(zip(SUBMITTED_FIELDS, zip(*rows, strict=True), strict=True))
+    columns = by_column(SUBMITTED_FIELDS, rows)
     del columns["position"]
     same = {"version": 1, "kind": "submitted", "xid": 0, "seq": 0}
-    columns |= {name: (value,) * len(rows) for name, value in same.items()}
-    return _table(EVENTS, columns, len(rows), store_id, exported_at)
+    return recorded_table(store_id, columns, exported_at, EVENTS, same)
 
 
 def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
@@ -83,30 +74,29 @@ def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
     return zlib.crc32(f"{error_type}: {_DIGITS.sub('#', first_line)}".encode(errors="replace"))
 
 
-def _table(
-    table: Table, columns: Mapping[str, Sequence[Any]], count: int, store_id: str, exported_at: int
+def recorded_table(
+    store_id: str,
+    columns: Mapping[str, Sequence[Any]],
+    exported_at: int,
+    table: Table = ATTEMPTS,
+    same: Mapping[str, Any] = {},
 ) -> pa.Table:
-    """Return columns by name as an Arrow table; columns that a store does not record are null."""
+    """Return columns by name as an Arrow table; columns that a store does not record are null.
+
+    same: values of further columns that all rows share.
+    """
     import pyarrow as pa
 
-    same = {"store_id": store_id, "exported_at": exported_at, "schema_version": SCHEMA_VERSION}
+    count = len(columns["task_id"])
+    own = {"store_id": store_id, "exported_at": exported_at, "schema_version": SCHEMA_VERSION}
+    constants = {**own, **same}
     schema = table.arrow()
     arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        if values is None:
-            arrays.append(
-                pa.repeat(pa.scalar(same.get(field.name), _plain(field.type)), count).cast(
-                    field.type
-                )
-            )
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name in columns:
+            # Integers become instants faster by a cast.
+            plain = pa.int64() if pa.types.is_timestamp(kind) else kind
+            arrays.append(pa.array(columns[name], plain).cast(kind))
         else:
-            arrays.append(pa.array(values, _plain(field.type)).cast(field.type))
+            arrays.append(pa.repeat(pa.scalar(constants.get(name), kind), count))
     return pa.table(arrays, schema=schema)
-
-
-def _plain(type: pa.DataType) -> pa.DataType:
-    """Return the type of the values that a store has; its instants are integers."""
-    import pyarrow as pa
-
-    return pa.int64() if pa.types.is_timestamp(type) else type

@@ -38,9 +38,8 @@ def add(lake: Warehouse, erased: pa.Table, name: str) -> None:
 
 def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:
     """Return the rows of this store behind a position, each position once."""
-    xid, seq = pc.field("xid"), pc.field("seq")
-    is_behind = (xid > checked.xid) | ((xid == checked.xid) & (seq > checked.seq))
-    rows = lake.table(LEDGER).load(where=(pc.field("store_id") == store_id) & is_behind)
+    is_here = pc.field("store_id") == store_id
+    rows = lake.table(LEDGER).load(where=is_here & _is_behind(checked))
     return rows.group_by(list(COLUMNS)).aggregate([])
 
 
@@ -48,19 +47,21 @@ def settle(lake: Warehouse, store_id: str, checked: Position, now: int) -> None:
     """Remove the attempts of this store at or before `checked`, because they agreed with the
     store."""
     table = lake.table(LEDGER)
+    is_elsewhere = pc.field("store_id") != store_id
     for part in sorted({file.part for file in table.files()}):
         while True:
             seen = table.state()
             rows = table.load([part], snapshot=seen.snapshot)
-            positions = rows.select(["store_id", "xid", "seq"]).to_pylist()
-            is_kept = [
-                row["store_id"] != store_id or Position(row["xid"], row["seq"]) > checked
-                for row in positions
-            ]
-            if all(is_kept):
+            kept = rows.filter(is_elsewhere | _is_behind(checked))
+            if kept.num_rows == rows.num_rows:
                 break
-            written = table.write(rows.filter(pa.array(is_kept, pa.bool_())), "settled", seen)
+            written = table.write(kept, "settled", seen)
             if table.replace([part], written, seen):
                 break
             table.take_away(written)
     table.tend(now)
+
+
+def _is_behind(position: Position) -> pc.Expression:
+    xid, seq = pc.field("xid"), pc.field("seq")
+    return (xid > position.xid) | ((xid == position.xid) & (seq > position.seq))

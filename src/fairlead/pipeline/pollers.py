@@ -49,12 +49,15 @@ class LakeExport:
         need("pyarrow", "pyiceberg", "sqlalchemy")  # without importing them
 
     def poller(self, lake: str, catalog: str | None, context: PollerContext) -> Poller:
-        from fairlead.pipeline.exporter_poller import polled_exporter
+        from fairlead.pipeline.exporter_poller import PolledExporter
+        from fairlead.pipeline.warehouse.location import Location
+        from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-        keep = polled_exporter(context.store, lake, catalog, context.clock)
+        warehouse = Warehouse(Location.of(lake, catalog))
+        exporter = PolledExporter(context.store, warehouse, context.clock)
 
         async def export() -> float | None:
-            is_more = await asyncio.to_thread(keep, context.intervals.reconcile)
+            is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)
             return 0.0 if is_more else None
 
         return Poller("export", context.intervals.export, export)

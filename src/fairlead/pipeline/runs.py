@@ -95,11 +95,9 @@ def recorded(
     started_at, started, error = clock.now(), time.monotonic(), None
     try:
         yield run
-    except FairleadError as failure:
-        run.state, error = "failed", str(failure)
-        raise
     except BaseException as failure:
-        run.state, error = "failed", type(failure).__name__
+        run.state = "failed"
+        error = str(failure) if isinstance(failure, FairleadError) else type(failure).__name__
         raise
     finally:
         run.seconds = round(time.monotonic() - started, 3)
@@ -114,18 +112,12 @@ def last_runs(lake: Warehouse) -> dict[str, dict[str, Any]]:
 
 
 def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
-    row = {
+    names = ("job", "seconds", "state", "rows_in", "rows_out", "quarantined", "spark_version")
+    row = {name: getattr(run, name) for name in names} | {
         "run_id": uuid.uuid4().hex,
-        "job": run.job,
         "started_at": to_datetime(started_at),
-        "seconds": run.seconds,
-        "state": run.state,
         "params": msgspec.json.encode(run.params).decode(),
-        "rows_in": run.rows_in,
-        "rows_out": run.rows_out,
-        "quarantined": run.quarantined,
         "checks": msgspec.json.encode(run.checks).decode(),
-        "spark_version": run.spark_version,
         "error": error,
         "schema_version": SCHEMA_VERSION,
     }

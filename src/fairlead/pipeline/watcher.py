@@ -31,12 +31,6 @@ and any queue is taken to run one: a stall is then reported after `standstill_se
 AGAIN = 5 * MINUTE
 """Microseconds between two reports of an open incident, which keep it open in the store."""
 
-_KINDS = {
-    "stall": IncidentKind.STALL,
-    "flood": IncidentKind.FLOOD,
-    "error burst": IncidentKind.ERROR_BURST,
-    "node loss": IncidentKind.NODE_LOSS,
-}
 _CAUSES = {
     "stall": "tasks wait, and no run begins or ends; see whether the workers of the queue run, and"
     " what holds their slots",
@@ -81,7 +75,7 @@ class Watcher:
                 name = (alert.kind, alert.queue, alert.subject)
                 if alert.is_over:
                     self._open.pop(name, None)
-                elif alert.kind in _KINDS:
+                elif alert.kind in _CAUSES:
                     self._open[name] = (alert, 0)
             for name, (alert, reported_at) in self._open.items():
                 if alert.queue == heartbeat.queue and heartbeat.at - reported_at >= AGAIN:
@@ -106,7 +100,7 @@ def report_of(alert: Alert) -> IncidentReport:
     of = f"queue {alert.queue!r}" if is_whole else f"{alert.subject!r} in queue {alert.queue!r}"
     since = to_datetime(alert.start).isoformat(timespec="seconds")
     return IncidentReport(
-        kind=_KINDS[alert.kind],
+        kind=IncidentKind(alert.kind.replace(" ", "_")),
         subject=alert.queue if is_whole else f"{alert.queue}/{alert.subject}",
         details=f"{alert.kind} of {of} since {since}: {_CAUSES[alert.kind]}",
         since=alert.start,

@@ -9,8 +9,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.pipeline.incidents.heartbeat import encode
 from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
-from fairlead.pipeline.stream.sender import Sender
-from fairlead.pipeline.stream.topic import RESPONSE_SECONDS
+from fairlead.pipeline.stream.topic import RESPONSE_SECONDS, Sender
 from fairlead.ports.statements import Row
 
 PARTITIONS = 1

@@ -31,7 +31,7 @@ from fairlead.pipeline.commands.output import failures, print_result, stop_by_si
 if TYPE_CHECKING:
     from fairlead.pipeline.export import Exported, Exporter
     from fairlead.pipeline.export_runs import RunExporter
-    from fairlead.pipeline.stream.intake_batch import Counted
+    from fairlead.pipeline.stream.intake import Counted
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 

@@ -17,9 +17,7 @@ from fairlead.pipeline.commands.options import Url
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
-    from fairlead.backends.kafka.endpoint import KafkaEndpoint
-    from fairlead.pipeline.stream.relay import OnBatch, Relayed
-    from fairlead.ports.history import HistoryStore
+    from fairlead.pipeline.stream.relay import Relayed
 
 
 class RelayOptions(CommandOptions, frozen=True, kw_only=True):
@@ -63,7 +61,14 @@ def relay(options: RelayOptions) -> None:
         from fairlead.pipeline.stream.relay import Relay
 
         history = history_of(options.url)
-        also = _heartbeats_of(options.url, history, endpoint) if options.heartbeats else None
+        also = None
+        if options.heartbeats:
+            from fairlead.pipeline.alerts.topic import HeartbeatSender
+            from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
+
+            store = task_store(url_of(options.url))
+            heartbeats = StoreHeartbeats(store, history, SYSTEM_CLOCK)
+            also = HeartbeatSender(heartbeats, endpoint)
         relaying = Relay(history, endpoint, SYSTEM_CLOCK, partitions=options.partitions, also=also)
 
         def on_batch(relayed: Relayed) -> None:
@@ -80,16 +85,7 @@ def relay(options: RelayOptions) -> None:
                 print_result(options.json, relayed, text)
                 return
             configure("info", "text")
-            stop_by_signals(relaying.stop)
+            stop_by_signals(relaying.stops.set)
             relaying.run(options.every, on_batch)
         finally:
             relaying.close()
-
-
-def _heartbeats_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> OnBatch:
-    from fairlead.pipeline.alerts.topic import HeartbeatSender
-    from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
-
-    return HeartbeatSender(
-        StoreHeartbeats(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint
-    )

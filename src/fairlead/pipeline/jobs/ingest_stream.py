@@ -2,7 +2,7 @@
 structured streaming.
 
 The checkpoint only records where Spark continues to read; the lake's cursors decide which rows
-count (see `stream.intake_batch`). A lost checkpoint, a repeated batch, a kill at any moment or a
+count (see `stream.intake`). A lost checkpoint, a repeated batch, a kill at any moment or a
 second stream therefore loses and duplicates nothing.
 """
 
@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,11 +28,9 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import fairlead_error
 from fairlead.pipeline.jobs.follow_loop import follow
 from fairlead.pipeline.runs import JobRun, recorded
-from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
 from fairlead.pipeline.stream.cursors import cursors_of
-from fairlead.pipeline.stream.intake import PartitionResult, Plan, take_arrow
-from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
+from fairlead.pipeline.stream.intake import Counted, IntakeBatch, PartitionResult, Plan, take_arrow
 from fairlead.pipeline.stream.topic import AttemptsTopic
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -74,9 +73,13 @@ class IngestStream:
         self.spark.dataSource.register(FairleadSource)
         self._topic = AttemptsTopic(KafkaEndpoint.of(self.url))
         self._intake = IntakeBatch(self.lake, self._topic, self.clock)
-        self._runs = _RunRecords(self)
         self._failure: FairleadError | None = None
         self._on_batch: Callable[[], None] = lambda: None
+        self._taken: SimpleQueue[Counted] = SimpleQueue()
+        """Counts of batches that no run has yet."""
+        self._run: JobRun | None = None
+        self._recording = ExitStack()
+        self._recorded_until = 0.0
 
     def run(self) -> None:
         """Take batches until `stops` is set, and retry while Kafka or a store is unavailable. Raise
@@ -87,7 +90,7 @@ class IngestStream:
             self._query(is_once=False)
 
         follow(query, self.stops, min(self.every, EVERY), "stream interrupted, retrying")
-        self._runs.close()
+        self._record(is_over=True)
 
     def once(self) -> None:
         """Take everything that is in the topic now. Raise the errors of `run`, and
@@ -97,9 +100,9 @@ class IngestStream:
             known = cursors_of(self.lake.table(ATTEMPTS).state(), self._topic.name)
             if all(n in known and known[n].next >= end for n, end in ends.items() if end):
                 break
-            # Spark before 4.2 takes all available rows in one batch.
+            # Spark 4.1 takes one batch at most.
             self._query(is_once=True)
-        self._runs.close()
+        self._record(is_over=True)
 
     def _query(self, is_once: bool) -> None:
         """Run one query until it ends, fails or is stopped."""
@@ -110,6 +113,7 @@ class IngestStream:
             try:
                 interval_at = time.monotonic() + self.every
                 while not query.awaitTermination(_POLL_SECONDS) and not self.stops.is_set():
+                    self._record()
                     if time.monotonic() >= interval_at:
                         self.on_interval()
                         interval_at = time.monotonic() + self.every
@@ -117,17 +121,33 @@ class IngestStream:
                 query.stop()
             self.on_interval()
         except Exception as error:
-            failure = self._failure or fairlead_error(error)
-            self._runs.close(failure or error)
-            if failure is None:
-                raise
+            failure = self._failure or fairlead_error(error) or error
+            self._record(failure, is_over=True)
             raise failure from None
+
+    def _record(self, failure: Exception | None = None, is_over: bool = False) -> None:
+        """Count the new batches in ops.pipeline_runs, which has one row for each RUN_SECONDS in
+        which messages arrived. `failure`: what ended the stream."""
+        while not self._taken.empty():
+            if self._run is None:
+                params = {"topic": self._topic.name, "checkpoint": str(self.checkpoint)}
+                self._run = self._recording.enter_context(
+                    recorded(self.lake, self.clock, "ingest --stream", params)
+                )
+                self._run.spark_version = self.spark.version
+                self._recorded_until = time.monotonic() + RUN_SECONDS
+            counted = self._taken.get()
+            self._run.rows_in += counted.messages
+            self._run.rows_out += counted.attempts
+        if self._run is not None and (is_over or time.monotonic() >= self._recorded_until):
+            self._run = None
+            self._recording.__exit__(type(failure) if failure else None, failure, None)
 
     def _start(self, is_once: bool) -> StreamingQuery:
         starts = {str(n): offset for n, offset in self._intake.starts().items()}
         frame = self.spark.readStream.format("fairlead").options(
             url=self.url,
-            table=MESSAGES_SENT.table.name,
+            table="messages",
             startingOffsets=json.dumps(starts),
             max_rows_per_batch=self.most,
         )
@@ -151,49 +171,5 @@ class IngestStream:
             self._failure = fairlead_error(error)
             raise
         self._on_batch()
-        self._runs.add(counted)
+        self._taken.put(counted)
         self.on_rows(counted)
-
-
-class _RunRecords:
-    """Rows of ops.pipeline_runs: one for each RUN_SECONDS in which messages arrived."""
-
-    def __init__(self, stream: IngestStream) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._under_way = ExitStack()
-        self._run: JobRun | None = None
-        self._began = 0.0
-
-    def add(self, counted: Counted) -> None:
-        """Count a batch that was taken."""
-        with self._lock:
-            if self._run is None:
-                one = self._stream
-                params = {
-                    "topic": KafkaEndpoint.of(one.url).attempts,
-                    "checkpoint": str(one.checkpoint),
-                }
-                self._run = self._under_way.enter_context(
-                    recorded(one.lake, one.clock, "ingest --stream", params)
-                )
-                self._run.spark_version = one.spark.version
-                self._began = time.monotonic()
-            self._run.rows_in += counted.messages
-            self._run.rows_out += counted.attempts
-            if time.monotonic() - self._began < RUN_SECONDS:
-                return
-        self.close()
-
-    def close(self, failure: BaseException | None = None) -> None:
-        """End the current row, with the failure that ended the stream, if any."""
-        with self._lock:
-            run, self._run = self._run, None
-            if run is None:
-                return
-            under_way, self._under_way = self._under_way, ExitStack()
-            try:
-                under_way.__exit__(type(failure) if failure else None, failure, None)
-            except BaseException as same:
-                if same is not failure:
-                    raise

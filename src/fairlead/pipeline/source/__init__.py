@@ -13,6 +13,8 @@ twice.
 
 from __future__ import annotations
 
+import os
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,60 +24,58 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOptions
+
 
 class FairleadSource(DataSource):
     """Data source of the store that the option `url` names, by default $FAIRLEAD_URL as it was when
-    Spark started."""
+    Spark started. All methods raise ConfigurationError for unknown, missing or wrong options, and
+    those of writers InvalidTask for wrong columns."""
 
     @classmethod
     def name(cls) -> str:
         return "fairlead"
 
     def schema(self) -> StructType:
-        """Return the schema of the chosen columns. Raise ConfigurationError for unknown, missing or
-        wrong options."""
-        from fairlead.pipeline.source.options import ReadOptions, is_kafka
-
-        if is_kafka(self.options):
+        """Return the schema of the chosen columns."""
+        if self._is_kafka():
             from fairlead.pipeline.source.kafka import KafkaOptions
 
-            return KafkaOptions.parse(self.options).schema()
-        return ReadOptions.parse(self.options).schema()
+            return KafkaOptions.parse(self.options).chosen().spark()
+        return ReadOptions.parse(self.options).chosen().spark()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch. Raises ConfigurationError for wrong options, and for a
-        topic of Kafka, which is streamed only."""
-        from fairlead.errors import ConfigurationError
-        from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions, is_kafka
+        """Return the reader of a batch."""
         from fairlead.pipeline.source.scan import FairleadReader
 
-        if is_kafka(self.options):
+        if self._is_kafka():
             raise ConfigurationError("a topic of Kafka is streamed: use spark.readStream")
         return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a stream. Raises ConfigurationError for wrong options."""
-        from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions, is_kafka
-        from fairlead.pipeline.source.stream import FairleadStreamReader
-
-        if is_kafka(self.options):
+        """Return the reader of a stream."""
+        if self._is_kafka():
             from fairlead.pipeline.source.kafka import KafkaOptions, KafkaStreamReader
 
             return KafkaStreamReader(KafkaOptions.parse(self.options).with_schema(schema))
-        return FairleadStreamReader(
-            ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema)
-        )
+        from fairlead.pipeline.source.stream import FairleadStreamReader
+
+        options = ReadOptions.parse(self.options, ONLY_STREAM)
+        return FairleadStreamReader(options.with_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a batch. Raises ConfigurationError and InvalidTask for wrong options
-        and columns."""
-        from fairlead.pipeline.source.sink import batch_writer
+        """Open the submission of a batch, and return its writer."""
+        from fairlead.pipeline.source.sink import BulkWriter
 
-        return batch_writer(schema, self.options, overwrite)
+        return BulkWriter(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Return the writer of a stream. Raises ConfigurationError and InvalidTask for wrong
-        options and columns."""
-        from fairlead.pipeline.source.sink import stream_writer
+        """Return the writer of a stream, which opens a submission for each micro-batch."""
+        from fairlead.pipeline.source.sink import BulkStreamWriter
 
-        return stream_writer(schema, self.options, overwrite)
+        return BulkStreamWriter(schema, self.options, overwrite)
+
+    def _is_kafka(self) -> bool:
+        urls = [value for name, value in self.options.items() if name.lower() == "url"]
+        return (urls[0] if urls else os.environ.get("FAIRLEAD_URL", "")).startswith("kafka:")

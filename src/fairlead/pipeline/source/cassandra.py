@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -15,26 +15,16 @@ from fairlead.backends.cassandra.backlog import CassandraBacklogStore
 from fairlead.backends.sql.sql_file import load
 from fairlead.errors import SchemaMismatch
 from fairlead.model import LaneRecord
-from fairlead.pipeline.source.columns import arrow_schema, from_rows
-from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import Piece
-from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.pipeline.source.scan import Piece, Scan
 
 _SQL = load("cassandra.cql", __package__)
 _FIRST_TOKEN, _LAST_TOKEN = -(2**63), 2**63 - 1
 _record = msgspec.json.Decoder(LaneRecord)
-_CONVERTED: dict[str, Callable[[Any], Any]] = {
-    "task_id": str,
-    "order_at": lambda order_at: order_at or None,
-}
 
 
-class CassandraScan:
-    """A `pieces.Scan` of Cassandra. A piece reads each lane above the ack level that the lane had
-    when the piece started, and the pages of a lane are from different moments."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+class CassandraScan(Scan):
+    """Scan of the backlog in Cassandra. A piece reads each lane above the ack level that the lane
+    had when the piece started, and the pages of a lane are from different moments."""
 
     def plan(self) -> list[Piece]:
         """Return ranges that cover all tokens, each with at least one of the present partitions, if
@@ -62,14 +52,18 @@ class CassandraScan:
                         yield from self._lane(session, (of_queue, partition, priority, *above))
 
     def _lane(self, session: Any, lane: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
-        columns = self._options.columns
-        schema = arrow_schema(BACKLOG_READ, columns)
-        statement = session.prepare(_SQL["backlog"].format(columns=", ".join(columns))).bind(lane)
+        names = self._options.columns
+        statement = session.prepare(_SQL["backlog"].format(columns=", ".join(names))).bind(lane)
         statement.fetch_size = self._options.batch_rows
         page = session.execute(statement)
         while True:
             if page.current_rows:
-                yield from_rows([_converted(columns, row) for row in page.current_rows], schema)
+                columns = dict(zip(names, zip(*page.current_rows, strict=True), strict=True))
+                if "task_id" in columns:
+                    columns["task_id"] = tuple(map(str, columns["task_id"]))
+                if "order_at" in columns:
+                    columns["order_at"] = tuple(at or None for at in columns["order_at"])
+                yield pa.RecordBatch.from_pydict(columns, schema=self._schema)
             if not page.has_more_pages:
                 return
             page.fetch_next_page()
@@ -90,10 +84,3 @@ class CassandraScan:
                     " migrate()"
                 )
                 raise SchemaMismatch(what) from error
-
-
-def _converted(columns: tuple[str, ...], row: tuple[Any, ...]) -> list[Any]:
-    return [
-        convert(value) if (convert := _CONVERTED.get(name)) else value
-        for name, value in zip(columns, row, strict=True)
-    ]

@@ -1,20 +1,28 @@
-"""The stream of attempts from a topic of Kafka, sent by `fairlead pipeline relay`: each message
-once, in the order of its partition. An attempt that a relay sent twice comes twice; `ingest
---stream` detects it by its position in the store."""
+"""Streams of a topic of Kafka: attempts sent by `fairlead pipeline relay`, raw messages, or
+heartbeats of queues.
+
+Each message comes once, in the order of its partition. An attempt that a relay sent twice comes
+twice; `ingest --stream` detects it by its position in the store.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.source.kafka_tables import TOPIC_TABLES, TopicTable
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.history_rows import RECORDED_FIELDS, by_column
+from fairlead.pipeline.incidents.heartbeat import decode
+from fairlead.pipeline.schema import Column, Table, columns_in
 from fairlead.pipeline.source.options import (
     MOST_ROWS_PER_BATCH,
     ColumnOptions,
@@ -24,8 +32,86 @@ from fairlead.pipeline.source.options import (
     known_of,
     url_of,
 )
-from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
+from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import Topic
+
+log = logging.getLogger("fairlead.source")
+
+Page = Sequence[tuple[int, bytes]]
+"""Messages with their offsets."""
+
+Columns = dict[str, Sequence[Any]]
+"""Values by column name, without kafka_partition."""
+
+
+def _attempts(page: Page, whence: str) -> Columns:
+    found = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
+    sent = [(offset, message) for offset, message in found if isinstance(message, Attempt)]
+    attempts = [attempt for _, attempt in sent]
+    store_ids = [attempt.store_id for attempt in attempts]
+    own: Columns = {"store_id": store_ids, "kafka_offset": [offset for offset, _ in sent]}
+    return {**recorded_of(attempts), **own}
+
+
+def _messages(page: Page, whence: str) -> Columns:
+    return by_column(("kafka_offset", "value"), page)
+
+
+def heartbeat_rows(page: Page, whence: str) -> Columns:
+    """Return the columns of the heartbeats of a page; skip unreadable messages."""
+    found = []
+    for offset, value in page:
+        try:
+            heartbeat = decode(value)
+        except msgspec.DecodeError as error:
+            # The next heartbeat comes within seconds, and an error would end all alerts.
+            where = f"{whence}, offset {offset}"
+            log.warning("no heartbeat", extra={"location": where, "error": str(error)})
+        else:
+            found.append((offset, heartbeat.store_id, heartbeat.queue, value))
+    return by_column(("kafka_offset", "store_id", "queue", "heartbeat"), found)
+
+
+def _table(name: str, meaning: str, *columns: str | Column, instant: str = "") -> Table:
+    position = """
+    kafka_partition int    partition of the topic
+    kafka_offset    bigint offset of the message in the partition
+    """
+    key = ("kafka_partition", "kafka_offset")
+    return Table(name, meaning, key, instant, columns_in(position, *columns))
+
+
+_BRONZE = {column.name: column for column in ATTEMPTS.columns}
+
+_TABLES = {
+    table.name: table
+    for table in (
+        _table(
+            "attempts",
+            "one attempt as sent by a relay; an attempt sent twice has two rows",
+            _BRONZE["store_id"],
+            *(_BRONZE[name] for name in RECORDED_FIELDS),
+            instant="finished_at",
+        ),
+        _table(
+            "messages",
+            "one unchanged message of the topic, attempt or mark",
+            "value string JSON; see fairlead.pipeline.stream.messages",
+        ),
+        _table(
+            "heartbeats",
+            "heartbeat of a queue at an instant, sent by a relay for alerts",
+            """
+            store_id  string identity of the store
+            queue     string queue of that store
+            heartbeat string JSON; see fairlead.pipeline.incidents.heartbeat
+            """,
+        ),
+    )
+}
+_ROWS = {"attempts": _attempts, "messages": _messages, "heartbeats": heartbeat_rows}
+"""Function by table that takes a page and its location (for errors), and returns the columns of its
+rows."""
 
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
@@ -44,8 +130,6 @@ _EARLIEST = -2
 class KafkaOptions(ColumnOptions):
     """Options for reading a topic."""
 
-    url: str = field(repr=False)
-    read_as: TopicTable
     starts: Mapping[int, int]
     """Start offsets by partition; others start at the first message."""
     max_rows_per_batch: int
@@ -55,24 +139,26 @@ class KafkaOptions(ColumnOptions):
         """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
         ConfigurationError; for an unknown option, the error lists the known ones."""
         given = known_of(options, _KNOWN, " of a topic")
-        read_as = TOPIC_TABLES[
-            choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))
-        ]
-        url = url_of(given.get("url"))
+        table = _TABLES[choice_of("table", given.get("table", "attempts"), list(_TABLES))]
+        url = url_of(given)
         KafkaEndpoint.of(url)  # report a wrong URL before anything is read
         return cls(
             url=url,
-            read_as=read_as,
-            table=read_as.table,
-            columns=columns_of(read_as.table, given.get("columns")),
+            table=table,
+            columns=columns_of(table, given.get("columns")),
             starts=_starts(given.get("startingoffsets", "earliest")),
-            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch"))
-            or MOST_ROWS_PER_BATCH,
+            max_rows_per_batch=count_of("max_rows_per_batch", given) or MOST_ROWS_PER_BATCH,
         )
+
+    @property
+    def has_heartbeats(self) -> bool:
+        """Whether the messages are heartbeats, of which dropped ones are useless."""
+        return self.table.name == "heartbeats"
 
     def topic(self) -> Topic:
         """Return the topic to read."""
-        return self.read_as.topic(KafkaEndpoint.of(self.url))
+        endpoint = KafkaEndpoint.of(self.url)
+        return Topic(endpoint, endpoint.heartbeats if self.has_heartbeats else endpoint.attempts)
 
 
 @dataclass(frozen=True)
@@ -84,7 +170,7 @@ class OffsetWindow(InputPartition):
     end: int
 
 
-class KafkaStreamReader(StreamReader):
+class KafkaStreamReader(DataSourceStreamReader):
     """Stream reader of a topic. An offset is the next message of each partition: {"0": 12, "1": 9}.
 
     A batch is the same at each read, as long as Kafka has its messages. Missing messages raise
@@ -95,7 +181,6 @@ class KafkaStreamReader(StreamReader):
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._planned: dict[str, int] | None = None
-        self._target: dict[int, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the start of a new checkpoint. Raises ConfigurationError for a start in a
@@ -112,35 +197,23 @@ class KafkaStreamReader(StreamReader):
             for n, (first, _) in extents.items()
         }
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the end of the next batch. About `max_rows_per_batch` messages are divided between
         the partitions in proportion to their messages; rounding may add one for each partition."""
-        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
-        # planned an empty batch at the end of the checkpoint, which set `_planned`.
-        after = start or self._planned or self.initialOffset()
+        # With an existing checkpoint, Spark has first planned an empty batch at its end.
+        after = self._planned or self.initialOffset()
         ends = self._options.topic().ends()
         self._same_partitions(after, ends)
-        if self._target is not None:
-            ends = {n: min(end, self._target[n]) for n, end in ends.items()}
         there = {n: max(0, end - after[str(n)]) for n, end in ends.items()}
-        every = sum(there.values())
-        most = most_rows(limit, self._options.max_rows_per_batch)
-        if most is not None and every > most:
+        every, most = sum(there.values()), self._options.max_rows_per_batch
+        if every > most:
             # Round up, so that every partition with messages moves on.
             there = {n: -(-count * most // every) for n, count in there.items()}
         return {str(n): after[str(n)] + count for n, count in there.items()}
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the maximum size of a batch, from `max_rows_per_batch`."""
-        return read_limit(self._options.max_rows_per_batch)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set the present end as the end of the stream."""
-        self._target = self._options.topic().ends()
-
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[OffsetWindow]:
         """Return the partitions of the batch from `start` up to `end`. Raise CheckFailed when Kafka
-        has dropped messages of the batch, unless the table may skip them."""
+        has dropped messages of the batch, except heartbeats."""
         self._planned = end
         windows = [
             OffsetWindow(int(n), start[n], end[n])
@@ -152,7 +225,7 @@ class KafkaStreamReader(StreamReader):
         topic = self._options.topic()
         extents = topic.extents()
         self._same_partitions(end, extents)
-        if self._options.read_as.may_be_gone:
+        if self._options.has_heartbeats:
             return [
                 replace(one, start=max(one.start, min(one.end, extents[one.partition][0])))
                 for one in windows
@@ -166,21 +239,15 @@ class KafkaStreamReader(StreamReader):
         return windows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from fairlead.pipeline.source.columns import arrow_schema, from_arrays
-
         assert isinstance(partition, OffsetWindow)
         topic = self._options.topic()
-        schema = arrow_schema(self._options.table, self._options.columns)
-        whence = f"{topic.location}, partition {partition.partition}"
-        for page in topic.read(partition.partition, partition.start, partition.end):
-            offsets, columns = self._options.read_as.rows(page, whence)
-            if offsets:
-                named = {
-                    **columns,
-                    "kafka_partition": [partition.partition] * len(offsets),
-                    "kafka_offset": offsets,
-                }
-                yield from_arrays([named[name] for name in schema.names], schema)
+        schema, number = self._options.chosen().arrow(), partition.partition
+        whence = f"{topic.location}, partition {number}"
+        for page in topic.read(number, partition.start, partition.end):
+            columns = _ROWS[self._options.table.name](page, whence)
+            if count := len(columns["kafka_offset"]):
+                columns["kafka_partition"] = [number] * count
+                yield pa.RecordBatch.from_pydict(columns, schema=schema)
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the reader has no consumer group."""

@@ -1,4 +1,4 @@
-"""Options of a read from a store, checked before the read opens a connection."""
+"""Tables that a read may name, and its options, checked before the read opens a connection."""
 
 from __future__ import annotations
 
@@ -6,14 +6,83 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Self
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Self
 
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.schema import Table
-from fairlead.pipeline.source.tables import ONLY_ON_REQUEST, TABLES
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.schema import Column, Table, columns_in
+from fairlead.ports.history import ATTEMPT_FIELDS
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_COLUMNS = {
+    column.name: column
+    for column in (
+        *ATTEMPTS.columns,
+        *columns_in(
+            """
+            state      string     WAITING, SUBMITTED, PROCESSING or ERROR
+            unique_key string?    unique key, as submitted
+            context    string?    JSON object of strings that accompanies the task
+            payload    string     arguments as JSON
+            pass       bigint     first part of the level (pass, id), the trigger's position in the
+                                  lane
+            id         bigint     second part of the level (pass, id), unique in the lane
+            order_at   timestamp? position among the tasks of the ordering key
+            """
+        ),
+    )
+}
+
+
+def _columns(names: str) -> tuple[Column, ...]:
+    return tuple(_COLUMNS[name] for name in names.split())
+
+
+ATTEMPTS_READ = Table(
+    "attempts",
+    "one run of a task, or the end of a task without a run, as stored",
+    key=("task_id", "version"),
+    instant="finished_at",
+    columns=_columns(" ".join(ATTEMPT_FIELDS)),
+)
+
+TASKS_READ = Table(
+    "tasks",
+    "a task that has not ended; columns of attempts have their values for its next or present run",
+    key=("task_id",),
+    instant="submitted_at",
+    columns=_columns(
+        """
+        task_id queue partition name state version attempt tries priority fairness_key weight
+        ordering_key unique_key submitted_at run_at ready_at triggered_at claimed_at node
+        trigger_path error_type error_text payload_bytes context payload
+        """
+    ),
+)
+
+BACKLOG_READ = Table(
+    "backlog",
+    "a stored trigger of a fair queue, above the ack level that its lane last saved; the trigger"
+    " was not dispatched when the lane saved the level, but may have been since. `version` is the"
+    " one that the trigger may claim, `seq` the position in the channel",
+    key=("queue", "partition", "priority", "pass", "id"),
+    instant="",
+    columns=_columns(
+        """
+        queue partition priority pass id task_id version name fairness_key weight ordering_key seq
+        order_at
+        """
+    ),
+)
+
+TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ, BACKLOG_READ)}
+
+ONLY_ON_REQUEST = frozenset({"payload", "context"})
+"""Columns with user data of any size; a read returns them only if the option `columns` names
+them."""
 
 BATCH_ROWS = 20_000
 """Default number of rows in an Arrow batch, about 6 MB of attempts."""
@@ -54,17 +123,18 @@ ONLY_STREAM = {
 _EVERY = ONLY_BATCH | ONLY_STREAM
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
-    """Options about the columns of a read."""
+    """Options of all reads."""
 
+    url: str = field(repr=False)
     table: Table
     columns: tuple[str, ...]
 
-    def schema(self) -> StructType:
-        """Return the schema of the chosen columns, in their order."""
-        every = self.table.spark()
-        return StructType([every[name] for name in self.columns])
+    def chosen(self) -> Table:
+        """Return the table with the chosen columns only, in their order."""
+        every = {column.name: column for column in self.table.columns}
+        return self.table._replace(columns=tuple(every[name] for name in self.columns))
 
     def with_schema(self, schema: StructType) -> Self:
         """Return the options with the columns of a user's schema. Raise ConfigurationError for a
@@ -83,9 +153,9 @@ class ColumnOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(ColumnOptions):
-    """Options of a read. Instants are microseconds since the epoch; None means no bound."""
+    """Options of a read from a store. Instants are microseconds since the epoch; None means no
+    bound."""
 
-    url: str = field(repr=False)
     queue: str | None
     batch_rows: int
     since: int | None
@@ -109,30 +179,22 @@ class ReadOptions(ColumnOptions):
             )
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
+        start = choice_of(
+            "startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"]
+        )
         return cls(
-            url=url_of(given.get("url")),
+            url=url_of(given),
             table=table,
             columns=columns_of(table, given.get("columns")),
             queue=given.get("queue"),
-            batch_rows=count_of("batch_rows", given.get("batch_rows")) or BATCH_ROWS,
+            batch_rows=count_of("batch_rows", given) or BATCH_ROWS,
             since=since,
             until=until,
-            partitions=count_of("partitions", given.get("partitions")),
-            is_latest=choice_of(
-                "startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"]
-            )
-            == "latest",
-            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch"))
-            or MOST_ROWS_PER_BATCH,
+            partitions=count_of("partitions", given),
+            is_latest=start == "latest",
+            max_rows_per_batch=count_of("max_rows_per_batch", given) or MOST_ROWS_PER_BATCH,
             reader=given.get("reader"),
         )
-
-
-def is_kafka(options: Mapping[str, str]) -> bool:
-    """Return whether the option `url`, by default $FAIRLEAD_URL, names Kafka; then the read is of a
-    topic (see `source.kafka`)."""
-    given = [value for name, value in options.items() if name.lower() == "url"]
-    return (given[0] if given else os.environ.get("FAIRLEAD_URL", "")).startswith("kafka:")
 
 
 def known_of(options: Mapping[str, str], known: Mapping[str, str], of: str = "") -> dict[str, str]:
@@ -145,10 +207,10 @@ def known_of(options: Mapping[str, str], known: Mapping[str, str], of: str = "")
     return given
 
 
-def url_of(text: str | None) -> str:
-    """Return the given URL, by default $FAIRLEAD_URL. Raise ConfigurationError if both are
+def url_of(given: Mapping[str, str]) -> str:
+    """Return the option `url`, by default $FAIRLEAD_URL. Raise ConfigurationError if both are
     missing."""
-    url = text or os.environ.get("FAIRLEAD_URL")
+    url = given.get("url") or os.environ.get("FAIRLEAD_URL")
     if not url:
         raise ConfigurationError(
             "no URL is given: set the option url, or FAIRLEAD_URL before Spark starts"
@@ -180,9 +242,10 @@ def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def count_of(option: str, text: str | None) -> int | None:
+def count_of(option: str, given: Mapping[str, str]) -> int | None:
     """Return the number that an option gives, None without one. Raise ConfigurationError unless the
     number is at least 1."""
+    text = given.get(option)
     if text is None:
         return None
     if not text.isdecimal() or not int(text):
@@ -196,11 +259,9 @@ def _instant(option: str, text: str | None) -> int | None:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(
-            f"option {option}: {text!r} is no instant; write 2026-01-31T12:00:00Z"
-        ) from None
-    if instant.tzinfo is None:
-        raise ConfigurationError(
-            f"option {option}: {text!r} has no time zone; write 2026-01-31T12:00:00Z"
-        )
-    return to_micros(instant)
+        problem = "is no instant"
+    else:
+        if instant.tzinfo is not None:
+            return to_micros(instant)
+        problem = "has no time zone"
+    raise ConfigurationError(f"option {option}: {text!r} {problem}; write 2026-01-31T12:00:00Z")

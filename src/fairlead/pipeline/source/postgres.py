@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 
 import pyarrow as pa
@@ -12,14 +13,12 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
-from fairlead.pipeline.source.columns import arrow_schema, fetched, from_arrays
-from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import Piece, ranges
-from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
 from fairlead.ports.history import Position
 from fairlead.ports.statements import Row, Statement, Steps
 
@@ -38,8 +37,8 @@ _NO_BLOCK = 0xFFFFFFFF
 _MISSING = ("42P01", "42703")
 
 
-class PostgresScan:
-    """A `pieces.Scan` of PostgreSQL.
+class PostgresScan(SqlScan):
+    """Scan of PostgreSQL.
 
     Attempts never move or change, and every transaction before the horizon is complete, so each
     attempt is read once, also while rows are added. Pieces of tasks and the backlog are from
@@ -50,101 +49,61 @@ class PostgresScan:
 
     offset_fields = ("xid", "seq")
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-
-    def plan(self) -> list[Piece]:
+    def _plan_table(self) -> list[Piece]:
         """Return the pieces; the last one has no end, because the table may grow."""
-        options = self._options
-        if options.table is BACKLOG_READ:
-            names = ("lane_queue", "lane_partition", "lane_priority")
-            lanes = self._ask("lanes", options.queue)
-            return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
-        blocks, horizon = self._ask("extent", f"fairlead_{options.table.name}")[0]
-        step = max(1, -(-blocks // options.partitions)) if options.partitions else BLOCKS_PER_PIECE
+        table, parts = self._options.table.name, self._options.partitions
+        blocks, horizon = self._ask("extent", f"fairlead_{table}")[0]
+        step = max(1, -(-blocks // parts)) if parts else BLOCKS_PER_PIECE
         firsts = [first for first, _ in ranges(0, blocks, step)]
         return [
-            Piece(
-                options.table.name,
-                {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon},
-            )
+            Piece(table, {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon})
             for first, past in pairwise([*firsts, _NO_BLOCK])
         ]
 
-    def newest(self, after: Position, most: int | None) -> Position:
-        if most is None:
-            found = self._ask("newest", *after)
-        else:
-            found = self._ask("newest_of_next", *after, most)
-        return Position(*found[0]) if found else after
-
     def window(self, after: Position, through: Position) -> list[Piece]:
-        cuts = [Position(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
-        ends = [after, *(position for position in cuts if position < through), through]
-        return [
-            Piece(
-                "window",
-                {
-                    "after_xid": a.xid,
-                    "after_seq": a.seq,
-                    "through_xid": b.xid,
-                    "through_seq": b.seq,
-                },
-            )
-            for a, b in pairwise(ends)
-        ]
+        ends = [after]
+        with closing(self._database()) as database:
+            history = SqlHistory(database)
+            while ends[-1] < through:
+                end = history.position_after(ends[-1], through, ROWS_PER_PIECE)
+                ends.append(database.read_now(end))
+        names = ("after_xid", "after_seq", "through_xid", "through_seq")
+        return [Piece("window", dict(zip(names, (*a, *b), strict=True))) for a, b in pairwise(ends)]
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one statement, all from one snapshot; the server keeps their versions
         until the end of the read. Raises SchemaMismatch if tables or columns are missing, and
         StoreUnavailable for other errors of the server or the connection."""
-        options, database = self._options, self._database()
-        schema = arrow_schema(options.table, options.columns)
-        statement = self._composed(piece)
+        rows, database = self._options.batch_rows, self._database()
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._columns()))
+        literals = {name: sql.Literal(value) for name, value in self._values(piece).items()}
+        statement = sql.SQL(_SQL[piece.statement]).format(columns=columns, **literals)
         conninfo = make_conninfo(database.url, application_name="fairlead")
         try:
             with dbapi.connect(conninfo) as connection, connection.cursor() as cursor:
                 cursor.adbc_statement.set_options(
                     **{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
                 )
-                cursor.execute(statement)
+                cursor.execute(statement.as_string(None))
                 for batch in cursor.fetch_record_batch():
-                    for start in range(0, batch.num_rows, options.batch_rows):
-                        yield from_arrays(batch.slice(start, options.batch_rows).columns, schema)
-        except (
-            Error,
-            OSError,  # raised by pyarrow if the connection is lost between two batches
-        ) as error:
+                    for start in range(0, batch.num_rows, rows):
+                        yield self._batch(batch.slice(start, rows).columns)
+        # pyarrow raises OSError if the connection is lost between two batches.
+        except (Error, OSError) as error:
             said = f"{database.location}: {str(error).splitlines()[0]}"
             # Chain no cause: the text of the driver may contain secrets of the connection.
             if isinstance(error, Error) and error.sqlstate in _MISSING:
                 raise SchemaMismatch(f"{said}; {CURE}") from None
             raise StoreUnavailable(said) from None
 
-    def _composed(self, piece: Piece) -> str:
-        options = self._options
-        columns = sql.SQL(", ").join(sql.Identifier(name) for name in fetched(options.columns))
-        values = {
-            "queue": options.queue,
-            "since": options.since,
-            "until": options.until,
-            **piece.values,
-        }
-        literals = {name: sql.Literal(value) for name, value in values.items()}
-        return sql.SQL(_SQL[piece.statement]).format(columns=columns, **literals).as_string(None)
+    def _ask(self, statement: str, *params: object) -> Sequence[Row]:
+        def steps() -> Steps[Sequence[Row]]:
+            return (yield Statement(_SQL[statement], params))
 
-    def _ask(self, name: str, *params: object) -> Sequence[Row]:
-        database = self._database()
-        try:
-            return database.read_now(_rows(Statement(_SQL[name], params)))
-        finally:
-            database.close()
+        with closing(self._database()) as database:
+            return database.read_now(steps())
 
     def _database(self) -> PostgresDatabase:
         database = task_store(self._options.url).database
         assert isinstance(database, PostgresDatabase)
         return database
-
-
-def _rows(statement: Statement) -> Steps[Sequence[Row]]:
-    return (yield statement)

@@ -48,14 +48,6 @@ SELECT {columns}
                               ORDER BY number DESC LIMIT 1))
        AS backlog
 
--- name: newest
--- $1, $2: position after which to look
-SELECT xid::text::bigint, seq
-  FROM fairlead_attempts
- WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
- ORDER BY fairlead_attempts.xid DESC, seq DESC
- LIMIT 1
-
 -- name: newest_of_next
 -- $1, $2: position after which to look; $3: number of attempts to look at
 SELECT xid::text::bigint, seq
@@ -66,16 +58,6 @@ SELECT xid::text::bigint, seq
          LIMIT $3) AS first
  ORDER BY first.xid DESC, seq DESC
  LIMIT 1
-
--- name: cuts
--- Return the position of every $5th attempt after position ($1, $2) and up to position ($3, $4).
-SELECT xid::text::bigint, seq
-  FROM (SELECT xid, seq, row_number() OVER (ORDER BY xid, seq) AS number
-          FROM fairlead_attempts
-         WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint)
-           AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)) AS numbered
- WHERE number % $5 = 0
- ORDER BY numbered.xid, seq
 
 -- name: window
 -- Attempts after one position and up to another, in the order of positions.

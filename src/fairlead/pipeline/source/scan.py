@@ -1,41 +1,132 @@
-"""A batch read: a plan of parts that Spark reads in parallel, each a stream of Arrow batches."""
+"""Scans of stores: pieces that Spark tasks share and read in parallel, as streams of Arrow
+batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from fairlead.core.payload import unpack
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import FollowedScan, ReadPart, Scan, spread
-from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.pipeline.source.options import BACKLOG_READ, ReadOptions
+from fairlead.ports.history import Position
+from fairlead.ports.statements import Row
 from fairlead.urls import split_url
 
-_BACKLOGS_ONLY = "cassandra"
-READABLE = "sqlite:///... or postgresql://..."
+
+class Piece(NamedTuple):
+    """Name of a statement in the SQL file of a store, and the values of its parameters."""
+
+    statement: str
+    values: Mapping[str, str | int]
+
+
+@dataclass(frozen=True)
+class ReadPart(InputPartition):
+    """Pieces that one Spark task reads; the part may be empty."""
+
+    pieces: tuple[Piece, ...]
+
+
+class Scan(ABC):
+    """Scan of a store. Scans are pickled for executors: each call opens a connection and closes
+    it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._schema = options.chosen().arrow()
+
+    @abstractmethod
+    def plan(self) -> list[Piece]:
+        """Return pieces that together contain each row of the table exactly once."""
+
+    @abstractmethod
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece in batches."""
+
+
+class SqlScan(Scan):
+    """Scan of a SQL database, which a stream can follow, because it has a history of attempts."""
+
+    offset_fields: ClassVar[tuple[str, ...]]
+    """Names in a checkpoint of the fields of a position, of which the last is `seq`."""
+
+    def plan(self) -> list[Piece]:
+        """Return a piece for each lane of the backlog, or those of a table."""
+        if self._options.table is not BACKLOG_READ:
+            return self._plan_table()
+        names = ("lane_queue", "lane_partition", "lane_priority")
+        lanes = self._ask("lanes", self._options.queue)
+        return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
+
+    def newest(self, after: Position, most: int) -> Position:
+        """Return the position of the last attempt among the first `most` attempts after `after`;
+        `after` if there is no attempt. No attempt will appear later at or before the returned
+        position."""
+        found = self._ask("newest_of_next", *after, most)
+        return Position(*found[0]) if found else after
+
+    @abstractmethod
+    def window(self, after: Position, through: Position) -> list[Piece]:
+        """Return pieces that together contain each attempt after `after` and up to `through`
+        exactly once."""
+
+    @abstractmethod
+    def _plan_table(self) -> list[Piece]: ...
+
+    @abstractmethod
+    def _ask(self, statement: str, *params: object) -> Sequence[Row]:
+        """Return the rows of a statement of the SQL file."""
+
+    def _columns(self) -> list[str]:
+        """Return the names to read from the store: a payload comes with its format."""
+        columns = self._options.columns
+        return [*columns, "payload_format"] if "payload" in columns else list(columns)
+
+    def _values(self, piece: Piece) -> dict[str, Any]:
+        """Return the parameters of the statement of a piece."""
+        options = self._options
+        bounds = {"queue": options.queue, "since": options.since, "until": options.until}
+        return {**bounds, **piece.values}
+
+    def _batch(self, arrays: Sequence[Any]) -> pa.RecordBatch:
+        """Return the values of `_columns`, each a sequence or an Arrow array, with the types of the
+        table; instants are microseconds."""
+        named = dict(zip(self._columns(), arrays, strict=True))
+        if "payload" in named:
+            payloads, formats = (
+                values.to_pylist() if isinstance(values, pa.Array) else values
+                for values in (named["payload"], named["payload_format"])
+            )
+            named["payload"] = [
+                unpack(*each).decode() for each in zip(payloads, formats, strict=True)
+            ]
+        return pa.RecordBatch.from_pydict(named, schema=self._schema)
 
 
 def scan_of(options: ReadOptions) -> Scan:
     """Return the scan of the store that the URL names. Raises ConfigurationError."""
-    if split_url(options.url).scheme == _BACKLOGS_ONLY and options.table is BACKLOG_READ:
+    if split_url(options.url).scheme == "cassandra" and options.table is BACKLOG_READ:
         from fairlead.pipeline.source.cassandra import CassandraScan
 
         return CassandraScan(options)
-    return followed_scan_of(options)
+    return sql_scan_of(options)
 
 
-def followed_scan_of(options: ReadOptions) -> FollowedScan:
-    """Return the scan of a store that keeps attempts, so that a stream can follow it. Raises
-    ConfigurationError."""
+def sql_scan_of(options: ReadOptions) -> SqlScan:
+    """Return the scan of a store that a stream can follow. Raises ConfigurationError."""
     from fairlead.connect import task_store
 
-    scheme = split_url(options.url).scheme
-    if scheme == _BACKLOGS_ONLY:
+    scheme, table = split_url(options.url).scheme, options.table.name
+    if scheme == "cassandra":
         raise ConfigurationError(
-            f"Cassandra keeps no {options.table.name}, only backlogs: read {options.table.name}"
-            f" from {READABLE}"
+            f"Cassandra keeps no {table}, only backlogs: read {table} from sqlite:///... or"
+            " postgresql://..."
         )
     task_store(options.url)  # refuses a URL of an unknown kind
     if scheme == "sqlite":
@@ -45,6 +136,27 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
     from fairlead.pipeline.source.postgres import PostgresScan
 
     return PostgresScan(options)
+
+
+def spread(pieces: Sequence[Piece], parts: int | None) -> list[ReadPart]:
+    """Return at most `parts` parts with about equal numbers of pieces (None: one part for each
+    piece). Return at least one part, because Spark needs one."""
+    count = max(1, min(parts or len(pieces), len(pieces)))
+    return [ReadPart(tuple(pieces[n::count])) for n in range(count)]
+
+
+def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:
+    """Split [first, past) into ranges of at most `step` numbers. Return at least one range, which
+    may be empty."""
+    starts = list(range(first, past, step)) or [first]
+    return list(zip(starts, [*starts[1:], max(past, first)], strict=True))
+
+
+def read_part(scan: Scan, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all pieces of a part."""
+    assert isinstance(part, ReadPart)
+    for piece in part.pieces:
+        yield from scan.read(piece)
 
 
 class FairleadReader(DataSourceReader):
@@ -59,6 +171,4 @@ class FairleadReader(DataSourceReader):
         return spread(self._scan.plan(), self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReadPart)
-        for piece in partition.pieces:
-            yield from self._scan.read(piece)
+        return read_part(self._scan, partition)

@@ -41,11 +41,13 @@ class Staged(WriterCommitMessage):
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """Batch writer. The driver creates the writer, copies of it stage rows in Spark tasks, and one
-    copy commits or aborts."""
+    """Batch writer. The driver creates the writer, which opens the submission; copies of it stage
+    rows in Spark tasks, and one copy commits or aborts."""
 
-    def __init__(self, job: BulkJob) -> None:
-        self._job = job
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        """Raise ConfigurationError or InvalidTask with all problems of the options and columns."""
+        self._job = BulkJob(_read(options, overwrite))
+        self._job.open(arrow_schema(schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of this partition. They count only if Spark passes the message to
@@ -70,9 +72,10 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
     submission from the messages.
     """
 
-    def __init__(self, options: BulkOptions, schema: pa.Schema) -> None:
-        self._options = options
-        self._schema = schema
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        """Raise ConfigurationError or InvalidTask with all problems of the options and columns."""
+        self._options, self._schema = _read(options, overwrite), arrow_schema(schema)
+        check(self._schema, self._options.with_submission_id("each micro-batch has one"))
         self._epoch = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -122,23 +125,6 @@ def micro_batch_id(given: str | None, query: str | None, batch: str | None) -> s
             " writeStream.foreachBatch and bulk_submit with a submission_id that names both"
         )
     return "/".join((*([given] if given else []), query, batch))
-
-
-def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
-    """Open the submission and return its writer. Raise ConfigurationError or InvalidTask with all
-    problems of the options and columns."""
-    job = BulkJob(_read(options, overwrite))
-    job.open(arrow_schema(schema))
-    return BulkWriter(job)
-
-
-def stream_writer(
-    schema: StructType, options: Mapping[str, str], overwrite: bool
-) -> BulkStreamWriter:
-    """Return the writer of a stream, which opens a submission for each micro-batch."""
-    read, columns = _read(options, overwrite), arrow_schema(schema)
-    check(columns, read.with_submission_id("each micro-batch has one"))
-    return BulkStreamWriter(read, columns)
 
 
 def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,11 +14,10 @@ from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.file_modes import check_place
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
-from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import Piece, ranges
-from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
 from fairlead.ports.history import Position
+from fairlead.ports.statements import Row
 
 ROWS_PER_PIECE = 250_000
 """Rows of a piece of a table, by row number; some two seconds of reading."""
@@ -32,8 +30,8 @@ _SQL = load("sqlite.sql", __package__)
 _BUSY_SECONDS = 30.0
 
 
-class SqliteScan:
-    """A `pieces.Scan` of SQLite. All executors must see the file, so they run on one machine.
+class SqliteScan(SqlScan):
+    """Scan of SQLite. All executors must see the file, so they run on one machine.
 
     Attempts never change and row numbers are never reused, so the attempts present at planning are
     read once. Pieces of tasks and the backlog are from different moments; a task may end before its
@@ -43,54 +41,40 @@ class SqliteScan:
     offset_fields = ("rowid",)
 
     def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
         database = task_store(options.url).database
         assert isinstance(database, SqliteDatabase)
         self._path = database.path
-        self._options = options
-
-    def plan(self) -> list[Piece]:
-        """Return the pieces up to the present last row."""
-        if self._options.table is BACKLOG_READ:
-            lanes = self._rows("lanes", {"queue": self._options.queue})
-            names = ("lane_queue", "lane_partition", "lane_priority")
-            return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
-        table = self._options.table.name
-        first, last = self._rows(f"{table}_extent", {})[0]
-        return self._pieces(table, first, last + 1, self._options.partitions)
-
-    def newest(self, after: Position, most: int | None) -> Position:
-        statement = "newest" if most is None else "newest_of_next"
-        return Position(0, self._rows(statement, {"after": after.seq, "most": most})[0][0])
 
     def window(self, after: Position, through: Position) -> list[Piece]:
-        first = self._rows("first", {"after": after.seq})[0][0]
+        # Earlier attempts may have been deleted by age.
+        first = max(after.seq + 1, self._ask("attempts_extent")[0][0])
         return self._pieces("attempts", first, through.seq + 1, None)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one statement, all from one snapshot; the write-ahead log grows until
         the end of the read."""
-        options = self._options
-        columns = ", ".join(f'"{name}"' for name in fetched(options.columns))
-        values = {
-            "queue": options.queue,
-            "since": options.since,
-            "until": options.until,
-            **piece.values,
-        }
-        schema = arrow_schema(options.table, options.columns)
+        columns = ", ".join(f'"{name}"' for name in self._columns())
+        statement = _SQL[piece.statement].format(columns=columns)
         with self._connection() as connection:
-            cursor = connection.execute(_SQL[piece.statement].format(columns=columns), values)
-            while rows := cursor.fetchmany(options.batch_rows):
-                yield from_rows(rows, schema)
+            cursor = connection.execute(statement, self._values(piece))
+            while rows := cursor.fetchmany(self._options.batch_rows):
+                yield self._batch(list(zip(*rows, strict=True)))
+
+    def _plan_table(self) -> list[Piece]:
+        """Return the pieces up to the present last row."""
+        table = self._options.table.name
+        first, last = self._ask(f"{table}_extent")[0]
+        return self._pieces(table, first, last + 1, self._options.partitions)
 
     def _pieces(self, table: str, first: int, past: int, parts: int | None) -> list[Piece]:
         step = -(-(past - first) // (parts or MOST_PIECES))
         found = ranges(first, past, max(1, step if parts else max(step, ROWS_PER_PIECE)))
         return [Piece(table, {"first": start, "past": end}) for start, end in found]
 
-    def _rows(self, statement: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    def _ask(self, statement: str, *params: object) -> Sequence[Row]:
         with self._connection() as connection:
-            return connection.execute(_SQL[statement], values).fetchall()
+            return connection.execute(_SQL[statement], params).fetchall()
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -9,26 +9,21 @@ SELECT coalesce((SELECT min(seq) FROM fairlead_tasks), 0), coalesce((SELECT max(
 -- name: attempts
 -- :first (inclusive) and :past (exclusive) are positions in the order of commits.
 SELECT {columns}
-  FROM (SELECT 0 AS xid, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-               unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-               next_state, error_type, error_text, node, version, payload_bytes, trigger_path
-          FROM fairlead_attempts)
+  FROM (SELECT *, 0 AS xid FROM fairlead_attempts)
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
    AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at < :until)
 
 -- name: tasks
 SELECT {columns}
-  FROM (SELECT seq, id AS task_id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight,
-               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, node, trigger_path,
-               error_type, error_text, length(payload) AS payload_bytes, context, payload, payload_format
-          FROM fairlead_tasks)
+  FROM (SELECT *, id AS task_id, length(payload) AS payload_bytes FROM fairlead_tasks)
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
    AND (:since IS NULL OR submitted_at >= :since) AND (:until IS NULL OR submitted_at < :until)
 
 -- name: lanes
+-- ?1: queue, or NULL for all queues
 SELECT queue, partition, priority
   FROM fairlead_backlog_lanes
- WHERE :queue IS NULL OR queue = :queue
+ WHERE ?1 IS NULL OR queue = ?1
  ORDER BY queue, partition, priority
 
 -- name: backlog
@@ -41,12 +36,6 @@ SELECT {columns}
            AND (b.pass, b.id) > (l.record ->> '$.ack_level[0]', l.record ->> '$.ack_level[1]')
          WHERE l.queue = :lane_queue AND l.partition = :lane_partition AND l.priority = :lane_priority)
 
--- name: first
--- Earlier attempts may have been deleted by age.
-SELECT coalesce(min(seq), :after + 1) FROM fairlead_attempts WHERE seq > :after
-
--- name: newest
-SELECT coalesce(max(seq), :after) FROM fairlead_attempts WHERE seq > :after
-
 -- name: newest_of_next
-SELECT coalesce(max(seq), :after) FROM (SELECT seq FROM fairlead_attempts WHERE seq > :after ORDER BY seq LIMIT :most)
+-- ?1, ?2: position after which to look; ?3: number of attempts to look at
+SELECT 0, seq FROM (SELECT seq FROM fairlead_attempts WHERE seq > ?2 ORDER BY seq LIMIT ?3) ORDER BY seq DESC LIMIT 1

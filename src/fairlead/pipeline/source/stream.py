@@ -4,26 +4,18 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import closing
+from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import ReadPart
-from fairlead.pipeline.source.scan import followed_scan_of
-from fairlead.pipeline.source.stream_offsets import (
-    StreamReader,
-    most_rows,
-    read_limit,
-    to_offset,
-    to_position,
-)
-from fairlead.pipeline.source.tables import ATTEMPTS_READ
+from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
+from fairlead.pipeline.source.scan import ReadPart, read_part, sql_scan_of
 from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
 
@@ -33,7 +25,7 @@ KIND = "stream"
 """Kind of the readers for which the store keeps attempts."""
 
 
-class FairleadStreamReader(StreamReader):
+class FairleadStreamReader(DataSourceStreamReader):
     """Stream reader of a store. An offset is the position of the last attempt read.
 
     The offset moves only to a position at or before which no attempt will appear later. So a batch
@@ -55,10 +47,9 @@ class FairleadStreamReader(StreamReader):
                 " position at which the stream began"
             )
         self._options = options
-        self._scan = followed_scan_of(options)
+        self._scan = sql_scan_of(options)
         self._began: Position | None = None
         self._planned: Position | None = None
-        self._target: Position | None = None
         self._numbers: dict[str, int] = {}
         """Shared by the histories that this stream opens one after another."""
 
@@ -66,23 +57,12 @@ class FairleadStreamReader(StreamReader):
         """Return the start of a new checkpoint, the same again after a crash in the first batch."""
         return self._offset(self._beginning())
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch, at most `max_rows_per_batch` attempts after `start`."""
-        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
-        # planned an empty batch at the end of the checkpoint, which set `_planned`.
-        after = self._position(start) if start else self._planned or self._beginning()
-        newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
-        return self._offset(
-            newest if self._target is None else max(after, min(newest, self._target))
-        )
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the maximum size of a batch, from `max_rows_per_batch`."""
-        return read_limit(self._options.max_rows_per_batch)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set the present end as the end of the stream."""
-        self._target = self._scan.newest(START, None)
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return the end of the next batch, at most `max_rows_per_batch` attempts after the last
+        one."""
+        # With an existing checkpoint, Spark has first planned an empty batch at its end.
+        after = self._planned or self._beginning()
+        return self._offset(self._scan.newest(after, self._options.max_rows_per_batch))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ReadPart]:
         """Return the partitions of the batch after `start` up to `end`."""
@@ -97,9 +77,7 @@ class FairleadStreamReader(StreamReader):
         return [ReadPart((piece,)) for piece in self._scan.window(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReadPart)
-        for piece in partition.pieces:
-            yield from self._scan.read(piece)
+        return read_part(self._scan, partition)
 
     def commit(self, end: dict[str, int]) -> None:
         """Record the position in the store. Spark calls `commit` for the last batch of a run only
@@ -110,15 +88,10 @@ class FairleadStreamReader(StreamReader):
         if self._began is None:
             self._began = START
             if self._options.is_latest:
-                self._began = self._registered() or self._scan.newest(START, None)
+                name = self._options.reader or ""
+                self._began = self._run(lambda history: _latest_start(history, name))
             self._note(self._began)
         return self._began
-
-    def _registered(self) -> Position | None:
-        """Return the position of this reader in the store."""
-        name = self._options.reader
-        reader = None if name is None else self._run(lambda history: history.reader(name))
-        return reader and reader.position
 
     def _note(self, position: Position) -> None:
         """Advance this reader in the store; the position never goes back."""
@@ -127,17 +100,30 @@ class FairleadStreamReader(StreamReader):
             self._run(lambda history: _advance(history, name, position))
 
     def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
-        database = task_store(self._options.url).database
-        try:
+        with closing(task_store(self._options.url).database) as database:
             return database.run(steps(SqlHistory(database, self._numbers)))
-        finally:
-            database.close()
 
     def _position(self, offset: dict[str, int]) -> Position:
-        return to_position(offset, self._scan.offset_fields)
+        """Return the position of an offset in a checkpoint."""
+        names = self._scan.offset_fields
+        if offset.keys() != set(names):
+            raise ConfigurationError(
+                f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"
+                f" {' and '.join(names)}: give the URL it was begun with, or begin a new checkpoint"
+            )
+        return Position(offset.get("xid", 0), offset[names[-1]])
 
     def _offset(self, position: Position) -> dict[str, int]:
-        return to_offset(position, self._scan.offset_fields)
+        names = self._scan.offset_fields
+        return dict(zip(names, position[-len(names) :], strict=True))
+
+
+def _latest_start(history: SqlHistory, name: str) -> Steps[Position]:
+    reader = yield from history.reader(name)
+    if reader is not None:
+        return reader.position
+    horizon = yield from history.horizon()  # attempts appear only from there on
+    return Position(horizon.xid, horizon.seq - 1)
 
 
 def _advance(history: SqlHistory, name: str, position: Position) -> Steps[None]:

@@ -80,13 +80,14 @@ def topics_of(seen: TableState, store_id: str) -> dict[str, dict[int, Cursor]]:
     return found
 
 
-def topics_by_store(seen: TableState) -> dict[str, set[str]]:
-    """Return the topics that export attempts of each store, by store."""
-    found: dict[str, set[str]] = {}
-    for (topic, _), cursor in _all(seen).items():
-        for store_id in cursor.stores:
-            found.setdefault(store_id, set()).add(topic)
-    return found
+def topics_beside(seen: TableState, topic: str) -> dict[str, str]:
+    """Return another topic than this one for each store whose attempts the other exports."""
+    return {
+        store: other
+        for (other, _), cursor in _all(seen).items()
+        if other != topic
+        for store in cursor.stores
+    }
 
 
 def streamed_test(seen: TableState, store_id: str) -> Callable[[Position, str], bool]:

@@ -1,9 +1,19 @@
 """The messages of the topic of attempts: one JSON object each, an attempt or a mark. Other programs
-may read them."""
+may read them. Pure.
+
+Relays send the attempts of a store in order, and repeat those without confirmation; several relays
+may run at once and crash. Each message names the position `after`, up to which all attempts of its
+partition were sent before. A message is new if the reader has reached `after` but not the message's
+own position. A repeated message is dropped. An early message is dropped too, because its relay will
+send it again. A relay also sends marks: a mark is a message that names a position up to which the
+topic has all attempts, so the next mark detects a lost message. tests/unit/test_high_water.py tries
+all ways in which relays may crash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,9 +22,9 @@ from fairlead.errors import ConfigurationError
 from fairlead.model.fields import BigInt, Int, PositionText, Small
 from fairlead.model.reading import Reader, json_reader
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded
+from fairlead.pipeline.history_rows import RECORDED_FIELDS, by_column, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION
-from fairlead.ports.history import Position
+from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Row
 
 
@@ -132,13 +142,16 @@ class MessageBatch:
 def recorded_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
     """Return the RECORDED_FIELDS of the attempts, column by column."""
     rows = [msgspec.structs.astuple(attempt)[_BEFORE:] for attempt in attempts]
-    columns = zip(*rows, strict=True) if rows else ((),) * len(RECORDED_FIELDS)
-    return dict(zip(RECORDED_FIELDS, columns, strict=True))
+    return by_column(RECORDED_FIELDS, rows)
 
 
-def read(value: bytes, where: str) -> Message:
-    """Return the content of a message. Raise CheckFailed if no relay sent the message, and
-    ConfigurationError if a newer Fairlead sent it. `where`: location of the message, for errors."""
+def read(value: bytes, where: str, partitions: int | None = None) -> Message:
+    """Return the content of a message. `where`: location of the message, for errors. `partitions`:
+    number of partitions that the topic now has.
+
+    Raise CheckFailed if no relay sent the message, and ConfigurationError if a newer Fairlead sent
+    it, or a relay that knew another number of partitions.
+    """
     try:
         message = _decode(value)
     except msgspec.DecodeError as error:
@@ -151,7 +164,49 @@ def read(value: bytes, where: str) -> Message:
             f"{where} was written under schema version {message.schema_version}; this Fairlead"
             f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
         )
+    if partitions not in (None, message.partitions):
+        raise ConfigurationError(
+            f"{where}: the topic had {message.partitions} partitions and now has {partitions}, so"
+            " the attempts of one task are no longer in one partition; relay to another prefix, or"
+            " delete the topic and create it again"
+        )
     return message
+
+
+class HighWater:
+    """High-water marks of one partition, by store."""
+
+    def __init__(self, read: Mapping[str, Position]) -> None:
+        self.positions: defaultdict[str, Position] = defaultdict(lambda: START, read)
+        self.doubles = 0
+        """Number of repeated attempts."""
+        self.early = 0
+        """Number of attempts that came before an earlier attempt. The relay has got an error for
+        the earlier attempt, and will send both again."""
+
+    def takes(self, store_id: str, position: Position, after: Position) -> bool:
+        """Return whether this attempt is new, and count it as read."""
+        reached = self.positions[store_id]
+        if position <= reached:
+            self.doubles += 1
+            return False
+        if after > reached:
+            self.early += 1
+            return False
+        self.positions[store_id] = position
+        return True
+
+    def passes(self, store_id: str, through: Position, after: Position) -> None:
+        """Record a mark. Raise CheckFailed when attempts up to `through` are missing."""
+        reached = self.positions[store_id]
+        if through <= reached:
+            return
+        if after > reached:
+            raise CheckFailed(
+                f"attempts of store {store_id} after {reached} and up to {after} were sent, but the"
+                " topic does not have them"
+            )
+        self.positions[store_id] = through
 
 
 _BEFORE = 4

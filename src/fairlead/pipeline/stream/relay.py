@@ -5,7 +5,7 @@ The relay sends a batch, waits until Kafka confirms it, then sends a mark to eve
 topic. After Kafka confirms the marks, the relay saves its position in the store, and the store may
 delete the attempts up to that position. A relay that crashes sends its last batch again after the
 restart. Several concurrent relays send some attempts twice. Readers of the topic detect repeated
-attempts by `high_water`.
+attempts by `messages.HighWater`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import MessageBatch, Sent
-from fairlead.pipeline.stream.sender import SECONDS, Sender
-from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.stream.topic import CONFIRM_SECONDS, AttemptsTopic, Sender
 from fairlead.ports.history import START, HistoryStore, Position
 from fairlead.ports.statements import Row
 
@@ -52,14 +51,9 @@ class Relayed(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def reader_name(endpoint: KafkaEndpoint) -> str:
-    """Return the name under which the relays to this topic register in the store."""
-    return f"kafka/{endpoint.prefix}"
-
-
 class Relay:
     """Relay from one store to one topic. One relay is enough; several may run at once. Other
-    threads may call only `stop`."""
+    threads may only set `stops`."""
 
     def __init__(
         self,
@@ -70,7 +64,7 @@ class Relay:
         partitions: int | None = None,
         rows: int = ROWS,
         also: OnBatch | None = None,
-        seconds: float = SECONDS,
+        seconds: float = CONFIRM_SECONDS,
     ) -> None:
         """`partitions`: number of partitions of the topic; None accepts an existing topic as it is,
         and creates a new one with the default number. `rows`: attempts in a batch. `seconds`:
@@ -81,18 +75,19 @@ class Relay:
         self._clock = clock
         self._wanted = partitions
         self._rows = rows
-        self._also = also
-        self._name = reader_name(endpoint)
-        self._sender = Sender(endpoint, seconds)
-        self._stopped = threading.Event()
+        self._also = also or (lambda sender, rows: None)
+        self._name = f"kafka/{endpoint.prefix}"  # of all relays to this topic
+        self.stops = threading.Event()
+        """When set, the relay stops after the current batch, and drops messages that cannot be
+        sent."""
+        self._sender = Sender(endpoint, seconds, self.stops)
         self._partitions = 0
         """Number of partitions of the topic; 0 if unknown."""
         self._position: Position | None = None
         """Position of the last attempt that is confirmed and marked in the topic."""
 
-    def round(self, on_rows: Callable[[int], None] = lambda rows: None) -> Relayed:
-        """Send all attempts below the horizon, before which no further commit can appear; call
-        `on_rows` with the number of attempts after each batch.
+    def round(self) -> Relayed:
+        """Send all attempts below the horizon, before which no further commit can appear.
 
         Raise StoreUnavailable when the store or Kafka does not respond (the next round repeats the
         last batch), ConfigurationError for an unusable topic, and CheckFailed when the topic has
@@ -109,30 +104,28 @@ class Relay:
         while found := self._read(self._history.attempts(after, until, self._rows)):
             after = Position(*found[-1][:2])
             self._send(batch.attempts(found))
-            if self._also is not None:
-                self._also(self._sender, found)
+            self._also(self._sender, found)
             self._sender.confirm()
             self._send(batch.marks(after))
             self._sender.confirm()
             self._advance(after)
             rows, batches = rows + len(found), batches + 1
-            on_rows(len(found))
-            if len(found) < self._rows or self._stopped.is_set():
+            if len(found) < self._rows or self.stops.is_set():
                 break
-        if not batches and self._also is not None:
+        if not batches:
             self._also(self._sender, ())
             self._sender.confirm()
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """Do rounds with `every` seconds between them until `stop`. While the store or Kafka does
-        not respond, try again after the same pause. Raise other errors."""
+        """Do rounds with `every` seconds between them until `stops` is set. While the store or
+        Kafka does not respond, try again after the same pause. Raise other errors."""
         trouble = ""
-        while not self._stopped.is_set():
+        while not self.stops.is_set():
             try:
                 relayed = self.round()
             except StoreUnavailable as error:
-                if str(error) != trouble and not self._stopped.is_set():
+                if str(error) != trouble and not self.stops.is_set():
                     trouble = str(error)
                     log.warning(
                         "the relay cannot send; it tries again and repeats unconfirmed attempts",
@@ -145,13 +138,7 @@ class Relay:
                 if relayed.rows:
                     log.debug("attempts relayed", extra=msgspec.to_builtins(relayed))
                 on_rows(relayed)
-            self._stopped.wait(every)
-
-    def stop(self) -> None:
-        """Stop after the current batch, and drop messages that cannot be sent. Any thread or signal
-        handler may call this method."""
-        self._stopped.set()
-        self._sender.stop()
+            self.stops.wait(every)
 
     def close(self) -> None:
         """Close the connection to Kafka."""
@@ -162,23 +149,18 @@ class Relay:
         store before the first read, so that the store deletes no attempt that is not in Kafka."""
         reader = self._read(self._history.reader(self._name))
         if not self._partitions:
-            self._open(store_id)
+            count = self.topic.ensure(self._wanted)
+            last, until = self.topic.last(count), self._read(self._history.horizon())
+            for message in last:
+                if message.store_id == store_id and message.position >= until:
+                    raise self._store_behind(message.position, until)
+            self._partitions = count
         known = START if reader is None else reader.position
-        position = known if self._position is None else max(self._position, known)
+        position = max(known, self._position or START)
         if reader is None or self._position is None:
             self._advance(position)
         self._position = position
         return position
-
-    def _open(self, store_id: str) -> None:
-        count = self.topic.ensure(self._wanted)
-        last = self.topic.last(count)
-        until: Position = self._read(self._history.horizon())
-        for message in last:
-            self.topic.check(message, count)
-            if message.store_id == store_id and message.position >= until:
-                raise self._store_behind(message.position, until)
-        self._partitions = count
 
     def _send(self, messages: Iterable[Sent]) -> None:
         for message in messages:
