@@ -29,9 +29,8 @@ import pyarrow as pa  # noqa: E402
 from pyiceberg.table import snapshots  # noqa: E402
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.reading.query import select  # noqa: E402
+from fairlead.pipeline.reading.query import open_views, select  # noqa: E402
 from fairlead.pipeline.reading.snapshots import Snapshots  # noqa: E402
-from fairlead.pipeline.reading.views import open_views  # noqa: E402
 from fairlead.pipeline.warehouse.location import Location  # noqa: E402
 from fairlead.pipeline.warehouse.table import WarehouseTable  # noqa: E402
 from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402

@@ -33,7 +33,7 @@ from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.history import History
-from fairlead.pipeline.reading.views import connect
+from fairlead.pipeline.reading.query import connect
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.reading.query import open_views
 from fairlead.pipeline.reading.snapshots import Snapshots
-from fairlead.pipeline.reading.views import open_views
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse

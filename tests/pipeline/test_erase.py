@@ -42,8 +42,8 @@ from fairlead.pipeline.jobs.erase import erase, readmit_key
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.canvas import LONGEST_LABEL
-from fairlead.pipeline.report.grids import LONGEST_TEXT
 from fairlead.pipeline.report.numbers import LONGEST_NAME, shortened
+from fairlead.pipeline.report.section import LONGEST_TEXT
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds

@@ -33,9 +33,8 @@ from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.object_files import ObjectFiles
-from fairlead.pipeline.reading.query import select
+from fairlead.pipeline.reading.query import connect, open_views, select
 from fairlead.pipeline.reading.snapshots import Snapshots
-from fairlead.pipeline.reading.views import connect, open_views
 from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.location import Location

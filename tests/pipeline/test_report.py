@@ -612,19 +612,13 @@ def test_missing_rows_quarantined_rows_and_failed_jobs_are_shown_on_the_page(
 # the time -----------------------------------------------------------------------------------------
 
 
-class Hours:
-    """A lake with runs in these hours."""
-
-    def __init__(self, first: datetime, hours: int) -> None:
-        self._parts = [f"{first + timedelta(hours=n):%Y-%m-%d/%H}" for n in range(hours)]
-
-    def parts(self, table: Table) -> list[str]:
-        return self._parts
+def hours_from(first: datetime, hours: int) -> list[str]:
+    return [f"{first + timedelta(hours=n):%Y-%m-%d/%H}" for n in range(hours)]
 
 
 @pytest.mark.parametrize("hours", [1, 5, 24, 7 * 24, 30 * 24, 400 * 24, 3000 * 24])
 def test_no_line_of_a_picture_has_more_points_than_can_be_distinguished(hours: int) -> None:
-    when = period(Hours(T0, hours), NOW, since=T0)
+    when = period(hours_from(T0, hours), NOW, since=T0)
 
     points = (when.until - when.since) / timedelta(seconds=when.step_s)
     assert MOST_POINTS / 10 < points <= MOST_POINTS + 2
@@ -633,13 +627,13 @@ def test_no_line_of_a_picture_has_more_points_than_can_be_distinguished(hours: i
 
 
 def test_a_report_covers_the_last_seven_days_with_runs() -> None:
-    when = period(Hours(T0, 10 * 24), NOW)
+    when = period(hours_from(T0, 10 * 24), NOW)
 
     assert (when.since, when.until) == (T0 + timedelta(days=3), T0 + timedelta(days=10))
 
 
 def test_a_report_covers_no_time_before_the_first_run_or_after_the_last() -> None:
-    when = period(Hours(T0, 2), NOW, T0 - timedelta(days=9), T0 + timedelta(days=9))
+    when = period(hours_from(T0, 2), NOW, T0 - timedelta(days=9), T0 + timedelta(days=9))
 
     assert (when.since, when.until) == (T0, T0 + timedelta(hours=2))
 
@@ -648,13 +642,13 @@ def test_a_report_covers_no_time_before_the_first_run_or_after_the_last() -> Non
     ("zone", "window_s"), [("UTC", 86_400), ("Europe/Berlin", 3600), ("Asia/Kolkata", 60)]
 )
 def test_a_step_of_a_day_of_utc_has_no_days_of_another_zone(zone: str, window_s: int) -> None:
-    when = period(Hours(T0, 150 * 24), NOW, since=T0, zone=zone)
+    when = period(hours_from(T0, 150 * 24), NOW, since=T0, zone=zone)
     assert (when.step_s, when.window_s) == (86_400, window_s)
 
 
 def test_a_report_of_an_empty_period_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give an earlier --since"):
-        period(Hours(T0, 2), NOW, since=T0 + timedelta(days=1))
+        period(hours_from(T0, 2), NOW, since=T0 + timedelta(days=1))
 
 
 # the job ------------------------------------------------------------------------------------------

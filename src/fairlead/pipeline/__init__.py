@@ -13,7 +13,7 @@ def __getattr__(name: str) -> Any:
     """Import `FairleadSource` and `connect` at their first use: only the source needs PySpark, and
     only `connect` needs DuckDB."""
     if name == "connect":
-        from fairlead.pipeline.reading.views import connect
+        from fairlead.pipeline.reading.query import connect
 
         return connect
     if name != "FairleadSource":

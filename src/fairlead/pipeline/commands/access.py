@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.config import Settings, lake_of
-from fairlead.config import catalog_of as configured_catalog
+from fairlead.config import Settings, catalog_of, lake_of
 from fairlead.connect import any_task_store, task_store
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
@@ -27,22 +26,20 @@ def url_of(url: str | None) -> str:
     return Settings.load(url=url).url
 
 
-def lake_of_options(lake: str | None, catalog: str | None) -> Warehouse:
+def lake_of_options(lake: str | None, catalog: str | None, create: bool = True) -> Warehouse:
     """Return the lake of the options, else the configured one, else that in ./lake; create it if
     missing. Raise ConfigurationError."""
     from fairlead.pipeline.warehouse.location import Location
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-    return Warehouse(Location.of(lake_of(lake) or "lake", configured_catalog(catalog)))
+    location = Location.of(lake_of(lake) or "lake", catalog_of(catalog))
+    return Warehouse(location) if create else Warehouse.existing(location)
 
 
 def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
     """Return the lake as `lake_of_options`, but create nothing. Raise ConfigurationError if there
     is no lake."""
-    from fairlead.pipeline.warehouse.location import Location
-    from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-    return Warehouse.existing(Location.of(lake_of(lake) or "lake", configured_catalog(catalog)))
+    return lake_of_options(lake, catalog, create=False)
 
 
 def history_of(url: str | None) -> Any:

@@ -43,20 +43,16 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
     every: Annotated[
         str | None,
         typer.Option(
-            help=(
-                "Repeat at this interval until interrupted, for example 60s; default with --stream:"
-                " 30s."
-            )
+            help="Repeat at this interval until interrupted, for example 60s; default with"
+            " --stream: 30s."
         ),
     ] = None
     hash_keys: Annotated[
         bool,
         typer.Option(
             "--hash-keys",
-            help=(
-                "Store digests instead of keys, from the first row on; the secret is in"
-                " FAIRLEAD_HASH_SECRET_FILE."
-            ),
+            help="Store digests instead of keys, from the first row on; the secret is in"
+            " FAIRLEAD_HASH_SECRET_FILE.",
         ),
     ] = False
     stream: Annotated[
@@ -102,18 +98,12 @@ def ingest(options: IngestOptions) -> None:
     --checkpoint lake-checkpoint
     """
     with failures():
-        if options.stream and (
-            options.kafka is None
-            or options.checkpoint is None
-            or options.take_over
-            or options.dry_run
-        ):
+        given = options.kafka is not None, options.checkpoint is not None
+        if options.stream and (not all(given) or options.take_over or options.dry_run):
             raise ConfigurationError(
                 "--stream needs --kafka and --checkpoint, and excludes --take-over and --dry-run"
             )
-        if not options.stream and (
-            options.kafka is not None or options.checkpoint is not None or options.once
-        ):
+        if not options.stream and (any(given) or options.once):
             raise ConfigurationError("--kafka, --checkpoint and --once need --stream")
         if options.checkpoint is not None:
             check_folder("--checkpoint", options.checkpoint / "offsets")
@@ -131,22 +121,16 @@ def ingest(options: IngestOptions) -> None:
         )
         if options.dry_run:
             behind = exporter.behind()
-            print_result(
-                options.json, {"unexported": behind}, f"{behind:,} attempts are not exported yet"
-            )
+            text = f"{behind:,} attempts are not exported yet"
+            print_result(options.json, {"unexported": behind}, text)
             return
         while True:
             with watching("exporting") as on_rows:
                 done = _exported(exporter, lake, partial(on_rows, "attempts"))
-            through = (
-                "" if done.streamed is None else f"; attempts arrive through topic {done.streamed}"
-            )
-            print_result(
-                options.json,
-                done,
-                f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f}"
-                f" s{through}",
-            )
+            text = f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s"
+            if done.streamed is not None:
+                text += f"; attempts arrive through topic {done.streamed}"
+            print_result(options.json, done, text)
             if pause is None:
                 return
             time.sleep(pause.total_seconds())
@@ -175,12 +159,9 @@ def _stream(options: IngestOptions, lake: Warehouse, every: float) -> None:
     beside = _beside(options.url, lake)
 
     def on_batch(counted: Counted) -> None:
-        text = (
-            f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} were"
-            " duplicates"
-        )
+        took = f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s"
         if counted.messages:
-            print_result(options.json, counted, text)
+            print_result(options.json, counted, f"{took}; {counted.doubles:,} were duplicates")
 
     configure("info" if not options.once else "warning", "text")
     logging.getLogger("py4j").setLevel(logging.WARNING)

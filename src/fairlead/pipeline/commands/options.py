@@ -16,10 +16,8 @@ Lake = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        help=(
-            "Folder of the lake, or its URL on an object store, s3://bucket/prefix; default:"
-            " FAIRLEAD_LAKE, then ./lake."
-        ),
+        help="Folder of the lake, or its URL on an object store, s3://bucket/prefix; default:"
+        " FAIRLEAD_LAKE, then ./lake.",
         envvar="FAIRLEAD_LAKE",
     ),
 ]
@@ -27,10 +25,8 @@ Catalog = Annotated[
     str | None,
     typer.Option(
         "--catalog",
-        help=(
-            "URL of the lake's catalog, postgresql://host/database or another; default:"
-            " FAIRLEAD_CATALOG, then the file catalog.db in the lake's folder."
-        ),
+        help="URL of the lake's catalog, postgresql://host/database or another; default:"
+        " FAIRLEAD_CATALOG, then the file catalog.db in the lake's folder.",
         envvar="FAIRLEAD_CATALOG",
     ),
 ]
@@ -60,9 +56,7 @@ class SparkOptions(CommandOptions, frozen=True, kw_only=True):
     conf: Annotated[
         list[str] | None,
         typer.Option(
-            "--conf",
-            help="Setting of Spark, KEY=VALUE; repeatable.",
-            metavar="KEY=VALUE",
+            "--conf", help="Setting of Spark, KEY=VALUE; repeatable.", metavar="KEY=VALUE"
         ),
     ] = None
 

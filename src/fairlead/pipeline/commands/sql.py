@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import itertools
-import math
 import sys
 from enum import StrEnum
 from typing import Annotated, Any
@@ -58,8 +56,7 @@ def sql(
     """
     with failures():
         from fairlead.pipeline.dictionary import TABLES
-        from fairlead.pipeline.reading.query import select, tables_in
-        from fairlead.pipeline.reading.views import open_views
+        from fairlead.pipeline.reading.query import open_views, select, tables_in
 
         warehouse = existing_lake(options.lake, options.catalog)
         # The list of a year of hourly files takes a second, so open no table in vain.
@@ -67,32 +64,25 @@ def sql(
         with open_views(warehouse, tables, memory=options.memory) as connection:
             found = select(connection, query, options.memory)
             if options.json or options.format is OutputFormat.json:
-                as_json(
-                    [dict(zip(found.columns, map(_plain, row), strict=True)) for row in found.rows]
-                )
+                rows = (map(_plain, row) for row in found.rows)
+                as_json([dict(zip(found.columns, row, strict=True)) for row in rows])
             elif options.format is OutputFormat.csv:
                 writer = csv.writer(sys.stdout)
                 writer.writerow(found.columns)
                 writer.writerows(map(_text, row) for row in found.rows)
             else:
-                rows = list(itertools.islice(found.rows, SHOWN_ROWS + 1))
-                as_table(found.columns, [list(map(_text, row)) for row in rows[:SHOWN_ROWS]])
-                if len(rows) > SHOWN_ROWS:
+                shown = list(itertools.islice(found.rows, SHOWN_ROWS + 1))
+                as_table(found.columns, [list(map(_text, row)) for row in shown[:SHOWN_ROWS]])
+                if len(shown) > SHOWN_ROWS:
                     say_error(
                         f"these are the first {SHOWN_ROWS:,} rows: add a LIMIT, or use --format csv"
                     )
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can have it."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
+    """Return a value for msgspec, with texts for numbers and keys that JSON cannot have."""
     if isinstance(value, int):
         return value if _LEAST <= value <= _MOST else str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -4,7 +4,7 @@ the lake."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -65,22 +65,30 @@ def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyCo
     return connection
 
 
-def reach(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> ObjectFiles | None:
-    """Let the connection open files of an object store, those that the returned object is given;
-    return None for a lake in a folder."""
+def reach(
+    connection: duckdb.DuckDBPyConnection,
+    warehouse: Warehouse,
+    tables: Mapping[Table, TableAt] | None = None,
+) -> ObjectFiles | None:
+    """Let the connection open the files of these tables in an object store, and those that the
+    returned object is given later; return None for a lake in a folder."""
     if warehouse.location.folder is not None:
         return None
     # The extension httpfs of DuckDB has settings and secrets of its own, and is not in its wheel.
     from fairlead.pipeline.reading.object_files import ObjectFiles
 
     files = ObjectFiles()
+    for table, at in (tables or {}).items():
+        files.replace(table.name, at)
     connection.register_filesystem(files)
     return files
 
 
-def file_names(at: TableAt) -> list[str]:
-    """Return the files of a table as DuckDB names them: paths in a folder, URLs elsewhere."""
-    return [file_name(file.path) for file in at.files]
+def file_names(at: TableAt | None, parts: Collection[str] | None = None) -> list[str]:
+    """Return the files of a table in these partitions, all by default, as DuckDB names them: paths
+    in a folder, URLs elsewhere."""
+    files, wanted = [] if at is None else at.files, None if parts is None else set(parts)
+    return [file_name(file.path) for file in files if wanted is None or file.part in wanted]
 
 
 def file_name(url: str) -> str:
@@ -97,7 +105,7 @@ def close_outside(
     paths = [] if folder is None else [folder]
     for setting, allowed in (("allowed_paths", list(files)), ("allowed_directories", paths)):
         texts = dict.fromkeys([*allowed, *patterns(allowed)])
-        connection.execute(f"SET {setting} = [{', '.join(map(quoted, texts))}]")
+        connection.execute(f"SET {setting} = {_literal(texts)}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
@@ -120,22 +128,38 @@ def type_of(column: Column) -> str:
     return "TIMESTAMPTZ" if column.type == "timestamp" else column.type
 
 
+def rows_of(table: Table, files: Collection[str]) -> str:
+    """Return the rows of these files as a table of SQL, with the columns of the table."""
+    if files:
+        return reader_of(table, list_of(files))
+    columns = ", ".join(
+        f"CAST(NULL AS {type_of(column)}) AS {quoted_name(column.name)}" for column in table.columns
+    )
+    return f"(SELECT {columns} WHERE false)"
+
+
+def rows_between(table: Table, rows: str) -> str:
+    """Return those of the rows of a table that lie between the parameters $since and $until, both
+    in microseconds since the epoch."""
+    return (
+        f"(FROM {rows} WHERE {table.instant} >= make_timestamptz($since)"
+        f" AND {table.instant} < make_timestamptz($until))"
+    )
+
+
 def patterns(files: Iterable[str]) -> list[str]:
     """Return the files as DuckDB takes them: as patterns, which match these files only."""
     return [_WILD.sub(lambda found: f"[{found[0]}]", file) for file in files]
 
 
-def empty(table: Table) -> str:
-    """Return a query without rows that has the columns of the table."""
-    columns = ", ".join(
-        f"CAST(NULL AS {type_of(column)}) AS {quoted_name(column.name)}" for column in table.columns
-    )
-    return f"SELECT {columns} WHERE false"
+def list_of(files: Iterable[str]) -> str:
+    """Return a list of files as a literal of SQL."""
+    return _literal(patterns(files))
 
 
-def quoted(text: str) -> str:
-    """Return a text as a literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
+def _literal(texts: Iterable[str]) -> str:
+    quoted = ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
+    return f"[{quoted}]"
 
 
 def quoted_name(name: str) -> str:
@@ -144,9 +168,10 @@ def quoted_name(name: str) -> str:
 
 
 @contextmanager
-def as_our_errors(memory: str) -> Iterator[None]:
-    """Turn errors of DuckDB in a query of ours into ConfigurationError, if it needs more memory,
-    and BrokenLake otherwise."""
+def as_our_errors(memory: str, of_person: bool = False) -> Iterator[None]:
+    """Turn errors of DuckDB in a query into ConfigurationError, if it needs more memory, and
+    BrokenLake otherwise. An error in the query of a person that names no file is a
+    ConfigurationError, too."""
     import duckdb
 
     try:
@@ -157,36 +182,25 @@ def as_our_errors(memory: str) -> Iterator[None]:
             " give it more memory"
         ) from None
     except duckdb.Error as error:
+        if of_person and not _names_a_file(error):
+            cause = str(error).partition("\n\nLINE ")[0]  # the line repeats the text
+            wrong = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException
+            cure = "" if isinstance(error, wrong) else f"; if the query is right, {_CURE}"
+            raise ConfigurationError(f"the query failed: {cause}{cure}") from None
         raise BrokenLake(
             "a file of the lake cannot be read, or was replaced meanwhile:"
             f" {first_line(error)}; {_CURE}"
         ) from error
 
 
-@contextmanager
-def as_errors_of_a_person(memory: str) -> Iterator[None]:
-    """Turn errors of DuckDB in a query of a person into BrokenLake, if a file is named, and
-    ConfigurationError otherwise."""
+def _names_a_file(error: duckdb.Error) -> bool:
     import duckdb
 
-    with as_our_errors(memory):
-        try:
-            yield
-        except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.SerializationException):
-            raise
-        except duckdb.Error as error:
-            # DuckDB takes a missing file for a folder, which it may not list.
-            named = ".parquet/**" if isinstance(error, duckdb.PermissionException) else ".parquet"
-            if named in str(error):
-                raise
-            cause = str(error).partition("\n\nLINE ")[0]  # the line repeats the text
-            raise ConfigurationError(
-                f"the query failed: {cause}"
-                if isinstance(
-                    error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
-                )
-                else f"the query failed: {cause}; if the query is right, {_CURE}"
-            ) from None
+    if isinstance(error, (duckdb.IOException, duckdb.SerializationException)):
+        return True
+    # DuckDB takes a missing file for a folder, which it may not list.
+    folder = isinstance(error, duckdb.PermissionException)
+    return (".parquet/**" if folder else ".parquet") in str(error)
 
 
 def parameters_of(text: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,14 +16,10 @@ from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
     close_outside,
-    empty,
-    file_name,
     file_names,
     parameters_of,
-    patterns,
-    quoted,
     reach,
-    reader_of,
+    rows_of,
     start,
 )
 from fairlead.pipeline.reading.snapshots import Seen
@@ -45,21 +41,11 @@ class Frames:
     keys_at_once = 4_000_000
     """Number of hashes that are counted in memory at once."""
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        seen: Seen,
-        memory: str = MEMORY,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, warehouse: Warehouse, seen: Seen) -> None:
         """Raise ConfigurationError when DuckDB is missing."""
         self.seen = seen
-        self._memory = memory
-        self._connection = start(memory, threads)
-        store = reach(self._connection, warehouse)
-        if store is not None:
-            for table, at in seen.tables.items():
-                store.replace(table.name, at)
+        self._connection = start()
+        reach(self._connection, warehouse, seen.tables)
         names = [name for at in seen.tables.values() for name in file_names(at)]
         close_outside(self._connection, names)
 
@@ -74,47 +60,20 @@ class Frames:
         at = self.seen.tables.get(table)
         return [] if at is None else sorted({file.part for file in at.files if file.rows})
 
-    def rows(self, table: Table, parts: Collection[str] | None = None) -> str:
-        """Return the rows of these partitions, all by default, as a table of SQL."""
-        at = self.seen.tables.get(table)
-        wanted = None if parts is None else set(parts)
-        files = [
-            file_name(file.path)
-            for file in (() if at is None else at.files)
-            if wanted is None or file.part in wanted
-        ]
-        if not files:
-            return f"({empty(table)})"
-        return reader_of(table, f"[{', '.join(map(quoted, patterns(files)))}]")
-
-    def arrow(
-        self,
-        text: str,
-        given: Mapping[str, Any] | None = None,
-        parts: PartsOf = all_parts,
-    ) -> pa.Table:
-        """Return the rows of a statement of ours. `{gold.cost}` in it stands for the rows of that
-        table in the partitions that `parts` returns.
-
-        Sums of whole numbers are 64 bits. Raise ConfigurationError when the query needs more
-        memory, BrokenLake for a file that cannot be read or was replaced meanwhile.
-        """
-        used = parameters_of(text, given or {})
-        with as_our_errors(self._memory), self._connection.cursor() as cursor:
-            return _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
-
     def totals(
         self, text: str, parts: PartsOf = all_parts, given: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the few rows of an aggregation, by column. Raise as `arrow` does."""
+        """Return the few rows of an aggregation of ours, by column. `{gold.cost}` in it stands for
+        the rows of that table in the partitions that `parts` returns.
+
+        Raise ConfigurationError when the query needs more memory, BrokenLake for a file that cannot
+        be read or was replaced meanwhile.
+        """
         used = parameters_of(text, given or {})
-        with as_our_errors(self._memory), self._connection.cursor() as cursor:
+        with as_our_errors(MEMORY), self._connection.cursor() as cursor:
             cursor.execute(self._query(text, parts), used)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-    def _query(self, text: str, parts: PartsOf) -> str:
-        return with_tables(text, lambda table: self.rows(table, parts(table)))
 
     def frame(
         self,
@@ -124,14 +83,23 @@ class Frames:
         *,
         at_most: int,
     ) -> pd.DataFrame:
-        """Return the rows of a statement (see `arrow`), which by construction are at most
-        `at_most`. Instants are naive and UTC. Raise CheckFailed for more rows."""
-        found = self.arrow(text, given, parts)
+        """Return the rows of a statement (see `totals`), which by construction are at most
+        `at_most`. Instants are naive and UTC, sums of whole numbers are 64 bits. Raise CheckFailed
+        for more rows, and as `totals` does."""
+        used = parameters_of(text, given or {})
+        with as_our_errors(MEMORY), self._connection.cursor() as cursor:
+            found = _narrow(cursor.sql(self._query(text, parts), params=used).to_arrow_table())
         if len(found) > at_most:
             raise CheckFailed(
                 f"{len(found)} rows, at most {at_most} expected: {found.column_names}"
             )
         return found.to_pandas()
+
+    def _query(self, text: str, parts: PartsOf) -> str:
+        def rows(table: Table) -> str:
+            return rows_of(table, file_names(self.seen.tables.get(table), parts(table)))
+
+        return with_tables(text, rows)
 
 
 def _narrow(rows: pa.Table) -> pa.Table:

@@ -38,14 +38,16 @@ from fairlead.pipeline.reading.engine import (
     as_our_errors,
     close_outside,
     file_name,
+    file_names,
     parameters_of,
     patterns,
     reach,
     reader_of,
+    rows_between,
     start,
 )
-from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt, maker_of
-from fairlead.pipeline.reading.views import existing
+from fairlead.pipeline.reading.query import existing, not_made
+from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS, step_for
 from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure
@@ -67,7 +69,9 @@ _ALL_TENANTS_ONLY = "these numbers are about all tenants together, and you may s
 Row = TypeVar("Row")
 
 
-class _Steps(NamedTuple):
+class Steps(NamedTuple):
+    """Steps of equal length; instants are microseconds since the epoch."""
+
     since: int
     until: int
     step_s: int
@@ -132,10 +136,9 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Runs]:
         _check_choice("by", by, ("queue", "tenant", "name"))
+        given = {"by": by, "queue": queue, "name": name, "top": top}
         steps = self._steps(since, until, points, MINUTE)
-        return self._read(
-            "runs", SERVICE, steps, Runs, tenants, by=by, queue=queue, name=name, top=top
-        )
+        return self._read("runs", SERVICE, Runs, steps, tenants, **given)
 
     def waits(
         self,
@@ -152,20 +155,11 @@ class History(LakeHistory):
     ) -> HistoryRows[Waits]:
         _check_choice("by", by, ("queue", "tenant", "name"))
         _check_choice("measure", measure, ("pickup", "run", "e2e", "retry_delay"))
+        given = {"by": by, "queue": queue, "name": name, "top": top, "measure": measure}
         steps = self._steps(since, until, points, HOUR)
-        of_keys = by == "tenant" or tenants is not None
-        return self._read(
-            "waits_of_keys" if of_keys else "waits",
-            ATTEMPTS if of_keys else LATENCY_HIST,
-            steps,
-            Waits,
-            tenants,
-            by=by,
-            measure=measure,
-            queue=queue,
-            name=name,
-            top=top,
-        )
+        if by == "tenant" or tenants is not None:
+            return self._read("waits_of_keys", ATTEMPTS, Waits, steps, tenants, **given)
+        return self._read("waits", LATENCY_HIST, Waits, steps, tenants, **given)
 
     def shares(
         self,
@@ -178,7 +172,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Shares]:
         steps = self._steps(since, until, points, MINUTE)
-        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, queue=queue, top=top)
+        return self._read("shares", TENANT_SHARE, Shares, steps, tenants, queue=queue, top=top)
 
     def fairness(
         self,
@@ -192,9 +186,8 @@ class History(LakeHistory):
         steps = self._steps(since, until, points, MINUTE)
         if tenants is not None:
             return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
-        return self._read(
-            "fairness", FAIRNESS, steps, Fairness, None, queue=queue, most=MOST_FAIRNESS
-        )
+        given = {"queue": queue, "most": MOST_FAIRNESS}
+        return self._read("fairness", FAIRNESS, Fairness, steps, None, **given)
 
     def incidents(
         self,
@@ -205,9 +198,8 @@ class History(LakeHistory):
         tenants: Collection[str] | None = None,
     ) -> HistoryRows[Incident]:
         steps = self._steps(since, until, 1, MINUTE)
-        return self._read(
-            "incidents", INCIDENTS, steps, Incident, tenants, queue=queue, most=MOST_INCIDENTS
-        )
+        given = {"queue": queue, "most": MOST_INCIDENTS}
+        return self._read("incidents", INCIDENTS, Incident, steps, tenants, **given)
 
     def costs(
         self,
@@ -220,7 +212,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Costs]:
         steps = self._steps(since, until, points, DAY)
-        return self._read("costs", COST, steps, Costs, tenants, queue=queue, top=top)
+        return self._read("costs", COST, Costs, steps, tenants, queue=queue, top=top)
 
     def top_tenants(
         self,
@@ -232,47 +224,39 @@ class History(LakeHistory):
         top: int = 10,
     ) -> HistoryRows[Tenant]:
         runs = self.runs(since, until, by="tenant", queue=queue, tenants=tenants, top=top, points=1)
-        named = [row for row in runs.rows if row.part is not None]
-        found = frozenset(row.part for row in named if row.part is not None)
-        begin, end = runs.since, runs.until
-        waits = self.waits(begin, end, by="tenant", queue=queue, tenants=found, top=top, points=1)
-        shares = self.shares(begin, end, queue=queue, tenants=found, top=top, points=1)
-        costs = self.costs(begin, end, queue=queue, tenants=found, top=top, points=1)
+        found = [row for row in runs.rows if row.part is not None]
+        given: Any = {"queue": queue, "top": top, "points": 1}
+        given["tenants"] = frozenset(row.part for row in found)
+        waits = self.waits(runs.since, runs.until, by="tenant", **given)
+        shares = self.shares(runs.since, runs.until, **given)
+        costs = self.costs(runs.since, runs.until, **given)
         wait_of = {row.part: row for row in waits.rows}
         share_of = {row.part: row for row in shares.rows}
         cost_of = {row.part: row for row in costs.rows}
-        rows = []
-        for row in named:
-            wait, share, cost = (
-                wait_of.get(row.part),
-                share_of.get(row.part),
-                cost_of.get(row.part),
+        rows = [
+            Tenant(
+                tenant=row.part or "",
+                started=row.started,
+                failed=row.failed,
+                busy_us=row.busy_us,
+                entitled_us=share.entitled_us if (share := share_of.get(row.part)) else None,
+                starved=share.starved if share else None,
+                wait_p50_us=wait.p50_us if (wait := wait_of.get(row.part)) else None,
+                wait_p99_us=wait.p99_us if wait else None,
+                amount=cost.amount if (cost := cost_of.get(row.part)) else None,
             )
-            rows.append(
-                Tenant(
-                    tenant=row.part or "",
-                    started=row.started,
-                    failed=row.failed,
-                    busy_us=row.busy_us,
-                    entitled_us=None if share is None else share.entitled_us,
-                    starved=None if share is None else share.starved,
-                    wait_p50_us=None if wait is None else wait.p50_us,
-                    wait_p99_us=None if wait is None else wait.p99_us,
-                    amount=None if cost is None else cost.amount,
-                )
-            )
+            for row in found
+        ]
         notes = dict.fromkeys(each.note for each in (runs, waits, shares, costs) if each.note)
         return HistoryRows(rows, runs.since, runs.until, runs.step_s, runs.as_of, "; ".join(notes))
 
-    def _steps(self, since: int | None, until: int | None, points: int, least_s: int) -> _Steps:
+    def _steps(self, since: int | None, until: int | None, points: int, least_s: int) -> Steps:
         """Return the steps of a period, limited to the hours of which the lake has runs."""
         if not 1 <= points <= MOST_POINTS:
             raise ConfigurationError(f"points {points}: use 1 to {MOST_POINTS}")
         extent = self.extent() or Extent(0, HOUR_US)
-        begin, end = (
-            (extent.since if since is None else since),
-            (extent.until if until is None else until),
-        )
+        begin = extent.since if since is None else since
+        end = extent.until if until is None else until
         if not 0 <= begin < end <= _LATEST:
             raise ConfigurationError(
                 f"period from {begin} to {end}: use microseconds since 1970, the start before the"
@@ -283,17 +267,17 @@ class History(LakeHistory):
         length_s = (end - begin) / MICROS
         if points > 1:
             step_s = max(step_for(length_s, points), least_s)
-            return _Steps(*_rounded(begin, end, step_s), step_s)
+            return Steps(*rounded(begin, end, step_s), step_s)
         unit_s = max(least_s, MINUTE if step_for(length_s) == MINUTE else HOUR)
-        begin, end = _rounded(begin, end, unit_s)
-        return _Steps(begin, end, (end - begin) // MICROS)
+        begin, end = rounded(begin, end, unit_s)
+        return Steps(begin, end, (end - begin) // MICROS)
 
     def _read(
         self,
         statement: str,
         table: Table,
-        steps: _Steps,
         kind: Callable[..., Row],
+        steps: Steps,
         tenants: Collection[str] | None,
         **given: Any,
     ) -> HistoryRows[Row]:
@@ -317,29 +301,22 @@ class History(LakeHistory):
             at = seen.tables.get(table)
             files = [] if at is None else _files_between(at, table, steps)
             try:
-                rows = self._rows(statement, table, files, values) if files else []
+                rows = self._rows(statement, table, values | {"files": files}) if files else []
             except BrokenLake:
                 if attempt == _TRIES or self._look(table).tables.get(table) is at:
                     raise
                 continue
             break
-        note = (
-            ""
-            if at is not None
-            else f"{table.name} has not been made in this lake: run `{maker_of(table)}`"
-        )
-        as_of = _as_of(seen, table)
-        return HistoryRows([kind(*row) for row in rows], *steps, as_of, note)
+        made, as_of = [kind(*row) for row in rows], _as_of(seen, table)
+        return HistoryRows(made, *steps, as_of, not_made(table) if at is None else "")
 
-    def _rows(
-        self, statement: str, table: Table, files: Sequence[str], values: dict[str, Any]
-    ) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, table: Table, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        files = reader_of(table, "$files")
         text = self._statements[statement].format(
-            rows=reader_of(table, "$files"), sound=f"({IS_SOUND})"
+            rows=rows_between(table, files), all_rows=files, sound=f"({IS_SOUND})"
         )
-        used = parameters_of(text, {**values, "files": patterns(files)})
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
-            return cursor.execute(text, used).fetchall()
+            return cursor.execute(text, parameters_of(text, values)).fetchall()
 
     def _look(self, table: Table) -> Seen:
         """Return the present state of a table."""
@@ -354,21 +331,19 @@ def _as_of(seen: Seen, table: Table) -> AsOf:
     return AsOf(None if at is None else at.written_at, seen.build.until or None)
 
 
-def _files_between(at: TableAt, table: Table, steps: _Steps) -> list[str]:
-    """Return the files of the partitions of the period; of incidents, also of those before it,
-    because an incident that overlaps the period may begin at any time."""
+def _files_between(at: TableAt, table: Table, steps: Steps) -> list[str]:
+    """Return the patterns of the files of the partitions of the period; of incidents, also of those
+    before it, because an incident that overlaps the period may begin at any time."""
     length = (HOUR if table.by == "hour" else DAY) * MICROS
     if table == COST:
         length += DAY * MICROS  # a business day may begin on the date before its own
-    return [
-        file_name(file.path)
-        for file in at.files
-        if micros_of(file.part) < steps.until
-        and (table == INCIDENTS or micros_of(file.part) + length > steps.since)
-    ]
+    after = -1 if table == INCIDENTS else steps.since - length
+    parts = {file.part for file in at.files if after < micros_of(file.part) < steps.until}
+    return patterns(file_names(at, parts))
 
 
-def _rounded(begin: int, end: int, unit_s: int) -> tuple[int, int]:
+def rounded(begin: int, end: int, unit_s: int) -> tuple[int, int]:
+    """Return a period in whole units: the start rounded down and the end up."""
     unit = unit_s * MICROS
     return begin // unit * unit, -(-end // unit) * unit
 

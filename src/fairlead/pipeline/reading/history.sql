@@ -1,7 +1,7 @@
--- Statements of the history of a lake, for DuckDB. {rows}: the rows of one table, from the files $files. Instants are
--- microseconds since the epoch; a step lasts $step_us and the first begins at $since. $tenants: NULL for all tenants, or
--- the tenants whose rows may be read. Parts of one step come in the order of their rank; the parts after $top are one
--- part, with the rank $top + 1.
+-- Statements of the history of a lake, for DuckDB. {rows}: the rows of one table in the period, [$since, $until), from the
+-- files $files; {all_rows}: all rows of these files. Instants are microseconds since the epoch; a step lasts $step_us and
+-- the first begins at $since. $tenants: NULL for all tenants, or the tenants whose rows may be read. Parts of one step come
+-- in the order of their rank; the parts after $top are one part, with the rank $top + 1.
 
 -- name: runs
 -- {rows}: silver.service
@@ -11,8 +11,7 @@ WITH found AS (
            sum(attempts_started) AS started, sum(attempts_done) AS done, sum(failed) AS failed,
            sum(busy_us) AS busy_us, sum(wasted_us) AS wasted_us
       FROM {rows}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-       AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
+     WHERE ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
      GROUP BY ALL
 ), ranked AS (
@@ -31,8 +30,7 @@ WITH found AS (
     SELECT $since + ((epoch_us(hour) - $since) // $step_us) * $step_us AS step_at,
            CASE $by WHEN 'queue' THEN queue ELSE name END AS part, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {rows}
-     WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
-       AND measure = $measure AND fairness_key = '*'
+     WHERE measure = $measure AND fairness_key = '*'
        AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
      GROUP BY ALL
 ), ranked AS (
@@ -58,8 +56,7 @@ WITH measured AS (
            - epoch_us(CASE $measure WHEN 'pickup' THEN ready_at WHEN 'run' THEN started_at
                            WHEN 'e2e' THEN submitted_at ELSE run_at END) AS us
       FROM {rows}
-     WHERE finished_at >= make_timestamptz($since) AND finished_at < make_timestamptz($until) AND {sound}
-       AND fairness_key <> '*' AND ($measure <> 'e2e' OR next_state = 'DONE')
+     WHERE {sound} AND fairness_key <> '*' AND ($measure <> 'e2e' OR next_state = 'DONE')
        AND ($measure <> 'retry_delay' OR attempt > 1)
        AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
@@ -83,8 +80,7 @@ WITH found AS (
            sum(busy_us) AS busy_us, sum(entitled_us) AS entitled_us, sum(demand_us) AS demand_us,
            sum(claimed) AS claimed, max(lag_us) AS lag_us, bool_or(starved) AS starved
       FROM {rows}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-       AND window_s = $window_s AND ($queue::VARCHAR IS NULL OR queue = $queue)
+     WHERE window_s = $window_s AND ($queue::VARCHAR IS NULL OR queue = $queue)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
      GROUP BY ALL
 ), ranked AS (
@@ -103,18 +99,17 @@ SELECT $since + ((epoch_us(window_start) - $since) // $step_us) * $step_us AS st
        first(max_lag_key ORDER BY max_lag_us DESC, window_start), max(noisy_score),
        first(noisy_key ORDER BY noisy_score DESC NULLS LAST, window_start)
   FROM {rows}
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-   AND window_s = $window_s AND ($queue::VARCHAR IS NULL OR queue = $queue)
+ WHERE window_s = $window_s AND ($queue::VARCHAR IS NULL OR queue = $queue)
  GROUP BY 1, 2 ORDER BY queue, step_at
  LIMIT $most
 
 -- name: incidents
--- {rows}: gold.incidents. Only floods and starved keys are about one tenant; the numbers of others count all tenants.
+-- {all_rows}: gold.incidents. Only floods and starved keys are about one tenant; the numbers of others count all tenants.
 SELECT incident_id, kind, queue, subject, epoch_us(start_at), epoch_us(end_at), is_over,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN keys_hit END,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN tasks_delayed END,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN extra_wait_us END, coalesce(found_by, '')
-  FROM {rows}
+  FROM {all_rows}
  WHERE start_at < make_timestamptz($until) AND end_at > make_timestamptz($since)
    AND ($queue::VARCHAR IS NULL OR queue = $queue)
    AND ($tenants::VARCHAR[] IS NULL OR (kind IN ('flood', 'starved') AND subject <> '*'
@@ -123,10 +118,10 @@ SELECT incident_id, kind, queue, subject, epoch_us(start_at), epoch_us(end_at), 
  LIMIT $most
 
 -- name: costs
--- {rows}: gold.cost. The row of the key '*' is a bill for which no key ran anything. A day counts as the day of UTC with
+-- {all_rows}: gold.cost. The row of the key '*' is a bill for which no key ran anything. A day counts as the day of UTC with
 -- its date.
 WITH dated AS (
-    SELECT *, coalesce(epoch_us(CAST(local_date AS DATE)::TIMESTAMP), epoch_us(day)) AS begins_at FROM {rows}
+    SELECT *, coalesce(epoch_us(CAST(local_date AS DATE)::TIMESTAMP), epoch_us(day)) AS begins_at FROM {all_rows}
 ), found AS (
     SELECT $since + ((begins_at - $since) // $step_us) * $step_us AS step_at, tenant_of(fairness_key) AS part,
            sum(amount) AS amount, sum(busy_us) AS busy_us, sum(wasted_us) AS wasted_us,

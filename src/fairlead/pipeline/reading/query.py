@@ -1,22 +1,134 @@
-"""One query of a person over the views of a lake, with errors that name the cure."""
+"""Views of the tables of a lake, over the files of the snapshots that readers see, and a query of a
+person over them, with errors that name the cure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlead.config import catalog_of
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.reading.engine import MEMORY, as_errors_of_a_person
-from fairlead.pipeline.reading.snapshots import maker_of
+from fairlead.pipeline.extra import need
+from fairlead.pipeline.reading.engine import (
+    MEMORY,
+    as_our_errors,
+    close_outside,
+    file_names,
+    list_of,
+    quoted_name,
+    reach,
+    reader_of,
+    rows_of,
+    start,
+)
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     import duckdb
 
+    from fairlead.pipeline.reading.snapshots import TableAt
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
+
 _BATCH = 1000
 _DOT = re.compile(r"\s*\.\s*")
+_BETWEEN = """
+CREATE MACRO {table}(since, until) AS TABLE
+SELECT * FROM {rows}
+WHERE {instant} >= CAST(since AS TIMESTAMPTZ) AND {instant} < CAST(until AS TIMESTAMPTZ)
+"""
+
+# A list of files is no part of a plan, so constants choose them. One file is read if none fits,
+# because DuckDB reads at least one.
+_FITTING = """
+coalesce(nullif(list_transform(list_filter(list_zip({files}, {firsts}, {lasts}),
+    lambda file: make_timestamptz(file[3]) >= CAST(since AS TIMESTAMPTZ)
+        AND make_timestamptz(file[2]) < CAST(until AS TIMESTAMPTZ)),
+    lambda file: file[1]), []), {one})
+"""
+
+_ALL_TIME = -(1 << 62), 1 << 62
+
+
+def connect(
+    lake: str | Path,
+    catalog: str | None = None,
+    *,
+    memory: str = MEMORY,
+    threads: int | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return a DuckDB connection with a view for each table of the lake, by its name
+    (`gold.cost`), without Spark.
+
+    `gold.cost(since, until)` has the rows of the view with since <= day < until, and opens only
+    files that may have such rows; the instant of a table is that of its partitions.
+
+    The views show the newest build as it is now; connect again to see later ones. Their files stay
+    for 24 hours after they are replaced, unless `erase` removes a key. The connection reaches
+    the files of its views and nothing else, and its settings are locked. Do not write with it
+    (COPY): run a text of somebody else by `fairlead.pipeline.reading.query.select`, which only
+    reads. The function tenant_of(fairness_key) returns the tenant of a key.
+
+    lake: folder, or URL of an object store, s3://bucket/prefix. catalog: URL of the catalog;
+    default: FAIRLEAD_CATALOG, then the file catalog.db in the folder. memory: bound of the memory
+    of a query, as in "1GB". threads: default: the processors.
+
+    Raise ConfigurationError if there is no lake or a library is missing, BrokenLake for damaged
+    metadata, and StoreUnavailable while the catalog cannot be reached.
+    """
+    return open_views(existing(lake, catalog), memory=memory, threads=threads)
+
+
+def existing(lake: str | Path, catalog: str | None = None) -> Warehouse:
+    """Return a lake that is only read, and so not made. Raise ConfigurationError."""
+    need("duckdb", "pyiceberg", "pyarrow", "sqlalchemy")
+    from fairlead.pipeline.warehouse.location import Location
+    from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+    return Warehouse.existing(Location.of(lake, catalog_of(catalog)))
+
+
+def open_views(
+    warehouse: Warehouse,
+    tables: Iterable[Table] = TABLES,
+    *,
+    memory: str = MEMORY,
+    threads: int | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection as `connect` does, with views of these tables. Raise
+    ConfigurationError, BrokenLake, StoreUnavailable."""
+    from fairlead.pipeline.reading.snapshots import Snapshots
+
+    seen = Snapshots(warehouse).look(tables)
+    connection = start(memory, threads)
+    reach(connection, warehouse, seen.tables)
+    for schema in dict.fromkeys(table.name.partition(".")[0] for table in TABLES):
+        connection.execute(f"CREATE SCHEMA {schema}")
+    for table, at in seen.tables.items():
+        rows = rows_of(table, file_names(at))
+        fitting = reader_of(table, _fitting(table, at)) if at.files else rows
+        with as_our_errors(memory):
+            connection.execute(f"CREATE VIEW {table.name} AS FROM {rows}")
+            connection.execute(
+                _BETWEEN.format(table=table.name, rows=fitting, instant=quoted_name(table.instant))
+            )
+    close_outside(connection, [name for at in seen.tables.values() for name in file_names(at)])
+    return connection
+
+
+def _fitting(table: Table, at: TableAt) -> str:
+    """Return the list of the files that may have rows between the parameters `since` and `until`,
+    by the instants that the list of the snapshot notes."""
+    spans = [file.span.get(table.instant, _ALL_TIME) for file in at.files]
+    files = file_names(at)
+    return _FITTING.format(
+        files=list_of(files),
+        firsts=[first for first, _ in spans],
+        lasts=[last for _, last in spans],
+        one=list_of(files[:1]),
+    )
 
 
 def tables_in(text: str) -> list[Table]:
@@ -42,7 +154,7 @@ def select(connection: duckdb.DuckDBPyConnection, text: str, memory: str = MEMOR
     """
     import duckdb
 
-    with as_errors_of_a_person(memory):
+    with as_our_errors(memory, of_person=True):
         try:
             # The text is a value here. As a statement of its own, a text that begins with WITH may
             # have parts that write: only `query` keeps to reading.
@@ -56,7 +168,7 @@ def select(connection: duckdb.DuckDBPyConnection, text: str, memory: str = MEMOR
 
 def _rows(cursor: duckdb.DuckDBPyConnection, memory: str) -> Iterator[tuple[Any, ...]]:
     while True:
-        with as_errors_of_a_person(memory):
+        with as_our_errors(memory, of_person=True):
             rows = cursor.fetchmany(_BATCH)
         if not rows:
             return
@@ -71,6 +183,12 @@ def _raise_if_not_made(connection: duckdb.DuckDBPyConnection, text: str) -> None
     made = {name for (name,) in views}
     for table in tables_in(text):
         if table.name not in made:
-            raise ConfigurationError(
-                f"{table.name} has not been made in this lake: run `{maker_of(table)}`"
-            )
+            raise ConfigurationError(not_made(table))
+
+
+def not_made(table: Table) -> str:
+    """Return that a lake lacks a table, with the command that makes it."""
+    from fairlead.pipeline.reading.snapshots import MAKERS
+
+    maker = f"fairlead pipeline {MAKERS.get(table, 'build')}"
+    return f"{table.name} has not been made in this lake: run `{maker}`"

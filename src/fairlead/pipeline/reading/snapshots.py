@@ -111,8 +111,3 @@ class Snapshots:
         found = TableAt(snapshot, written.timestamp_ms * 1000, exported_at, files, state.stored.io)
         self._known[table.name] = found
         return found
-
-
-def maker_of(table: Table) -> str:
-    """Return the command that makes a table."""
-    return f"fairlead pipeline {MAKERS.get(table, 'build')}"

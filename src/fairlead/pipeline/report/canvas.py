@@ -1,18 +1,18 @@
-"""Canvas: a figure that becomes SVG inside a page. Equal data makes an equal SVG, which contains no
-URLs."""
+"""Figures that become SVG inside a page. Equal data makes an equal SVG, which contains no URLs."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from contextlib import ExitStack
-from datetime import datetime
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -74,6 +74,7 @@ _FIRST_DATES = ["", "%b %Y", "%d %b", "%a %d", "%H:%M", "%H:%M"]
 ticks that begin a larger unit."""
 
 LONGEST_LABEL = 26
+_WIDTH = 11  # inches
 
 _TAG = re.compile(r"<[^>]+>")
 _NAMESPACE = re.compile(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"')
@@ -81,51 +82,48 @@ _LONG_NUMBER = re.compile(r"(\d\.\d\d)\d+")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
+@dataclass
 class Canvas:
-    """Context manager for drawing on `canvas.figure`; `canvas.svg` is ready at its end.
+    """A figure, and the SVG that it becomes."""
 
-    Use `with Canvas("name", width, height) as canvas:`, with sizes in inches. `name` must be unique
-    on the page, because the ids of the parts contain it.
+    figure: Figure
+    svg: Markup = field(default_factory=Markup)
+
+
+@contextmanager
+def drawing(name: str, height: float) -> Iterator[Canvas]:
+    """Yield a canvas of the width of the page, whose `svg` is ready at the end.
+
+    `name` must be unique on the page, because the ids of the parts contain it; `height` is in
+    inches.
     """
-
-    def __init__(self, name: str, width: float, height: float) -> None:
-        self._name = name
-        self._size = (width, height)
-        self._settings = ExitStack()
-        self.svg = ""
-
-    def __enter__(self) -> Canvas:
-        self._settings.enter_context(matplotlib.rc_context({**_STYLE, "svg.hashsalt": self._name}))
+    with (
+        matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}),
+        warnings.catch_warnings(),
+    ):
         # Letters that the font lacks are measured a little wrong, but the browser shows them.
-        self._settings.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        self.figure = Figure(figsize=self._size, layout="constrained")
-        return self
+        canvas = Canvas(Figure(figsize=(_WIDTH, height), layout="constrained"))
+        yield canvas
+        # All texts in it are escaped by Matplotlib.
+        canvas.svg = Markup(_svg(name, canvas.figure))  # noqa: S704
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._settings:
-            if kind is None:
-                self.svg = self._drawn()
 
-    def _drawn(self) -> str:
-        drawn = io.StringIO()
-        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        # Call the backend, because `savefig` lays everything out twice.
-        FigureCanvasSVG(self.figure).print_svg(drawn, metadata=without)  # type: ignore[no-untyped-call]
-        svg = drawn.getvalue()
-        svg = re.sub(r"<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-        return _TAG.sub(self._inline, svg).strip()
+def _svg(name: str, figure: Figure) -> str:
+    """Return a figure as SVG inside HTML: without namespaces, with ids unique on the page, and with
+    numbers no finer than visible."""
+    drawn = io.StringIO()
+    without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    # Call the backend, because `savefig` lays everything out twice.
+    FigureCanvasSVG(figure).print_svg(drawn, metadata=without)  # type: ignore[no-untyped-call]
+    svg = drawn.getvalue()
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
 
-    def _inline(self, tag: re.Match[str]) -> str:
-        """Return a tag as HTML needs it: without namespaces, with ids unique on the page, and with
-        numbers no finer than visible."""
+    def inline(tag: re.Match[str]) -> str:
         plain = _NAMESPACE.sub("", _LONG_NUMBER.sub(r"\1", tag[0])).replace("xlink:href", "href")
-        return _ID.sub(rf"\g<1>{self._name}-", plain)
+        return _ID.sub(rf"\g<1>{name}-", plain)
+
+    return _TAG.sub(inline, svg).strip()
 
 
 def label(text: str) -> str:
@@ -138,7 +136,7 @@ def label(text: str) -> str:
 def time_axis(axes: Axes, period: Period) -> None:
     """Make the horizontal axis show the period, in dates and hours UTC."""
     locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
-    axes.set_xlim(naive(period.since), naive(period.until))  # type: ignore[arg-type]
+    axes.set_xlim(*period.naive)  # type: ignore[arg-type]
     axes.xaxis.set_major_locator(locator)
     formats = {"formats": _DATES, "zero_formats": _FIRST_DATES, "show_offset": False}
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, **formats))  # type: ignore[no-untyped-call]
@@ -146,14 +144,7 @@ def time_axis(axes: Axes, period: Period) -> None:
 
 def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> pd.DataFrame:
     """Return a row for every step of the period. A step without data is a gap in the line."""
-    return steps.reindex(
-        pd.date_range(naive(period.since), naive(period.until), freq=f"{step_s or period.step_s}s")
-    )
-
-
-def naive(instant: datetime) -> datetime:
-    """Return the instant as frames have it: UTC without a zone."""
-    return instant.replace(tzinfo=None)
+    return steps.reindex(pd.date_range(*period.naive, freq=f"{step_s or period.step_s}s"))
 
 
 def duration_axis(axis: Axis, least_us: float, greatest_us: float) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pandas as pd
 
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, to_datetime
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.latency import GROWTH
+from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import STEP_S
 from fairlead.pipeline.definitions.windows import ALL
+from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.hashing import hashed_key
+from fairlead.pipeline.parts import micros_of
+from fairlead.pipeline.reading.engine import quoted_name
 from fairlead.pipeline.reading.frames import Frames
-from fairlead.pipeline.report import facts
-from fairlead.pipeline.report.period import HOUR_S, Period, period
+from fairlead.pipeline.report.period import HOUR_S, STATEMENTS, Period, period
+from fairlead.pipeline.runs import RUNS, Check
 from fairlead.pipeline.steps import MOST_POINTS
 
 TOP = 12
@@ -41,9 +47,10 @@ MOST_REASONS = 20
 STATES = ["ok", "ticket", "page"]
 """States of an objective, the worst one last."""
 
+MOST_JOBS = 1000
 HOURS_OF_WEEK = 168
-FIRST_MONDAY_S = 4 * 86_400
-"""1970-01-05, in seconds since the epoch."""
+_FIRST_MONDAY_US = 4 * 86_400 * MICROS
+"""1970-01-05, in microseconds since the epoch."""
 
 LOAD_BINS = 20
 SLOWDOWN_STEP = 1.1
@@ -78,8 +85,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Frames of `report.facts`, and of the statements of report.sql with the same names, which say
-    what their columns are. Instants in frames are UTC without a time zone."""
+    """Frames of the statements of report.sql, most with the same names, which say what their
+    columns are. Instants in frames are UTC without a time zone."""
 
     period: Period
     made_at: int
@@ -118,13 +125,18 @@ class ReportData:
         return list(self.queues["queue"][:QUEUES_DRAWN])
 
     @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Frames by name."""
+        return {
+            name: frame for name, frame in vars(self).items() if isinstance(frame, pd.DataFrame)
+        }
+
+    @property
     def digests(self) -> list[str]:
         """Digests of the keys that the page may show, by which `erase` finds it."""
-        frames = [getattr(self, field.name) for field in fields(self)]
         shown = {
             key
-            for frame in frames
-            if hasattr(frame, "columns")
+            for frame in self.frames.values()
             for name in KEY_COLUMNS
             if name in frame
             for key in frame[name].dropna()
@@ -144,15 +156,16 @@ def gather(
     each frame. Raise ConfigurationError if the period is empty or memory is short, BrokenLake if
     the lake is damaged, CheckFailed for more rows than a frame may have.
     """
-    zone, top = tables.seen.build.zone, selection.top
-    when = period(tables, now, selection.since, selection.until, zone)
+    seen, top = tables.seen, selection.top
+    when = period(tables.parts(SERVICE), now, selection.since, selection.until, seen.build.zone)
+    exported = (seen.tables.get(table) for table in (ATTEMPTS, EVENTS))
 
     def counted(part: str, frame: pd.DataFrame) -> pd.DataFrame:
         on_rows(part, len(frame))
         return frame
 
-    def read(name: str, at_most: int, least_s: int = 0, **given: Any) -> pd.DataFrame:
-        return counted(name, when.frame(tables, name, at_most, least_s, **given))
+    def read(part: str, at_most: int, least_s: int = 0, **given: Any) -> pd.DataFrame:
+        return counted(part, when.frame(tables, part, at_most, least_s, **given))
 
     queues = read("queues", MOST_QUEUES)
     drawn = list(queues["queue"][:QUEUES_DRAWN])
@@ -164,13 +177,13 @@ def gather(
     data = ReportData(
         period=when,
         made_at=now,
-        exported_until=facts.exported_until(tables),
-        built_until=tables.seen.build.until,
+        exported_until=max((at.exported_at for at in exported if at is not None), default=0),
+        built_until=seen.build.until,
         unexported=selection.unexported,
         hashed=selection.hash_keys,
-        freshness=counted("freshness", facts.freshness(tables, now)),
-        quarantined=counted("quarantined", facts.quarantined(tables, MOST_REASONS)),
-        runs=counted("runs", facts.runs(tables)),
+        freshness=counted("freshness", _freshness(tables, now)),
+        quarantined=counted("quarantined", _quarantined(tables)),
+        runs=counted("runs", _runs(tables)),
         queues=queues,
         keys=keys,
         service=read("service", _POINTS * len(keys), shown=shown),
@@ -179,7 +192,7 @@ def gather(
         pickup=read("pickup", QUEUES_DRAWN * _POINTS, HOUR_S, queues=drawn, growth=GROWTH),
         names=read("names", top, growth=GROWTH),
         hours_of_week=read(
-            "hours_of_week", HOURS_OF_WEEK, first_monday=FIRST_MONDAY_S * MICROS, growth=GROWTH
+            "hours_of_week", HOURS_OF_WEEK, first_monday=_FIRST_MONDAY_US, growth=GROWTH
         ),
         slowdown=read(
             "slowdown",
@@ -200,13 +213,47 @@ def gather(
     return with_hashed_keys(data) if selection.hash_keys else data
 
 
+def _freshness(tables: Frames, now: int) -> pd.DataFrame:
+    """Return one row for each table, in the order of the data dictionary.
+
+    Columns: table, rows, newest (greatest instant up to `now`, because a clock may have been wrong;
+    null if there is none), written_at (last change; null without one). Raise BrokenLake.
+    """
+    found = []
+    for table in (table for table in TABLES if table != RUNS):
+        at = tables.seen.tables.get(table)
+        written = pd.NaT if at is None else to_datetime(at.written_at).replace(tzinfo=None)
+        count = 0 if at is None else sum(file.rows for file in at.files)
+        # Read the newest partition that began by now.
+        past = {table: [part for part in tables.parts(table) if micros_of(part) <= now][-1:]}
+        statement = STATEMENTS["newest"].replace("{instant}", quoted_name(table.instant))
+        statement = statement.replace("{rows}", f"{{{table.name}}}")
+        newest = tables.frame(statement, {"now": now}, past.get, at_most=1)
+        found.append(
+            {"table": table.name, "rows": count, "newest": newest.iloc[0, 0], "written_at": written}
+        )
+    return pd.DataFrame(found)
+
+
+def _quarantined(tables: Frames) -> pd.DataFrame:
+    """Return the quarantined rows of all time by table and reason, most frequent first."""
+    most = MOST_REASONS
+    return tables.frame(STATEMENTS["quarantined"], {"most": most}, at_most=most)
+
+
+def _runs(tables: Frames) -> pd.DataFrame:
+    """Return the last run of each job, with the number of its checks, and its failed checks as
+    text."""
+    runs = tables.frame(STATEMENTS["last_runs"], at_most=MOST_JOBS)
+    checks = [msgspec.json.decode(each, type=list[Check]) for each in runs["checks"]]
+    failed = ["; ".join(str(check) for check in each if not check.holds) for each in checks]
+    return runs.assign(checks=list(map(len, checks)), failed_checks=failed)
+
+
 def with_hashed_keys(data: ReportData) -> ReportData:
     """Return the data with each key replaced by its hash, and each free text by HIDDEN."""
     hidden = {}
-    for field in fields(data):
-        frame = getattr(data, field.name)
-        if not hasattr(frame, "columns"):
-            continue
+    for field, frame in data.frames.items():
         keys = {
             name: frame[name].map(_hidden, na_action="ignore")
             for name in KEY_COLUMNS
@@ -217,7 +264,7 @@ def with_hashed_keys(data: ReportData) -> ReportData:
             for name in TEXT_COLUMNS
             if name in frame
         }
-        hidden[field.name] = frame.assign(**keys, **texts)
+        hidden[field] = frame.assign(**keys, **texts)
     return replace(data, **hidden)
 
 

@@ -29,17 +29,16 @@ def unit_of(us: float, days: bool = True) -> tuple[str, int]:
     return _UNITS[-1]
 
 
-def duration(us: float) -> str:
+def duration(us: float, days: bool = True) -> str:
     """Return microseconds with three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
-    name, size = unit_of(us)
+    name, size = unit_of(us, days)
     return f"{ratio(us / size)} {name}" if us else "0"
 
 
 def work(us: float) -> str:
     """Return worker time in hours at most, because a day of a worker is not a day of the clock:
     1,234 h."""
-    name, size = unit_of(us, days=False)
-    return f"{ratio(us / size)} {name}" if us else "0"
+    return duration(us, days=False)
 
 
 def count(number: float) -> str:

@@ -7,18 +7,8 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 
 from fairlead.clock import MICROS, to_datetime
-from fairlead.pipeline.report import (
-    cost,
-    findings,
-    numbers,
-    quality,
-    reliability,
-    service,
-    trust,
-    waits,
-)
+from fairlead.pipeline.report import cost, findings, numbers, reliability, section, service, waits
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.section import Section
 
 
 def render(data: ReportData) -> str:
@@ -27,6 +17,10 @@ def render(data: ReportData) -> str:
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    runs = data.runs
+    failed = runs.assign(
+        us=runs["seconds"] * 1e6, complaint=runs["error"].fillna(runs["failed_checks"])
+    )
     return page.from_string(template).render(
         since=numbers.instant(data.period.since),
         until=numbers.instant(data.period.until),
@@ -34,24 +28,23 @@ def render(data: ReportData) -> str:
         step=numbers.duration(data.period.step_s * MICROS),
         hashed=data.hashed,
         digests=data.digests,
-        trust=trust.trust(data),
-        standing_out=findings.standing_out(data),
-        sections=_sections(data),
+        trust=findings.trust(data),
+        standing_out=list(findings.standing_out(data)),
+        cells=section.cells,
+        class_of=section.class_of,
+        tables=section.Part("tables", "Tables", data.freshness),
+        runs=section.Part("runs", "Last run of each job", failed),
+        quarantined=section.Part("quarantined", "Rows in quarantine, by reason", data.quarantined),
+        sections={
+            "load": service.load(data),
+            "share": service.share(data),
+            "lag": service.lag(data),
+            "fairness": service.fairness(data),
+            "pickup": waits.pickup(data),
+            "week": waits.week(data),
+            "slowdown": waits.slowdown(data),
+            "objectives": reliability.objectives(data),
+            "failures": reliability.failures(data),
+            "cost": cost.cost(data),
+        },
     )
-
-
-def _sections(data: ReportData) -> dict[str, Section]:
-    """Return the sections by the anchor on the page."""
-    return {
-        "data": quality.quality(data),
-        "load": service.load(data),
-        "share": service.share(data),
-        "lag": service.lag(data),
-        "fairness": service.fairness(data),
-        "pickup": waits.pickup(data),
-        "week": waits.week(data),
-        "slowdown": waits.slowdown(data),
-        "objectives": reliability.objectives(data),
-        "failures": reliability.failures(data),
-        "cost": cost.cost(data),
-    }

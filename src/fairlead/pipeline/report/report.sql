@@ -1,12 +1,11 @@
--- Statements of the report, for DuckDB. {gold.slo}: the rows of the partitions of a table that overlap the period (of
--- all partitions, without a period). Instants are microseconds since the epoch; the period is [$since, $until), and a step
--- of it lasts $step_us. A statement returns at most $most rows. Durations are microseconds.
+-- Statements of the report, for DuckDB. {gold.slo}: the rows of a table in the period, [$since, $until); of gold.cost, those
+-- of the days of the period. The last three statements read all rows. Instants are microseconds since the epoch; a step
+-- lasts $step_us. A statement returns at most $most rows. Durations are microseconds.
 
 -- name: queues
 SELECT queue, sum(busy_us) AS busy_us, sum(attempts_started) AS started, sum(attempts_done) AS done,
        sum(failed) AS failed, sum(wasted_us) AS wasted_us
   FROM {silver.service}
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
  GROUP BY queue ORDER BY busy_us DESC, queue LIMIT $most
 
 -- name: keys
@@ -16,8 +15,7 @@ WITH by_key AS (
     SELECT queue, fairness_key, arg_max(weight, window_start) AS weight, sum(busy_us) AS busy_us,
            sum(entitled_us) AS entitled_us, max(lag_us) AS lag_us, arg_max(window_start, lag_us) AS lag_at
       FROM {gold.tenant_share}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-       AND window_s = $window_s AND list_contains($queues, queue)
+     WHERE window_s = $window_s AND list_contains($queues, queue)
      GROUP BY queue, fairness_key
 ), ordered AS (
     SELECT *, row_number() OVER (PARTITION BY queue ORDER BY busy_us DESC, fairness_key) AS by_busy,
@@ -43,8 +41,7 @@ WITH shown AS (
 SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at", queue, rank, sum(busy_us) AS busy_us,
        sum(entitled_us) AS entitled_us, arg_max(lag_us, abs(lag_us)) AS lag_us
   FROM {gold.tenant_share} LEFT JOIN shown USING (queue, fairness_key)
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-   AND window_s = $window_s AND queue IN (SELECT queue FROM shown)
+ WHERE window_s = $window_s AND queue IN (SELECT queue FROM shown)
  GROUP BY 1, 2, 3 ORDER BY queue, rank NULLS FIRST, "at"
 
 -- name: fairness
@@ -53,8 +50,7 @@ SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at"
 SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at", queue, avg(jain) AS jain,
        min(jain) AS jain_least, max(n_keys) AS n_keys, max(starved_keys) AS starved_keys
   FROM {gold.fairness}
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-   AND window_s = $window_s AND list_contains($queues, queue)
+ WHERE window_s = $window_s AND list_contains($queues, queue)
  GROUP BY 1, 2 ORDER BY queue, "at"
 
 -- name: fairness_by_queue
@@ -64,8 +60,7 @@ SELECT queue, count(*) AS windows, count(bound_ok) AS judged, median(jain) AS ja
        max(starved_keys) AS starved_keys, arg_max(noisy_key, noisy_score) AS noisy_key,
        max(noisy_score) AS noisy_score, arg_max(max_lag_key, max_lag_us) AS max_lag_key, max(max_lag_us) AS max_lag_us
   FROM {gold.fairness}
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-   AND window_s = $window_s
+ WHERE window_s = $window_s
  GROUP BY queue ORDER BY queue LIMIT $most
 
 -- name: pickup
@@ -74,8 +69,7 @@ SELECT queue, count(*) AS windows, count(bound_ok) AS judged, median(jain) AS ja
 WITH buckets AS (
     SELECT (epoch_us(hour) // $step_us) * $step_us AS "at", queue, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {gold.latency_hist}
-     WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
-       AND fairness_key = '*' AND measure = 'pickup' AND list_contains($queues, queue)
+     WHERE fairness_key = '*' AND measure = 'pickup' AND list_contains($queues, queue)
      GROUP BY ALL
 ), counted AS (
     SELECT *, least(2 / ($growth + 1) * pow($growth, bucket), max_us) AS value,
@@ -91,8 +85,7 @@ SELECT make_timestamptz("at") AS "at", queue, sum(n) AS n, min(value) FILTER (up
 WITH buckets AS (
     SELECT queue, name, measure, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {gold.latency_hist}
-     WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
-       AND fairness_key = '*' AND measure IN ('pickup', 'run')
+     WHERE fairness_key = '*' AND measure IN ('pickup', 'run')
      GROUP BY ALL
 ), counted AS (
     SELECT *, least(2 / ($growth + 1) * pow($growth, bucket), max_us) AS value,
@@ -116,14 +109,13 @@ SELECT queue, name, n, p50, p99, p999, max_us, run_p50, run_p99
 WITH load AS (
     SELECT ((epoch_us(window_start) - $first_monday) // 3600000000) % 168 AS hour, sum(busy_us) AS busy_us
       FROM {gold.tenant_share}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until) AND window_s = 3600
+     WHERE window_s = 3600
      GROUP BY 1
 ), buckets AS (
     SELECT ((epoch_us(hist.hour) - $first_monday) // 3600000000) % 168 AS hour, bucket, sum(n) AS n,
            max(max_us) AS max_us
       FROM {gold.latency_hist} AS hist
-     WHERE hist.hour >= make_timestamptz($since) AND hist.hour < make_timestamptz($until)
-       AND fairness_key = '*' AND measure = 'pickup'
+     WHERE fairness_key = '*' AND measure = 'pickup'
      GROUP BY 1, 2
 ), counted AS (
     SELECT *, least(2 / ($growth + 1) * pow($growth, bucket), max_us) AS value,
@@ -143,15 +135,13 @@ SELECT hour::INTEGER AS hour, busy_us, n, p50, p99 FROM load FULL JOIN waits USI
 WITH minutes AS (
     SELECT queue, epoch_us(window_start) // 60000000 AS minute, sum(busy_us) AS busy_us
       FROM {silver.service}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
      GROUP BY 1, 2
 ), loads AS (
     SELECT queue, minute, busy_us / nullif(max(busy_us) OVER (PARTITION BY queue), 0) AS load FROM minutes
 ), finished AS (
     SELECT queue, slowdown, epoch_us(coalesce(first_ready_at, submitted_at)) // 60000000 AS minute
       FROM {silver.tasks}
-     WHERE submitted_at >= make_timestamptz($since) AND submitted_at < make_timestamptz($until)
-       AND e2e_us IS NOT NULL AND attempts > 0
+     WHERE e2e_us IS NOT NULL AND attempts > 0
 )
 SELECT least(floor(coalesce(load, 0) * $load_bins), $load_bins - 1)::INTEGER AS load,
        least(floor(ln(slowdown) / ln($slowdown_step)), $slowdown_bins)::INTEGER AS slowdown, count(*) AS n
@@ -166,7 +156,6 @@ WITH found AS (
            sum(good) AS good, sum(bad) AS bad, count(*) FILTER (state = 'page') * $slo_step_s AS page_s,
            count(*) FILTER (state = 'ticket') * $slo_step_s AS ticket_s
       FROM {gold.slo}
-     WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
      GROUP BY slo_id
 )
 SELECT slo_id, unnest(last), good, bad, page_s, ticket_s FROM found
@@ -178,8 +167,7 @@ SELECT make_timestamptz((epoch_us(window_start) // $step_us) * $step_us) AS "at"
        arg_max_null(budget_left, window_start) AS budget_left,
        arg_max(state, list_position($states, state)) AS state
   FROM {gold.slo}
- WHERE window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)
-   AND list_contains($slo_ids, slo_id)
+ WHERE list_contains($slo_ids, slo_id)
  GROUP BY 1, 2 ORDER BY slo_id, "at"
 
 -- name: failures
@@ -188,14 +176,12 @@ SELECT queue, name, arg_min(error_type, first_seen) AS error_type, arg_min_null(
        sum(n) AS n, sum(wasted_us) AS wasted_us, min(first_seen) AS first_seen, max(last_seen) AS last_seen,
        max(retry_amplification) AS retry_amplification, count(*) FILTER (storm) AS storm_hours
   FROM {gold.failures}
- WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
  GROUP BY queue, name, error_fp ORDER BY n DESC, queue, name, error_fp LIMIT $most
 
 -- name: failures_over_time
 -- The error type is null for all but the most frequent ones.
 WITH failed AS (
     SELECT hour, error_type, n FROM {gold.failures}
-     WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until)
 ), frequent AS (
     SELECT error_type FROM failed GROUP BY error_type ORDER BY sum(n) DESC, error_type LIMIT $types
 )
@@ -207,7 +193,7 @@ SELECT make_timestamptz((epoch_us(hour) // $step_us) * $step_us) AS "at",
 -- In a storm, one error makes at least 100 runs of a name fail in an hour, and more than half of all its runs.
 SELECT hour, queue, name, error_type, n, retry_amplification, wasted_us, last_seen, recovered_at
   FROM {gold.failures}
- WHERE hour >= make_timestamptz($since) AND hour < make_timestamptz($until) AND storm
+ WHERE storm
  ORDER BY hour DESC, n DESC, queue, name, error_type LIMIT $most
 
 -- name: cost
