@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 from fairlead.pipeline.jobs.migrate_lake import migrate_lake
-from fairlead.pipeline.old_lake import OldLake
 from tests.pipeline.commit_kill import die_at_commit
 from tests.pipeline.warehouses import lake_in
 
 
 def main(old: str, new: str, number: int, moment: str) -> None:
     die_at_commit(number, moment)
-    migrate_lake(OldLake(Path(old)), lake_in(new), rows=1)
+    migrate_lake(Path(old), lake_in(new), rows=1)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
 from fairlead.pipeline.incidents import heartbeat
 from fairlead.pipeline.incidents.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
-from fairlead.pipeline.old_lake import OldLake, OldManifest, OldPart
+from fairlead.pipeline.jobs.migrate_lake import OldManifest, OldPart, manifest_of
 from fairlead.pipeline.source.kafka import heartbeat_rows
 from fairlead.pipeline.stream import cursors, messages
 from fairlead.pipeline.stream.messages import HighWater
@@ -71,15 +71,9 @@ def files(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
     return write_and_read
 
 
-def manifest_of(folder: Path) -> OldManifest:
-    (folder / "_lake").write_text("identity")
-    return OldLake(folder).manifest(ATTEMPTS)
-
-
 def manifests() -> Reader:
     def read(folder: Path) -> object:
-        found = manifest_of(folder)
-        return found.files, found.rows
+        return manifest_of(folder, ATTEMPTS).files
 
     name = f"{ATTEMPTS.name}/_manifest/000000000003.json"
     good = [msgspec.json.encode(each) for each in (a_manifest(), OldManifest(number=3))]
@@ -211,4 +205,4 @@ def test_a_manifest_that_leads_out_of_its_lake_is_broken(
     path.parent.mkdir(parents=True)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(a_manifest(), **change)))
     with pytest.raises(BrokenLake, match=r"000000000003.json"):
-        manifest_of(tmp_path)
+        manifest_of(tmp_path, ATTEMPTS)

@@ -35,12 +35,10 @@ def migrate_lake(options: MigrateLakeOptions) -> None:
     """
     with failures():
         from fairlead.pipeline.jobs.migrate_lake import migrate_lake as run_migration
-        from fairlead.pipeline.old_lake import OldLake
 
-        old = OldLake(options.old)
         lake = lake_of_options(options.at.lake, options.at.catalog)
         with watching("moving") as on_rows:
-            done = run_migration(old, lake, on_rows)
+            done = run_migration(options.old, lake, on_rows)
         print_result(
             options.json,
             done,
