@@ -54,7 +54,7 @@ BUILDS = Table(
 
 _NEWEST = "newest"
 _ATTEMPTS = 20
-"""Commits that `finish` tries when other writers are first."""
+"""Commits to a table that are tried when other writers are first."""
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ class Builds:
             with ManageSnapshots(transaction) as manage:
                 manage.create_tag(snapshot, name)
 
-        self._change(table, change)
+        self._change(table.name, change)
 
     def branch(self, table: Table, snapshot: int, name: str) -> None:
         """Create a branch of the table at a snapshot. Raise BrokenLake."""
@@ -164,7 +164,7 @@ class Builds:
             with ManageSnapshots(transaction) as manage:
                 manage.create_branch(snapshot, name, max_ref_age_ms=DAY_US // 1000)
 
-        self._change(table, change)
+        self._change(table.name, change)
 
     def clear(self, table: Table, parts: Collection[str] | None, branch: str) -> None:
         """Remove the rows of these partitions (None: all) from a branch. Raise BrokenLake."""
@@ -177,20 +177,20 @@ class Builds:
                     if parts is None or part in parts:
                         files.delete_data_file(entry.data_file)
 
-        self._change(table, change)
+        self._change(table.name, change)
 
     def _load(self, name: str) -> IcebergTable:
         with catalog_errors(self._warehouse.location):
             return self._warehouse.catalog.load_table((NAMESPACE, name.replace(".", "_")))
 
-    def _change(self, table: Table, change: Callable[[Transaction, IcebergTable], None]) -> None:
+    def _change(self, name: str, change: Callable[[Transaction, IcebergTable], None]) -> None:
         for _ in range(_ATTEMPTS):
-            stored = self._load(table.name)
+            stored = self._load(name)
             with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
                 with stored.transaction() as transaction:
                     change(transaction, stored)
                 return
-        raise BrokenLake(f"{table.name} has changed; run the command again")
+        raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
 
     def without_lost(self, build: Build) -> Build:
         """Return the build without the tables whose snapshot is gone."""
@@ -213,14 +213,23 @@ class Builds:
 
     def _finish(self, name: str, snapshot: int, branch: str, moves_main: bool) -> bool:
         """Return False if the snapshot is gone."""
-        for _ in range(_ATTEMPTS):
-            table = self._found(name, snapshot)
-            if table is None:
-                return False
-            with catalog_errors(self._warehouse.location), suppress(CommitFailedException):
-                _move(table, snapshot, branch, moves_main)
-                return True
-        raise BrokenLake(f"{name} is changed by other processes all the time; try again later")
+        is_there = True
+
+        def change(transaction: Transaction, stored: IcebergTable) -> None:
+            nonlocal is_there
+            is_there = stored.metadata.snapshot_by_id(snapshot) is not None
+            with ManageSnapshots(transaction) as manage:
+                if is_there and moves_main and not _holds(stored, "main", snapshot):
+                    manage.set_current_snapshot(snapshot)
+                if is_there and not _holds(stored, PUBLISHED, snapshot):
+                    manage.create_tag(snapshot, PUBLISHED)
+                if is_there and branch in stored.metadata.refs:
+                    manage.remove_branch(branch)  # or a tag
+
+        with suppress(NoSuchTableError):
+            self._change(name, change)
+            return is_there
+        return False
 
     def _found(self, name: str, snapshot: int) -> IcebergTable | None:
         """Return a table that has a snapshot; None if the table or the snapshot is gone."""
@@ -252,23 +261,6 @@ def _removed(table: Table) -> BrokenLake:
     return BrokenLake(
         f"{table.name}: another process has removed the branch of this build; run the command again"
     )
-
-
-def _move(table: IcebergTable, snapshot: int, branch: str, moves_main: bool) -> None:
-    """Move the tag and, with `moves_main`, `main` to the snapshot, and remove the branch that led
-    there, as far as that is not done yet."""
-    refs = table.metadata.refs
-    moves_main = moves_main and not _holds(table, "main", snapshot)
-    moves_tag = not _holds(table, PUBLISHED, snapshot)
-    if not moves_main and not moves_tag and branch not in refs:
-        return
-    with table.manage_snapshots() as manage:
-        if moves_main:
-            manage.set_current_snapshot(snapshot)
-        if moves_tag:
-            manage.create_tag(snapshot, PUBLISHED)
-        if branch in refs:
-            manage.remove_branch(branch)  # or a tag
 
 
 def _holds(table: IcebergTable, ref: str, snapshot: int) -> bool:

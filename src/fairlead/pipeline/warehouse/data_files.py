@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -64,19 +69,13 @@ class TableFile(NamedTuple):
 def write(table: Table, stored: IcebergTable, rows: pa.Table, name: str) -> list[Written]:
     """Write the rows, one file for each partition, with names that begin with `name`."""
     schema = schema_to_pyarrow(stored.schema(), include_field_ids=True)
-    wanted = [schema.field(schema.get_field_index(field.name)) for field in stored.schema().fields]
     return [
-        _write_one(stored, _cast(part, pa.schema(wanted)), number, name)
-        for number, part in split(table, rows)
+        _write_one(stored, _cast(part, schema), number, name) for number, part in split(table, rows)
     ]
 
 
 def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
     """Return the entry of a manifest for a written file."""
-    facts: Any = {
-        name: value if not isinstance(value, dict) else {int(key): v for key, v in value.items()}
-        for name, value in written.facts.items()
-    }
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=written.path,
@@ -87,7 +86,7 @@ def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
         spec_id=stored.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
-        **facts,
+        **written.facts,
     )
 
 
@@ -164,40 +163,26 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
             metadata_collector=footers,
         )
         size = stream.tell()
-    [footer] = footers
-    facts = _facts(stored.schema(), rows, footer)
+    facts = _facts(stored.schema(), rows, *footers)
     return Written(path, number, rows.num_rows, size, facts)
 
 
 def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     """Return sizes and counts by column, and bounds of instants, which may be beyond those of
     Python. Texts have no bounds, so that no key of a tenant is in the metadata."""
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    sizes: dict[int, int] = {}
-    nulls: dict[int, int] = {}
-    lower: dict[int, bytes] = {}
-    upper: dict[int, bytes] = {}
-    for position, field in enumerate(schema.fields):
-        number, values = field.field_id, rows.column(position)
-        sizes[number] = sum(group.column(position).total_compressed_size for group in groups)
-        nulls[number] = values.null_count
+    plan = compute_statistics_plan(schema, {"write.metadata.metrics.default": "counts"})
+    paths = parquet_path_to_id_mapping(schema)
+    counts = data_file_statistics_from_parquet_metadata(footer, plan, paths)
+    ends: dict[int, Any] = {}
+    for field in schema.fields:
+        values = rows[field.name]
         if isinstance(field.field_type, TimestamptzType) and values.null_count < len(values):
-            ends: Any = pc.min_max(values.cast(pa.int64()))
-            lower[number] = to_bytes(field.field_type, ends["min"].as_py())
-            upper[number] = to_bytes(field.field_type, ends["max"].as_py())
-    return {
-        "record_count": rows.num_rows,
-        "column_sizes": sizes,
-        "value_counts": dict.fromkeys(sizes, rows.num_rows),
-        "null_value_counts": nulls,
-        "nan_value_counts": {},
-        "lower_bounds": lower,
-        "upper_bounds": upper,
-        "split_offsets": [
-            group.column(0).dictionary_page_offset or group.column(0).data_page_offset
-            for group in groups
-        ],
-    }
+            ends[field.field_id] = pc.min_max(values.cast(pa.int64())).as_py()
+    lower, upper = (
+        {number: to_bytes(TimestamptzType(), each[end]) for number, each in ends.items()}
+        for end in ("min", "max")
+    )
+    return counts.to_serialized_dict() | {"lower_bounds": lower, "upper_bounds": upper}
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:

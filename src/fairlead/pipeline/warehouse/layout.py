@@ -8,24 +8,15 @@ All columns are optional, because Spark writes them so. Partition names are thos
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, HourTransform
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
+from pyiceberg.transforms import DayTransform, HourTransform, Transform
+from pyiceberg.types import NestedField
 
 from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import ConfigurationError
@@ -42,19 +33,6 @@ _FIRST_US = to_micros(datetime(1, 1, 2, tzinfo=UTC))
 """Rows outside of the years 1 to 9999 are in the first or last partition of these years, because
 engines print the names of partitions as dates."""
 
-_TYPES: dict[str, IcebergType] = {
-    "string": StringType(),
-    "bigint": LongType(),
-    "int": IntegerType(),
-    "smallint": IntegerType(),
-    "tinyint": IntegerType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "decimal(18,6)": DecimalType(18, 6),
-}
-
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 """A library that repeats a refused commit would add the same rows to a table that another writer
 has changed: a double export."""
@@ -62,25 +40,18 @@ has changed: a double export."""
 
 def schema_of(table: Table) -> Schema:
     """Return the columns of a new table."""
-    return Schema(
-        *[
-            NestedField(number, c.name, _TYPES[c.type], required=False, doc=c.doc)
-            for number, c in enumerate(table.columns, 1)
-        ]
-    )
+    fields = [
+        field.with_nullable(True).with_metadata({"PARQUET:field_id": str(number), "doc": c.doc})
+        for number, (field, c) in enumerate(zip(table.arrow(), table.columns, strict=True), 1)
+    ]
+    return pyarrow_to_schema(pa.schema(fields))
 
 
 def spec_of(table: Table, schema: Schema) -> PartitionSpec:
     """Return the partitions of a new table, with the names that Spark gives."""
-    field = schema.find_field(table.instant)
-    return PartitionSpec(
-        PartitionField(
-            field.field_id,
-            1000,
-            HourTransform() if table.by == "hour" else DayTransform(),
-            f"{table.instant}_{'hour' if table.by == 'hour' else 'day'}",
-        )
-    )
+    source = schema.find_field(table.instant).field_id
+    transform: Transform[Any, int] = HourTransform() if table.by == "hour" else DayTransform()
+    return PartitionSpec(PartitionField(source, 1000, transform, f"{table.instant}_{transform}"))
 
 
 def properties_of(table: Table) -> dict[str, str]:
@@ -110,24 +81,25 @@ def properties_of(table: Table) -> dict[str, str]:
     )
 
 
-def missing_columns(table: Table, found: Schema) -> list[tuple[str, IcebergType, str]]:
-    """Return name, type and description of the table's columns that the stored table lacks.
+def missing_columns(table: Table, found: Schema) -> list[NestedField]:
+    """Return the table's columns that the stored table lacks.
 
     Raise BrokenLake for a column of another type, ConfigurationError for an unknown one.
     """
     stored = {field.name: field.field_type for field in found.fields}
-    for column in table.columns:
-        if stored.get(column.name, _TYPES[column.type]) != _TYPES[column.type]:
+    wanted = schema_of(table).fields
+    for field in wanted:
+        if stored.get(field.name, field.field_type) != field.field_type:
             raise BrokenLake(
-                f"{table.name}: column {column.name!r} is {stored[column.name]}, not"
-                f" {_TYPES[column.type]}; rename the table away, and build it again"
+                f"{table.name}: column {field.name!r} is {stored[field.name]}, not"
+                f" {field.field_type}; rename the table away, and build it again"
             )
     if unknown := stored.keys() - set(table.column_names):
         raise ConfigurationError(
             f"{table.name} has columns this Fairlead does not know: {', '.join(sorted(unknown))};"
             " upgrade Fairlead, or drop the columns"
         )
-    return [(c.name, _TYPES[c.type], c.doc) for c in table.columns if c.name not in stored]
+    return [field for field in wanted if field.name not in stored]
 
 
 def unit_of(table: Table) -> int:

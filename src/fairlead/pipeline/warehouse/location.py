@@ -28,6 +28,10 @@ ICEBERG, SQLITE_JDBC, POSTGRES_JDBC = "1.12.0", "3.54.1.0", "42.7.14"
 
 _RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}"
 _AWS = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}"
+_DRIVERS = {
+    "sqlite": f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}",
+    "postgresql": f"org.postgresql:postgresql:{POSTGRES_JDBC}",
+}
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _FILE_IO = "fairlead.pipeline.warehouse.durable_io.DurableFileIO"
 _BUSY_SECONDS = 60
@@ -111,25 +115,17 @@ class Location:
         """Return the properties of a PyIceberg catalog, which must have the name `CATALOG`."""
         found = {"warehouse": self.lake, "py-io-impl": _FILE_IO}
         parts = self._parts
-        match self._kind:
-            case "sqlite":
-                found |= {
-                    "type": "sql",
-                    "uri": f"sqlite:///{parts.path.removeprefix('/')}?timeout={_BUSY_SECONDS}",
-                }
-            case "postgresql":
-                # A server may have closed a pooled connection since the last commit.
-                found |= {
-                    "type": "sql",
-                    "uri": parts._replace(scheme="postgresql+psycopg").geturl(),
-                    "pool_pre_ping": "true",
-                }
-            case "glue":
-                found |= {"type": "glue"} | self._region("client.region")
-            case "hive":
-                found |= {"type": "hive", "uri": parts._replace(scheme="thrift").geturl()}
-            case _:
-                found |= {"type": "rest", "uri": self._rest}
+        if self._kind == "sqlite":
+            path = parts.path.removeprefix("/")
+            found |= {"type": "sql", "uri": f"sqlite:///{path}?timeout={_BUSY_SECONDS}"}
+        elif self._kind == "postgresql":
+            uri = parts._replace(scheme="postgresql+psycopg").geturl()
+            # A server may have closed a pooled connection since the last commit.
+            found |= {"type": "sql", "uri": uri, "pool_pre_ping": "true"}
+        else:
+            found |= self._service
+        if self._kind == "glue":
+            found |= self._region("client.region")
         if self.folder is None:
             found |= self._region("s3.region") | self._endpoint()
         return found
@@ -148,32 +144,17 @@ class Location:
             f"{at}.cache-enabled": "false",
         }
         packages = [_RUNTIME]
-        match self._kind:
-            case "sqlite" | "postgresql":
-                packages.append(
-                    f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"
-                    if self._kind == "sqlite"
-                    else f"org.postgresql:postgresql:{POSTGRES_JDBC}"
-                )
-                found |= {f"{at}.{name}": value for name, value in self._jdbc().items()}
-            case "glue":
-                packages.append(_AWS)
-                found[f"{at}.type"] = "glue"
-            case "hive":
-                found |= {
-                    f"{at}.type": "hive",
-                    f"{at}.uri": self._parts._replace(scheme="thrift").geturl(),
-                }
-            case _:
-                found |= {f"{at}.type": "rest", f"{at}.uri": self._rest}
+        if self._kind in _DRIVERS:
+            packages.append(_DRIVERS[self._kind])
+        more = self._jdbc() if self._kind in _DRIVERS else self._service
         if self.folder is None:
-            if _AWS not in packages:
-                packages.append(_AWS)
-            found[f"{at}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-            more = self._region("client.region") | self._endpoint()
+            more |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+            more |= self._region("client.region") | self._endpoint()
             if "s3.endpoint" in more:
                 more["s3.path-style-access"] = "true"
-            found |= {f"{at}.{name}": value for name, value in more.items()}
+        if self.folder is None or self._kind == "glue":
+            packages.append(_AWS)
+        found |= {f"{at}.{name}": value for name, value in more.items()}
         if jars:
             found["spark.jars"] = ",".join(map(str, jars))
         else:
@@ -189,8 +170,13 @@ class Location:
         return self._parts.scheme
 
     @property
-    def _rest(self) -> str:
-        return self.catalog.removeprefix("rest+")
+    def _service(self) -> dict[str, str]:
+        """Type and address of a catalog that is no SQL database, for both engines."""
+        if self._kind == "glue":
+            return {"type": "glue"}
+        if self._kind == "hive":
+            return {"type": "hive", "uri": self._parts._replace(scheme="thrift").geturl()}
+        return {"type": "rest", "uri": self.catalog.removeprefix("rest+")}
 
     def _jdbc(self) -> dict[str, str]:
         """Return the settings of Spark for a SQL catalog, in the layout of PyIceberg (V1)."""

@@ -242,7 +242,24 @@ class WarehouseTable:
         stored = self._load() if seen is None else seen.stored
         if stored is None:
             return []
-        return self._files(stored, parts, snapshot, since)
+        wanted = (
+            stored.current_snapshot()
+            if snapshot is None
+            else stored.metadata.snapshot_by_id(snapshot)
+        )
+        if wanted is None:
+            if snapshot is None:
+                return []
+            raise BrokenLake(f"{self.table.name} has no snapshot {snapshot} any more")
+        holds = data_files.holding(self.table, parts, since)
+        found = [
+            data_files.facts_of(self.table, stored, entry.data_file)
+            for entry in data_files.entries(wanted, stored.io, holds)
+        ]
+        kept = [
+            file for file in found if since <= file.part and (parts is None or file.part in parts)
+        ]
+        return sorted(kept, key=lambda file: (file.part, file.path))
 
     def load(
         self,
@@ -263,12 +280,12 @@ class WarehouseTable:
             texts = pa.field(name, pa.dictionary(pa.int32(), pa.string()))
             schema = schema.set(schema.get_field_index(name), texts)
         wanted = columns or schema.names
-        stored = self._load()
-        files = [] if stored is None else self._files(stored, parts, snapshot)
-        if stored is None or not files:
+        seen = self.state()
+        files = self.files(parts, snapshot, seen)
+        if seen.stored is None or not files:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
         try:
-            rows = self.dataset(stored, files, schema, encoded)
+            rows = self.dataset(seen.stored, files, schema, encoded)
             return rows.to_table(columns=wanted, filter=where)
         except FileNotFoundError as error:
             raise BrokenLake(
@@ -302,21 +319,13 @@ class WarehouseTable:
         (default: the present one), or None if `since` is gone. Forgotten days are left out.
         Housekeeping, such as a compaction, changes no partition while the snapshots in between
         exist."""
-        found = self._changed(since, until)
-        if found is None:
-            return None
-        stored = self._load()
-        first = "" if stored is None else stored.properties.get(FORGOTTEN_BEFORE, "")
-        return {part for part in found if part >= first}
-
-    def _changed(self, since: int, until: int | None) -> set[str] | None:
-        stored = self._load()
-        before = None if stored is None else stored.metadata.snapshot_by_id(since)
-        if stored is None or before is None:
+        seen = self.state()
+        stored = seen.stored
+        if stored is None or stored.metadata.snapshot_by_id(since) is None:
             return None
         between = _between(stored.metadata, since, until)
         if between is not None:
-            return {
+            found = {
                 data_files.facts_of(self.table, stored, entry.data_file).part
                 for snapshot in between
                 if housekeeping_of(snapshot) is None
@@ -326,9 +335,14 @@ class WarehouseTable:
                 if entry.status != ManifestEntryStatus.EXISTING
                 and entry.snapshot_id == snapshot.snapshot_id
             }
-        old = {file.path: file.part for file in self._files(stored, None, since)}
-        new = {file.path: file.part for file in self._files(stored, None, until)}
-        return {(old | new)[path] for path in old.keys() ^ new.keys()}
+        else:
+            old, new = (
+                {file.path: file.part for file in self.files(None, snapshot, seen)}
+                for snapshot in (since, until)
+            )
+            found = {(old | new)[path] for path in old.keys() ^ new.keys()}
+        first = seen.properties.get(FORGOTTEN_BEFORE, "")
+        return {part for part in found if part >= first}
 
     # housekeeping ---------------------------------------------------------------------------------
 
@@ -339,23 +353,8 @@ class WarehouseTable:
         replaced_before: instant before which a snapshot's files may have been replaced, default
         `before`. A snapshot whose files were replaced later stays, so that its readers can end.
         """
-        while True:
-            stored = self._load()
-            if stored is None:
-                return 0
-            ids = sweeping.expired(
-                stored.metadata,
-                before // 1000,
-                (before if replaced_before is None else replaced_before) // 1000,
-            )
-            if not ids:
-                return 0
-            with catalog_errors(self._location):
-                try:
-                    stored.maintenance.expire_snapshots().by_ids(ids).commit()
-                except (CommitFailedException, ValueError):
-                    continue  # another writer was first, or has expired the same snapshots
-            return len(ids)
+        replaced = before if replaced_before is None else replaced_before
+        return self._expire(lambda stored: (before, replaced), 1)
 
     def expire_unneeded(self, now: int, at_least: int = 1) -> int:
         """Forget the snapshots that nobody needs, if they are `at_least` so many; return their
@@ -365,14 +364,27 @@ class WarehouseTable:
         tags what it reads. Replaced files stay listed for a day. The next plan needs the snapshots
         since the last build, to leave out compactions; they stay for a day too.
         """
-        stored = self._load()
-        if stored is None:
-            return 0
-        built = stored.metadata.snapshot_by_name(PUBLISHED)
-        read = now if built is None else built.timestamp_ms * 1000
-        before, replaced_before = min(now - HOUR_US, max(read, now - DAY_US)), now - DAY_US
-        old = sweeping.expired(stored.metadata, before // 1000, replaced_before // 1000)
-        return 0 if len(old) < at_least else self.expire(before, replaced_before)
+
+        def limits(metadata: TableMetadata) -> tuple[int, int]:
+            built = metadata.snapshot_by_name(PUBLISHED)
+            read = now if built is None else built.timestamp_ms * 1000
+            return min(now - HOUR_US, max(read, now - DAY_US)), now - DAY_US
+
+        return self._expire(limits, at_least)
+
+    def _expire(self, limits: Callable[[TableMetadata], tuple[int, int]], at_least: int) -> int:
+        """Forget snapshots before the instants that `limits` returns: of the snapshots, and of the
+        replacement of their files."""
+        while (stored := self._load()) is not None:
+            before, replaced_before = limits(stored.metadata)
+            ids = sweeping.expired(stored.metadata, before // 1000, replaced_before // 1000)
+            if len(ids) < at_least:
+                return 0
+            # Another writer may be first, or expire the same snapshots.
+            with catalog_errors(self._location), suppress(CommitFailedException, ValueError):
+                stored.maintenance.expire_snapshots().by_ids(ids).commit()
+                return len(ids)
+        return 0
 
     def drop_branches(self, before: int) -> None:
         """Remove the branches and tags of builds that began before this instant (microseconds) and
@@ -550,40 +562,10 @@ class WarehouseTable:
         while missing := missing_columns(self.table, stored.schema()):
             # If another writer was first, look again.
             with suppress(CommitFailedException), stored.update_schema() as schema:
-                for name, kind, doc in missing:
-                    schema.add_column(name, kind, doc)
+                for field in missing:
+                    schema.add_column(field.name, field.field_type, field.doc)
             stored = self._catalog.load_table(self._name)
         return stored
-
-    def _files(
-        self,
-        stored: IcebergTable,
-        parts: Collection[str] | None,
-        snapshot: int | None,
-        since: str = "",
-    ) -> list[TableFile]:
-        wanted = (
-            stored.current_snapshot()
-            if snapshot is None
-            else stored.metadata.snapshot_by_id(snapshot)
-        )
-        if wanted is None:
-            if snapshot is None:
-                return []
-            raise BrokenLake(f"{self.table.name} has no snapshot {snapshot} any more")
-        holds = data_files.holding(self.table, parts, since)
-        found = [
-            data_files.facts_of(self.table, stored, entry.data_file)
-            for entry in data_files.entries(wanted, stored.io, holds)
-        ]
-        return sorted(
-            (
-                file
-                for file in found
-                if since <= file.part and (parts is None or file.part in parts)
-            ),
-            key=lambda file: (file.part, file.path),
-        )
 
 
 class _Transaction(Transaction):
