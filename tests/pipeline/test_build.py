@@ -271,14 +271,14 @@ def test_a_build_whose_tables_another_one_has_published_meanwhile_is_refused(
     job: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(job.warehouse, [([attempt()], [])])
-    publish = WarehouseTables.publish_as
+    publish = WarehouseTables.publish
 
     def late(tables: WarehouseTables, facts: Build) -> None:
-        monkeypatch.setattr(WarehouseTables, "publish_as", publish)
+        monkeypatch.setattr(WarehouseTables, "publish", publish)
         build(job, SETTINGS)
         publish(tables, facts)
 
-    monkeypatch.setattr(WarehouseTables, "publish_as", late)
+    monkeypatch.setattr(WarehouseTables, "publish", late)
     with pytest.raises(BrokenLake, match="another job has published"):
         build(job, SETTINGS)
     assert len(rows_of(job.warehouse, TASKS)) == 1

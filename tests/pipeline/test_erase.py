@@ -26,7 +26,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import EDITION, plan
+from fairlead.pipeline.build_plan import EDITION, Snapshots, plan
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -37,7 +37,6 @@ from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import CUT, ERASED, LEAST_PART, Wanted, normal, shows
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.hashing import hashed_key
-from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.jobs.erase import erase, readmit_key
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile

@@ -10,9 +10,8 @@ import pytest
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.build_plan import plan
+from fairlead.pipeline.build_plan import Snapshots, plan
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
-from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable

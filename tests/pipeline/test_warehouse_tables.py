@@ -246,7 +246,7 @@ def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
     assert ids(tables.read(ATTEMPTS), "task_id") == ["a"]
     read = tables.snapshot(ATTEMPTS)
     assert read is not None
-    tables.publish_as(Build(sources={ATTEMPTS.name: read}))
+    tables.publish(Build(sources={ATTEMPTS.name: read}))
     stored = bronze.state().stored
     assert stored is not None and stored.metadata.refs.keys() == {"main", PUBLISHED}
 

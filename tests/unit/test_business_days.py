@@ -18,7 +18,6 @@ from fairlead.pipeline.business_days import (
     bounds_of,
     days_again,
     days_of,
-    first_hour,
     hours_from,
     hours_within,
     with_neighbours,
@@ -143,7 +142,8 @@ def test_days_built_again_are_whole_and_begin_at_the_first_date(
 def test_the_first_hour_of_a_date_is_an_hour_of_a_business_day(
     zone: str, day: str, hour: str
 ) -> None:
-    assert f"{first_hour(day, ZoneInfo(zone)):%Y-%m-%d %H:%M}" == f"{day} {hour}"
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    assert f"{hours_from(begin, ZoneInfo(zone)):%Y-%m-%d %H:%M}" == f"{day} {hour}"
 
 
 def test_windows_of_other_zones_that_fit_into_dates_of_utc_are_shorter() -> None:

@@ -10,8 +10,21 @@ from zoneinfo import ZoneInfo
 
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 
+Span = tuple[datetime, datetime]
+"""First instant and end, which does not belong to it."""
 
-def bounds_of(day: date, zone: tzinfo) -> tuple[datetime, datetime]:
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return ascending spans, those that follow each other as one."""
+    found: list[Span] = []
+    for begin, end in spans:
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
+
+
+def bounds_of(day: date, zone: tzinfo) -> Span:
     """Return the first instant of a business day and of the next one, in UTC."""
     begin, end = (
         datetime.combine(each, time(), zone).astimezone(UTC) for each in (day, day + _DAY)
@@ -31,22 +44,11 @@ def first_begin(date_utc: str, zone: ZoneInfo) -> datetime:
     return begin if begin >= least else end
 
 
-def first_hour(date_utc: str, zone: ZoneInfo) -> datetime:
-    """Return the start of the first hour of a business day that begins on or after this date of
-    UTC. The hours follow the start of their day."""
-    least = datetime.fromisoformat(date_utc).replace(tzinfo=UTC)
-    begin, end = bounds_of(least.astimezone(zone).date(), zone)
-    return min(begin - (begin - least) // _HOUR * _HOUR, end)
-
-
 def days_of(hours: Iterable[str], zone: ZoneInfo) -> set[date]:
     """Return the business days that contain a part of these hours (2026-11-27/13, UTC)."""
-    days = set()
-    for hour in hours:
-        start = datetime.strptime(hour, "%Y-%m-%d/%H").replace(tzinfo=UTC)
-        for instant in (start, start + _HOUR - timedelta.resolution):
-            days.add(instant.astimezone(zone).date())
-    return days
+    starts = [datetime.strptime(hour, "%Y-%m-%d/%H").replace(tzinfo=UTC) for hour in hours]
+    ends = [start + _HOUR - timedelta.resolution for start in starts]
+    return {instant.astimezone(zone).date() for instant in (*starts, *ends)}
 
 
 def hours_from(instant: datetime, zone: tzinfo) -> datetime:
@@ -61,7 +63,7 @@ class Days(NamedTuple):
 
     hours: list[str]
     """Hours of UTC that have a part of them, ascending."""
-    spans: list[tuple[datetime, datetime]]
+    spans: list[Span]
     """First instants and ends, ascending; days that follow each other are one span."""
     dates: list[str]
     """Dates of UTC that have a part of the spans, ascending."""
@@ -74,18 +76,9 @@ def days_again(hours: Iterable[str], zone: ZoneInfo, first: str = "") -> Days:
     empty for none.
     """
     days = sorted(days_of(hours, zone))
-    least = datetime.min.replace(tzinfo=UTC)
-    if first:
-        least = datetime.strptime(first, "%Y-%m-%d").replace(tzinfo=UTC)
-    spans: list[tuple[datetime, datetime]] = []
-    for day in days:
-        begin, end = bounds_of(day, zone)
-        if end <= least:
-            continue
-        if spans and spans[-1][1] == begin:
-            spans[-1] = spans[-1][0], end
-        else:
-            spans.append((max(begin, least), end))
+    least = datetime.fromisoformat(first or "0001-01-01").replace(tzinfo=UTC)
+    bounds = [bounds_of(day, zone) for day in days]
+    spans = joined((max(begin, least), end) for begin, end in bounds if end > least)
     read = hours_within(days, zone)
     return Days(read, spans, sorted({hour[:10] for hour in read if hour >= first}))
 

@@ -44,7 +44,6 @@ class Hashing:
     def hidden(self, rows: pa.Table) -> pa.Table:
         """Return rows of bronze with digests for keys, keyed checksums for checksums, and no free
         text."""
-        # Hash each distinct value once.
         made: Mapping[str, Callable[[Any], Any]] = {
             "fairness_key": self.name_of,
             "ordering_key": self.name_of,
@@ -55,14 +54,12 @@ class Hashing:
         }
         for name, change in made.items():
             position = rows.schema.get_field_index(name)
-            if position < 0:
-                continue
-            values = rows[name].to_pylist()
-            changed = {value: None if value is None else change(value) for value in set(values)}
-            made_column = pa.array(
-                [changed[value] for value in values], rows.schema.field(position).type
-            )
-            rows = rows.set_column(position, rows.schema.field(position), made_column)
+            if position >= 0:
+                field = rows.schema.field(position)
+                # Hash each distinct value once.
+                values = rows[name].combine_chunks().dictionary_encode()
+                changed = pa.array(map(change, values.dictionary.to_pylist()), field.type)
+                rows = rows.set_column(position, field, changed.take(values.indices))
         return rows
 
     def proof(self, lake: Warehouse) -> str:

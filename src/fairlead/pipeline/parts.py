@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from fairlead.clock import MICROS, to_datetime, to_micros
+from fairlead.pipeline.business_days import Span, joined
 from fairlead.pipeline.schema import Table
 
 HOUR_US = 3600 * MICROS
@@ -55,19 +56,10 @@ def days_from(dates: Collection[str], days: int) -> list[str]:
     )
 
 
-def runs_of(parts: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the intervals [since, until) that consecutive partitions, hours or dates, form."""
-    since = until = None
-    for part in sorted(parts):
-        start, lasts = start_of(part), _HOUR if "/" in part else _DAY
-        if start == until:
-            until = start + lasts
-            continue
-        if since is not None and until is not None:
-            yield since, until
-        since, until = start, start + lasts
-    if since is not None and until is not None:
-        yield since, until
+def runs_of(parts: Iterable[str]) -> list[Span]:
+    """Return the intervals [since, until) that consecutive partitions, hours or dates, form."""
+    starts = [(start_of(part), _HOUR if "/" in part else _DAY) for part in sorted(parts)]
+    return joined((start, start + lasts) for start, lasts in starts)
 
 
 def hours_between(first: int, last: int) -> list[str]:

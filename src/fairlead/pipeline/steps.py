@@ -7,22 +7,8 @@ MOST_POINTS = 200
 """Maximum number of points of a line; more cannot be distinguished on a page."""
 
 _DAY_S = 86_400
-_STEPS = (
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-    10_800,
-    21_600,
-    43_200,
-    _DAY_S,
-    2 * _DAY_S,
-    7 * _DAY_S,
-)
+_MINUTES, _HOURS, _DAYS = (1, 2, 5, 10, 20, 30), (1, 2, 3, 6, 12), (1, 2, 7)
+_STEPS = (*(60 * n for n in _MINUTES), *(3600 * n for n in _HOURS), *(_DAY_S * n for n in _DAYS))
 """Steps in seconds. Each is a whole number of windows of a size in gold."""
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.build_plan import Snapshots
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.spark_rows import columns_of, during, first_line, placed
 from fairlead.pipeline.warehouse.builds import Build
@@ -112,15 +112,12 @@ class WarehouseTables(Snapshots):
             if snapshot is not None:
                 self._builds.hold(table, snapshot, self._branch)
 
-    def publish(self) -> None:
-        """Publish the replaced tables in one commit. Raise BrokenLake when another job has
+    def publish(self, facts: Build | None = None) -> None:
+        """Publish the replaced tables in one commit, with the sources, edition, settings and end of
+        `facts`, by default those of the newest build. Raise BrokenLake when another job has
         published meanwhile, and publish nothing."""
-        self.publish_as(self.before)
-
-    def publish_as(self, facts: Build) -> None:
-        """Publish as `publish` does, with the sources, edition, settings and end of `facts`. Raise
-        BrokenLake."""
-        build = facts.after({**self.before.snapshots, **self._staged}, self._branch)
+        made = {**self.before.snapshots, **self._staged}
+        build = (facts or self.before).after(made, self._branch)
         while not self._builds.publish(build, self._seen, self._clock.now()):
             newest, self._seen = self._builds.newest()
             # Housekeeping changes the table of builds too.

@@ -10,19 +10,18 @@ from datetime import datetime, timedelta
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.bronze import QUARANTINE
-from fairlead.pipeline.build_plan import EDITION, BuildPlan
+from fairlead.pipeline.build_plan import EDITION, BuildPlan, Snapshots
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.gold import window_start
-from fairlead.pipeline.job_snapshots import Snapshots
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.parts import dates_of, hours_of, micros_of
@@ -91,8 +90,7 @@ def build(
             _check_hours(tables, todo.first_day, settings.time.zone)
         tables.hold()
         _compute(job.spark, tables, todo, settings, run, on_rows)
-        facts = build_plan.facts(tables, todo, digest(settings), settings.time.zone)
-        tables.publish_as(facts)
+        tables.publish(build_plan.facts(tables, todo, digest(settings), settings.time.zone))
     return run
 
 
@@ -204,21 +202,16 @@ def _difference(
 ) -> Difference | None:
     """Return the difference, None if nothing changed. Fractions are compared to six places, because
     their sums depend on the order of adding."""
-    before, after = (_comparable(table, tables.read(table, parts)) for tables in (old, new))
+    columns = [
+        F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name)
+        for c in table.columns
+        if c.name != "schema_version"
+    ]
+    before, after = (tables.read(table, parts).select(*columns) for tables in (old, new))
     only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
     if not only_old and not only_new:
         return None
     return Difference(table.name, after.count(), only_old, only_new)
-
-
-def _comparable(table: Table, rows: DataFrame) -> DataFrame:
-    columns = [column for column in table.columns if column.name != "schema_version"]
-    return rows.select(
-        *[
-            F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name)
-            for c in columns
-        ]
-    )
 
 
 def _days(since: datetime, until: datetime) -> list[str]:
@@ -228,11 +221,8 @@ def _days(since: datetime, until: datetime) -> list[str]:
             " after the last one"
         )
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
-    days = []
-    while first < until:
-        days.append(f"{first:%Y-%m-%d}")
-        first += timedelta(days=1)
-    return days
+    count = -((first - until) // timedelta(days=1))  # a part of a day counts as a whole one
+    return [f"{first + timedelta(days=n):%Y-%m-%d}" for n in range(count)]
 
 
 def _notes(tables: WarehouseTables, settings: PipelineSettings) -> list[str]:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from fairlead.clock import Clock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.business_days import first_hour, hours_from
+from fairlead.pipeline.business_days import hours_from
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
@@ -25,6 +25,7 @@ from fairlead.pipeline.parts import (
     hours_of,
     micros_of,
     runs_of,
+    start_of,
 )
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
 from fairlead.pipeline.reading.frames import Frames
@@ -119,7 +120,7 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
         since = hour = ALWAYS
         if first:
             since = micros_of(first)
-            hour = to_micros(first_hour(first, ZoneInfo(seen.build.zone)))
+            hour = to_micros(hours_from(start_of(first), ZoneInfo(seen.build.zone)))
         return [
             *found,
             *layer_checks(tables, parts, rows, since),

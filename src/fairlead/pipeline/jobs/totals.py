@@ -31,27 +31,6 @@ class Tables(Protocol):
         table in the partitions that `parts` returns."""
 
 
-class TablesOnSpark:
-    """Tables of a job of Spark."""
-
-    keys_at_once = sys.maxsize
-
-    def __init__(self, spark: SparkSession, tables: WarehouseTables) -> None:
-        self._spark = spark
-        self._tables = tables
-
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
-        """Return the rows of an aggregation, as `Tables.totals` says."""
-        read: dict[str, Any] = {}
-
-        def rows_of(table: Table) -> str:
-            read[flat_name(table)] = self._tables.read(table, parts(table))
-            return f"{{{flat_name(table)}}}"
-
-        text = with_tables(text, rows_of)
-        return [row.asDict() for row in self._spark.sql(text, **read).collect()]
-
-
 class TablesOfJob:
     """Tables of a job, also those it has not published yet. DuckDB runs a statement that reads at
     most as many rows as it counts keys at once, and Spark any other."""
@@ -59,8 +38,8 @@ class TablesOfJob:
     keys_at_once = sys.maxsize
 
     def __init__(self, spark: SparkSession, tables: WarehouseTables) -> None:
+        self._spark = spark
         self._tables = tables
-        self._on_spark = TablesOnSpark(spark, tables)
 
     def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
         """Return the rows of an aggregation, as `Tables.totals` says. Raise BrokenLake."""
@@ -73,9 +52,20 @@ class TablesOfJob:
 
         with_tables(text, look)
         if sum(file.rows for at in read.values() for file in at.files) > Frames.keys_at_once:
-            return self._on_spark.totals(text, parts)
+            return self.on_spark(text, parts)
         with Frames(self._tables.warehouse, Seen(Build(), read)) as frames:
             return frames.totals(text)
+
+    def on_spark(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
+        """Return the rows of an aggregation that Spark computes."""
+        read: dict[str, Any] = {}
+
+        def rows_of(table: Table) -> str:
+            read[flat_name(table)] = self._tables.read(table, parts(table))
+            return f"{{{flat_name(table)}}}"
+
+        text = with_tables(text, rows_of)
+        return [row.asDict() for row in self._spark.sql(text, **read).collect()]
 
     def _at(self, table: Table, parts: Collection[str] | None) -> TableAt | None:
         snapshot, here = self._tables.snapshot(table), self._tables.warehouse.table(table)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.parts import HOUR_US, micros_of
@@ -125,5 +124,4 @@ def _sorted(table: WarehouseTable, rows: pa.Table) -> pa.Table:
             for field in rows.schema
         ]
     )
-    rows = rows.cast(wide)
-    return rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
+    return rows.cast(wide).sort_by([(key, "ascending") for key in keys])

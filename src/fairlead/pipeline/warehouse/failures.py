@@ -30,9 +30,9 @@ def catalog_errors(location: Location) -> Iterator[None]:
             f"the folder of lake {location.shown} cannot be used: {os.strerror(error.errno)}; free"
             " space on its disk, or let this user write there"
         ) from error
+    except IntegrityError:
+        raise
     except (SQLAlchemyError, RESTError) as error:
-        if isinstance(error, IntegrityError):
-            raise
         raise StoreUnavailable(
             f"the catalog of lake {location.shown} failed: {cause_of(error)}"
         ) from None
