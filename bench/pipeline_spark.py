@@ -79,7 +79,7 @@ def build_all(
     build shows the cost of the first build of a process, in which Java compiles."""
     job, truth = JobContext(spark, lake, SYSTEM_CLOCK), truth_of(rows)
     other = spark.newSession()
-    for name, value in first.location.spark([pathlib.Path("given")]).items():
+    for name, value in first.location.spark().items():
         if name.startswith("spark.sql.catalog."):
             other.conf.set(name, value)
     found = {

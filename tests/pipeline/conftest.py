@@ -134,11 +134,10 @@ def spark_on(spark: SparkSession, catalog_jars: list[Path] | Exception) -> Spark
     """Function that returns a session of Spark with the catalog of a lake."""
     if isinstance(catalog_jars, Exception):
         pytest.skip(str(catalog_jars).splitlines()[0])
-    jars = catalog_jars
 
     def session_on(warehouse: Warehouse) -> SparkSession:
         own = spark.newSession()
-        for name, value in warehouse.location.spark(jars).items():
+        for name, value in warehouse.location.spark().items():
             if name.startswith("spark.sql.catalog."):
                 own.conf.set(name, value)
         return own

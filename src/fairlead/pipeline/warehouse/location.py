@@ -7,7 +7,7 @@ Keys of an object store come from the usual environment variables of AWS, never 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, unquote
@@ -130,11 +130,9 @@ class Location:
             found |= self._region("s3.region") | self._endpoint()
         return found
 
-    def spark(self, jars: Sequence[Path] = ()) -> dict[str, str]:
-        """Return the settings of a Spark session that has this catalog under the name `CATALOG`.
-
-        jars: jars of Iceberg and of the database's driver. Default: Spark fetches them from Maven.
-        """
+    def spark(self) -> dict[str, str]:
+        """Return the settings of a Spark session that has this catalog under the name `CATALOG`,
+        and fetches the jars of Iceberg and of the database's driver from Maven."""
         at = f"spark.sql.catalog.{CATALOG}"
         found = {
             "spark.sql.extensions": _EXTENSIONS,
@@ -155,11 +153,7 @@ class Location:
         if self.folder is None or self._kind == "glue":
             packages.append(_AWS)
         found |= {f"{at}.{name}": value for name, value in more.items()}
-        if jars:
-            found["spark.jars"] = ",".join(map(str, jars))
-        else:
-            found["spark.jars.packages"] = ",".join(packages)
-        return found
+        return found | {"spark.jars.packages": ",".join(packages)}
 
     @property
     def _parts(self) -> SplitResult:

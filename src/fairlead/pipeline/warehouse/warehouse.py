@@ -102,8 +102,7 @@ class Warehouse:
     def take_identity(self, identity: str) -> None:
         """Give a new lake the identity of the lake from which its rows come. Raise
         ConfigurationError if it has another one, StoreUnavailable."""
-        with catalog_errors(self.location), suppress(NamespaceAlreadyExistsError, IntegrityError):
-            self.catalog.create_namespace(NAMESPACE, {_IDENTITY: identity})
+        self._ensure(identity)
         if self.identity != identity:
             raise ConfigurationError(
                 f"lake {self.shown} has its own identity already: give a new one with --lake"
@@ -149,16 +148,16 @@ class Warehouse:
         """Name of the lake as a reader of stores."""
         return f"lake {self.identity}"
 
-    def _ensure(self) -> None:
-        """Create the namespace with the identity, by whichever process is first."""
+    def _ensure(self, identity: str | None = None) -> None:
+        """Create the namespace with the identity, a new one by default, by whichever process is
+        first."""
         with catalog_errors(self.location):
             try:
                 self.catalog.load_namespace_properties(NAMESPACE)
             except NoSuchNamespaceError:
-                try:
-                    self.catalog.create_namespace(NAMESPACE, {_IDENTITY: uuid.uuid4().hex})
-                except (NamespaceAlreadyExistsError, IntegrityError):
-                    return
+                with suppress(NamespaceAlreadyExistsError, IntegrityError):
+                    found = {_IDENTITY: identity or uuid.uuid4().hex}
+                    self.catalog.create_namespace(NAMESPACE, found)
 
     def _prepare_folder(self) -> None:
         folder, file = self.location.folder, self.location.catalog_file
