@@ -13,12 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -170,9 +165,8 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
 def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     """Return sizes and counts by column, and bounds of instants, which may be beyond those of
     Python. Texts have no bounds, so that no key of a tenant is in the metadata."""
-    plan = compute_statistics_plan(schema, {"write.metadata.metrics.default": "counts"})
-    paths = parquet_path_to_id_mapping(schema)
-    counts = data_file_statistics_from_parquet_metadata(footer, plan, paths)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    columns = {field.field_id: position for position, field in enumerate(schema.fields)}
     ends: dict[int, Any] = {}
     for field in schema.fields:
         values = rows[field.name]
@@ -182,7 +176,23 @@ def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str,
         {number: to_bytes(TimestamptzType(), each[end]) for number, each in ends.items()}
         for end in ("min", "max")
     )
-    return counts.to_serialized_dict() | {"lower_bounds": lower, "upper_bounds": upper}
+    return {
+        "record_count": rows.num_rows,
+        "column_sizes": {
+            number: sum(group.column(position).total_compressed_size for group in groups)
+            for number, position in columns.items()
+        },
+        "value_counts": dict.fromkeys(columns, rows.num_rows),
+        "null_value_counts": {
+            n: rows.column(position).null_count for n, position in columns.items()
+        },
+        "lower_bounds": lower,
+        "upper_bounds": upper,
+        "split_offsets": [
+            group.column(0).dictionary_page_offset or group.column(0).data_page_offset
+            for group in groups
+        ],
+    }
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:

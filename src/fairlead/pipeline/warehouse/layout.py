@@ -8,6 +8,7 @@ All columns are optional, because Spark writes them so. Partition names are thos
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ NO_RETRIES = {"commit.retry.num-retries": "0"}
 has changed: a double export."""
 
 
+@cache
 def schema_of(table: Table) -> Schema:
     """Return the columns of a new table."""
     fields = [
