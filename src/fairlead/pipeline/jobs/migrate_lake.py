@@ -128,11 +128,7 @@ def manifest_of(old: Path, table: Table) -> OldManifest:
         return OldManifest()
     try:
         found = _decode(path.read_bytes())
-        if found.number != int(path.stem):
-            raise ValueError(f"it is the manifest {found.number}")
-        for file in (*found.files, *found.ledger):
-            if file.startswith("/") or ".." in file.split("/") or "\0" in file:
-                raise ValueError(f"{file!r} is no path below the table")
+        _check(found, int(path.stem))
     except (OSError, ValueError) as error:  # also that of msgspec
         raise BrokenLake(f"{path} cannot be read: {error}; restore it") from error
     if found.schema_version > SCHEMA_VERSION:
@@ -141,6 +137,15 @@ def manifest_of(old: Path, table: Table) -> OldManifest:
             f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
         )
     return found
+
+
+def _check(manifest: OldManifest, number: int) -> None:
+    """Raise ValueError for a manifest that leads out of its table."""
+    if manifest.number != number:
+        raise ValueError(f"it is the manifest {manifest.number}")
+    for file in (*manifest.files, *manifest.ledger):
+        if file.startswith("/") or ".." in file.split("/") or "\0" in file:
+            raise ValueError(f"{file!r} is no path below the table")
 
 
 def _move(
