@@ -618,7 +618,7 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_pat
     steps = history._steps(None, None, 1, 60)
     history._look = erase_once  # type: ignore[method-assign]
     found = history._read(
-        "runs", SERVICE, Runs, steps, None, by="queue", queue=None, name=None, top=1
+        "runs", SERVICE, steps, Runs, None, by="queue", queue=None, name=None, top=1
     )
     assert [r.started for r in found.rows] == [2]
 

@@ -138,7 +138,7 @@ class History(LakeHistory):
         _check_choice("by", by, ("queue", "tenant", "name"))
         given = {"by": by, "queue": queue, "name": name, "top": top}
         steps = self._steps(since, until, points, MINUTE)
-        return self._read("runs", SERVICE, Runs, steps, tenants, **given)
+        return self._read("runs", SERVICE, steps, Runs, tenants, **given)
 
     def waits(
         self,
@@ -158,8 +158,8 @@ class History(LakeHistory):
         given = {"by": by, "queue": queue, "name": name, "top": top, "measure": measure}
         steps = self._steps(since, until, points, HOUR)
         if by == "tenant" or tenants is not None:
-            return self._read("waits_of_keys", ATTEMPTS, Waits, steps, tenants, **given)
-        return self._read("waits", LATENCY_HIST, Waits, steps, tenants, **given)
+            return self._read("waits_of_keys", ATTEMPTS, steps, Waits, tenants, **given)
+        return self._read("waits", LATENCY_HIST, steps, Waits, tenants, **given)
 
     def shares(
         self,
@@ -172,7 +172,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Shares]:
         steps = self._steps(since, until, points, MINUTE)
-        return self._read("shares", TENANT_SHARE, Shares, steps, tenants, queue=queue, top=top)
+        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, queue=queue, top=top)
 
     def fairness(
         self,
@@ -187,7 +187,7 @@ class History(LakeHistory):
         if tenants is not None:
             return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
         given = {"queue": queue, "most": MOST_FAIRNESS}
-        return self._read("fairness", FAIRNESS, Fairness, steps, None, **given)
+        return self._read("fairness", FAIRNESS, steps, Fairness, None, **given)
 
     def incidents(
         self,
@@ -199,7 +199,7 @@ class History(LakeHistory):
     ) -> HistoryRows[Incident]:
         steps = self._steps(since, until, 1, MINUTE)
         given = {"queue": queue, "most": MOST_INCIDENTS}
-        return self._read("incidents", INCIDENTS, Incident, steps, tenants, **given)
+        return self._read("incidents", INCIDENTS, steps, Incident, tenants, **given)
 
     def costs(
         self,
@@ -212,7 +212,7 @@ class History(LakeHistory):
         points: int = MOST_POINTS,
     ) -> HistoryRows[Costs]:
         steps = self._steps(since, until, points, DAY)
-        return self._read("costs", COST, Costs, steps, tenants, queue=queue, top=top)
+        return self._read("costs", COST, steps, Costs, tenants, queue=queue, top=top)
 
     def top_tenants(
         self,
@@ -276,8 +276,8 @@ class History(LakeHistory):
         self,
         statement: str,
         table: Table,
-        kind: Callable[..., Row],
         steps: Steps,
+        kind: Callable[..., Row],
         tenants: Collection[str] | None,
         **given: Any,
     ) -> HistoryRows[Row]:

@@ -182,7 +182,7 @@ def _draw_slowdown(tasks: pd.DataFrame) -> Markup:
 def _times_seen(period: Period) -> pd.Series:
     """Return how often the period contains each hour of the week."""
     hours = pd.date_range(*period.naive, freq="h", inclusive="left")
-    of_week = (hours.dayofweek * 24 + hours.hour).value_counts()
+    of_week = (hours.day_of_week * 24 + hours.hour).value_counts()
     return of_week.reindex(range(HOURS_OF_WEEK), fill_value=0)
 
 
