@@ -242,6 +242,14 @@ def test_a_run_at_is_the_instant_in_microseconds_whatever_its_time_zone() -> Non
     assert [row["run_at"] for row in encoded] == [1767323045000006, None]
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Pacific/Kiritimati"])
+def test_a_run_at_may_have_no_date_in_the_time_zone_of_its_column(zone: str) -> None:
+    bounds = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    instants = pa.array(bounds, pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
+    encoded, rejects = encode(pa.record_batch({"run_at": instants}))
+    assert not rejects and len(encoded) == 2
+
+
 def test_without_a_submission_id_a_row_without_unique_key_is_refused() -> None:
     batch = pa.record_batch({"unique_key": ["a", None]})
     encoded, rejects = encode(batch, submission_id=None)

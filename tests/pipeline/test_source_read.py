@@ -4,11 +4,13 @@ only."""
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -556,6 +558,15 @@ def test_reading_creates_no_file_and_the_error_names_the_missing_one(
     path.touch()
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         scan.plan()
+
+
+def test_a_column_that_a_table_of_sqlite_lacks_is_named_with_the_cure(sqlite_url: str) -> None:
+    scan = scan_of(options(sqlite_url, "attempts"))
+    App(sqlite_url).migrate()
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("ALTER TABLE fairlead_attempts DROP COLUMN trigger_path")
+    with pytest.raises(SchemaMismatch, match="trigger_path.*run `fairlead migrate`"):
+        [list(scan.read(piece)) for piece in scan.plan()]
 
 
 def test_the_error_about_missing_tables_in_postgresql_names_the_command(postgres_url: str) -> None:

@@ -105,7 +105,8 @@ class HistoryExporter(ABC):
         self._store_id = self._read(self._store_id_of())
         moved = dict.fromkeys((ATTEMPTS, EVENTS), 0)
         files, more = 0, False
-        for table, read in self._feeds():
+        feeds = self._feeds()
+        for table, read in feeds:
             for _ in islice(count(), batches):
                 rows, written = self._batch(table, read, hashing)
                 moved[table] += rows
@@ -115,7 +116,7 @@ class HistoryExporter(ABC):
                     break
             else:
                 more = True
-        for table in moved:
+        for table in {table for table, _ in feeds}:
             self._lake.table(table).tend(self._clock.now())
         attempts, events = moved.values()
         if attempts or events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import add
 
 import msgspec
 import pyarrow as pa
@@ -100,30 +101,23 @@ def _exported_since(lake: Warehouse, seen: TableState, instant: int) -> ds.Datas
 
 def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> Totals:
     """Return the totals of the rows, and of the erased ones that are not among them, that meet the
-    condition, by the formula of the stores. Skip row groups that cannot contain any. Raise
-    BrokenLake for a missing or damaged file."""
+    condition. Skip row groups that cannot contain any. Raise BrokenLake for a missing or damaged
+    file."""
+    found, here = Totals(0, 0, 0), erased.filter(condition)
+    missing = {(row["xid"], row["seq"]) for row in here.select(["xid", "seq"]).to_pylist()}
     columns = list(ledger.COLUMNS[1:])
     try:
-        found = rows.to_table(columns=columns, filter=condition)
+        for batch in rows.to_batches(columns=columns, filter=condition):
+            found = Totals(*map(add, found, _totals(batch)))
+            if missing:
+                missing -= set(zip(batch["xid"].to_pylist(), batch["seq"].to_pylist(), strict=True))
     except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
         raise BrokenLake(f"bronze.attempts: a file cannot be read: {error}; restore it") from error
-    position = ["xid", "seq"]
-    lost = erased.filter(condition).join(found.select(position), position, join_type="left anti")
-    found = pa.concat_tables([found, lost.select(columns).cast(found.schema)])
-    started, finished = (found[name].cast(pa.int64()) for name in ("started_at", "finished_at"))
-    prints = pc.add(pc.multiply(_modulo(finished), 31), pc.multiply(_modulo(found["seq"]), 17))
-    prints = _modulo(pc.add(prints, found["version"].cast(pa.int64())))
-    return Totals(
-        found.num_rows,
-        pc.sum(pc.subtract(finished, started)).as_py() or 0,
-        pc.sum(prints).as_py() or 0,
-    )
-
-
-def _modulo(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    # Arrow and the stores both round the quotients of integers towards zero.
-    quotients = pc.divide(numbers, FINGERPRINT_MODULUS)
-    return pc.subtract(numbers, pc.multiply(quotients, FINGERPRINT_MODULUS))
+    positions = here.select(["xid", "seq"]).to_pylist()
+    is_missing = pa.array([(row["xid"], row["seq"]) in missing for row in positions], pa.bool_())
+    for batch in here.filter(is_missing).to_batches():
+        found = Totals(*map(add, found, _totals(batch)))
+    return found
 
 
 def _lies_between(store_id: str, after: Position, until: Position) -> pc.Expression:
@@ -131,3 +125,22 @@ def _lies_between(store_id: str, after: Position, until: Position) -> pc.Express
     is_behind = (xid > after.xid) | ((xid == after.xid) & (seq > after.seq))
     is_in = (xid < until.xid) | ((xid == until.xid) & (seq <= until.seq))
     return (pc.field("store_id") == store_id) & is_behind & is_in
+
+
+def _totals(batch: pa.RecordBatch) -> Totals:
+    """Return the totals of a batch, by the formula of the stores. Arrow and the stores both round
+    the quotients of integers towards zero."""
+
+    def modulo(numbers: pa.Array) -> pa.Array:
+        return pc.subtract(
+            numbers, pc.multiply(pc.divide(numbers, FINGERPRINT_MODULUS), FINGERPRINT_MODULUS)
+        )
+
+    started, finished = batch["started_at"].cast(pa.int64()), batch["finished_at"].cast(pa.int64())
+    prints = pc.add(pc.multiply(modulo(finished), 31), pc.multiply(modulo(batch["seq"]), 17))
+    prints = modulo(pc.add(prints, batch["version"].cast(pa.int64())))
+    return Totals(
+        batch.num_rows,
+        pc.sum(pc.subtract(finished, started)).as_py() or 0,
+        pc.sum(prints).as_py() or 0,
+    )

@@ -52,6 +52,8 @@ class StagedPart(msgspec.Struct, frozen=True):
     """Number of partitions of each queue of the rows."""
     digest: str
     """Digest of the rows in any order, in hexadecimal digits; see `rows.digest_of`."""
+    bytes: int = 0
+    """Nothing reads it; a process of an earlier development version needs it to take over a job."""
 
 
 class StagedPiece(NamedTuple):

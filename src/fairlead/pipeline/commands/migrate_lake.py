@@ -35,7 +35,9 @@ def migrate_lake(options: MigrateLakeOptions) -> None:
     """
     with failures():
         from fairlead.pipeline.jobs.migrate_lake import migrate_lake as run_migration
+        from fairlead.pipeline.jobs.migrate_lake import require_lake
 
+        require_lake(options.old)  # before the new lake is created
         lake = lake_of_options(options.at.lake, options.at.catalog)
         with watching("moving") as on_rows:
             done = run_migration(options.old, lake, on_rows)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyiceberg.exceptions import CommitFailedException
 
-from fairlead.clock import to_micros
+from fairlead.clock import to_datetime, to_micros
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.definitions.cost import COST
@@ -27,7 +27,7 @@ from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
-from fairlead.pipeline.parts import HOUR_US, dates_of, hours_between, hours_of
+from fairlead.pipeline.parts import HOUR_US, hours_of
 from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build, Builds
@@ -80,8 +80,8 @@ def trace(warehouse: Warehouse, wanted: Wanted) -> Trace:
         first = pc.min_element_wise(ends, *begins)
         days = pa.table({"first": pc.divide(first, DAY_US), "last": pc.divide(ends, DAY_US)})
         for span in days.group_by(["first", "last"]).aggregate([]).to_pylist():
-            hours = hours_between(span["first"] * DAY_US, span["last"] * DAY_US)
-            found.dates.update(dates_of(hours))
+            days_us = range(span["first"] * DAY_US, span["last"] * DAY_US + 1, DAY_US)
+            found.dates.update(to_datetime(day).date().isoformat() for day in days_us)
         failed = rows.filter(pc.not_equal(rows["outcome"], "done")).select(_FAILED)
         for row in failed.to_pylist():
             end, fingerprint = to_micros(row["finished_at"]), row["error_fp"]

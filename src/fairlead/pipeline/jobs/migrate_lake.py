@@ -93,8 +93,7 @@ def migrate_lake(
 
     rows: number of rows of one file, about.
     """
-    if not (old / "_lake").is_file():
-        raise ConfigurationError(f"{old}: there is no lake of Fairlead 0.1")
+    require_lake(old)
     new = lake.location.folder
     if new is not None and (old.resolve() in (new.resolve(), *new.resolve().parents)):
         raise ConfigurationError(
@@ -118,6 +117,12 @@ def migrate_lake(
         for table, manifest in manifests.items()
     }
     return Migrated(identity, counts, len(erased))
+
+
+def require_lake(old: Path) -> None:
+    """Raise ConfigurationError unless the folder is a lake of Fairlead 0.1."""
+    if not (old / "_lake").is_file():
+        raise ConfigurationError(f"{old}: there is no lake of Fairlead 0.1")
 
 
 def manifest_of(old: Path, table: Table) -> OldManifest:
@@ -186,6 +191,11 @@ def _is_moved(seen: TableState, table: Table, manifest: OldManifest) -> bool:
     if moved is None and seen.snapshot is not None:
         raise ConfigurationError(
             f"the new lake has rows in {table.name} already: give a new one with --lake"
+        )
+    if moved is not None and "/" in moved:
+        raise ConfigurationError(
+            f"an earlier development version began to move {table.name} into this lake: move the"
+            " old lake into a new one"
         )
     if moved not in (None, str(manifest.number)):
         raise ConfigurationError(

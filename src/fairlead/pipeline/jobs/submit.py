@@ -166,7 +166,8 @@ def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
     if submission.format == "csv":
         schema, rows = csv_schema(columns), partial(csv_rows, columns=columns)
     else:
-        args, order_by = submission.args_columns, submission.order_by
+        args = submission.args_columns
+        order_by = submission.order_by if _order_column(submission) == ORDER else None
         schema, rows = JSON_SCHEMA, partial(json_rows, args=args, order_by=order_by)
 
     def rows_of(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -54,7 +54,8 @@ class SqliteScan(SqlScan):
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one statement, all from one snapshot; the write-ahead log grows until
         the end of the read."""
-        columns = ", ".join(f'"{name}"' for name in self._columns())
+        # SQLite takes an unknown column in double quotes as a text.
+        columns = ", ".join(f"[{name}]" for name in self._columns())
         statement = _SQL[piece.statement].format(columns=columns)
         with self._connection() as connection:
             cursor = connection.execute(statement, self._values(piece))
