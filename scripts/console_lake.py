@@ -4,16 +4,19 @@ floods the exports for two hours."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, row
 from tests.pipeline.warehouses import lake_in
 
@@ -25,13 +28,15 @@ FLOODED = range(13, 15)
 """Hours of the period in which FLOOD submits more than all others."""
 WORKERS = 12
 MINUTE_US = 60_000_000
+MICROSECOND = timedelta(microseconds=1)
 
 
 def make_lake(folder: Path, now: datetime) -> None:
     """Write the tables of the last day before `now`."""
     until = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     begin = until - timedelta(hours=HOURS)
-    service, shares, waits, fairness = [], [], [], []
+    service, shares, attempts, fairness = [], [], [], []
+    buckets = Counter[tuple[datetime, int]]()
     for step in range(HOURS * 6):
         at, hour = begin + timedelta(minutes=10 * step), step // 6
         demand = {key: _demand(number, step) for number, key in enumerate(CUSTOMERS)}
@@ -63,17 +68,26 @@ def make_lake(folder: Path, now: datetime) -> None:
             )
         )  # fmt: skip
     for hour in range(HOURS):
+        at = begin + timedelta(hours=hour)
         for number, key in enumerate(CUSTOMERS):
             seconds = 0.4 + 0.1 * number + (900 if hour in FLOODED and key == FLOOD else 0)
-            for spread, runs in ((0.5, 300), (1.0, 500), (2.0, 190), (6.0, 10)):
-                micros = seconds * spread * 1e6
-                waits.append(
-                    row(
-                        LATENCY_HIST, hour=begin + timedelta(hours=hour), queue=QUEUE, name=TASK,
-                        fairness_key=key, measure="pickup", n=runs, max_us=round(micros),
-                        bucket=math.ceil(math.log(micros) / math.log(GROWTH)),
+            for spread, runs in ((0.5, 30), (1.0, 50), (2.0, 19), (6.0, 1)):
+                waited = timedelta(seconds=seconds * spread)
+                attempts += [
+                    attempt(
+                        queue=QUEUE, name=TASK, fairness_key=key, submitted_at=at - waited,
+                        started_at=at,
                     )
-                )  # fmt: skip
+                    for _ in range(runs)
+                ]  # fmt: skip
+                buckets[at, math.ceil(math.log(waited / MICROSECOND) / math.log(GROWTH))] += runs
+    waits = [
+        row(
+            LATENCY_HIST, hour=hour, queue=QUEUE, name=TASK, fairness_key="*", measure="pickup",
+            n=n, max_us=round(GROWTH**bucket), bucket=bucket,
+        )
+        for (hour, bucket), n in buckets.items()
+    ]  # fmt: skip
     flood = row(
         INCIDENTS, incident_id="flood-globex", kind="flood", queue=QUEUE, subject=FLOOD,
         start_at=begin + timedelta(hours=FLOODED.start),
@@ -93,6 +107,7 @@ def make_lake(folder: Path, now: datetime) -> None:
         (TENANT_SHARE, shares),
         (FAIRNESS, fairness),
         (LATENCY_HIST, waits),
+        (ATTEMPTS, attempts),
         (INCIDENTS, [flood]),
         (COST, costs),
     ):

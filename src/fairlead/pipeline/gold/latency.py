@@ -1,5 +1,5 @@
 """Latencies: of all keys together, counts in logarithmic buckets, which can be added over any time,
-and percentiles from these counts; of each key, exact percentiles."""
+and percentiles from these counts; of each key, exact percentiles, while it has few attempts."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from fairlead.pipeline.sorting import SORTER, sorter, together
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
+MOST_SORTED = 500_000
+"""Most attempts of a key, name and day whose durations a task of Spark sorts in memory, about
+100 MB with four measures."""
+
 
 def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> DataFrame:
     """Return LATENCY_HIST from sound rows of bronze.attempts, by hours of business days of `zone`.
 
     few: whether one task of Spark takes in all rows.
     """
-    runs = _durations(attempts, HOUR, zone)
+    runs = _durations(attempts, zone).withColumn("fairness_key", F.lit(ALL))
     return (
         # Count before the shuffle, because there are few counts.
-        (runs.coalesce(1) if few else runs)
-        .select(F.col("start").alias("hour"), "queue", "name", _by_measure(F.col))
-        .where("us IS NOT NULL")
-        .groupBy("hour", "queue", "name", "measure", _bucket(F.col("us")).alias("bucket"))
-        .agg(F.count("us").alias("n"), F.max("us").alias("max_us"))
-        .withColumn("fairness_key", F.lit(ALL))
+        _counts(runs.coalesce(1) if few else runs, "hour", "queue", "name", "fairness_key")
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*LATENCY_HIST.column_names)
     )
@@ -51,35 +50,48 @@ def latency(hist: DataFrame, *windows: int, zone: str = "UTC", few: bool = False
         "day", window_start(F.col("hour"), DAY, zone)
     )
     of_days = together(days, few, *_OF_DAY)
-    found = [_percentiles(of_days, window_s, zone) for window_s in windows]
-    return reduce(DataFrame.unionByName, found)
+    return reduce(DataFrame.unionByName, (_percentiles(of_days, w, zone) for w in windows))
 
 
 def latency_of_keys(
-    attempts: DataFrame, *windows: int, least: int = 1, zone: str = "UTC", few: bool = False
+    attempts: DataFrame,
+    *windows: int,
+    least: int = 1,
+    zone: str = "UTC",
+    few: bool = False,
+    most: int | None = None,
 ) -> DataFrame:
     """Return the rows of LATENCY of each key from sound rows of bronze.attempts of whole business
     days, in windows of these lengths: seconds, whole hours, at most a day.
 
     least: number of attempts from which a key has a row of a window that is shorter than a day.
-    few: whether one task of Spark takes in all rows. Memory: a task holds the durations of a key in
-    a window, of 8 bytes each.
+    few: whether one task of Spark takes in all rows. most: number of attempts of a key, name and
+    day above which percentiles come from buckets, as those of all keys together; None if no key
+    has so many.
     """
     # Shuffle the runs once: windows of any size lie within a day.
-    days = _durations(attempts, DAY, zone).where(F.col("fairness_key") != ALL)
-    runs = together(days.withColumnRenamed("start", "day"), few, *_OF_KEY)
-    found = [_sorted(runs, window_s, least, zone) for window_s in windows]
-    return reduce(DataFrame.unionByName, found)
+    days = _durations(attempts, zone).where(F.col("fairness_key") != ALL)
+    days = days.withColumn("day", window_start(F.col("hour"), DAY, zone))
+    runs = together(days, few, *_OF_KEY)
+    found = []
+    if most is not None:
+        large = runs.groupBy(*_OF_KEY).count().where(F.col("count") > most).select(*_OF_KEY)
+        counts = _counts(runs.join(F.broadcast(large), [*_OF_KEY], "semi"), *_OF_KEY, "hour")
+        runs = runs.join(F.broadcast(large), [*_OF_KEY], "anti")
+        found = [_percentiles(counts, window_s, zone) for window_s in windows]
+    found += [_sorted(runs, window_s, zone) for window_s in windows]
+    is_shown = (F.col("window_s") == DAY) | (F.col("n") >= least)
+    return reduce(DataFrame.unionByName, found).where(is_shown)
 
 
 _OF_KEY = ("day", "queue", "name", "fairness_key")
 _OF_DAY = (*_OF_KEY, "measure")
 
 
-def _durations(attempts: DataFrame, window_s: int, zone: str) -> DataFrame:
+def _durations(attempts: DataFrame, zone: str) -> DataFrame:
+    """Return one row for each attempt, with its measures in microseconds."""
     return attempts.select(
-        "finished_at",
-        window_start(F.col("finished_at"), window_s, zone).alias("start"),
+        window_start(F.col("finished_at"), HOUR, zone).alias("hour"),
         "queue",
         "name",
         "fairness_key",
@@ -99,36 +111,44 @@ def _by_measure(values: Callable[[str], Expression]) -> Expression:
     )
 
 
-def _sorted(runs: DataFrame, window_s: int, least: int, zone: str) -> DataFrame:
-    """Return percentiles of each key by nearest rank among its sorted durations."""
-    start = window_start(F.col("finished_at"), window_s, zone)
-    group = (*_OF_KEY, "window_start")
-    n = F.size("us")
+def _counts(runs: DataFrame, *group: str) -> DataFrame:
     return (
-        runs.withColumn("window_start", start)
+        runs.select(*group, _by_measure(F.col))
+        .where("us IS NOT NULL")
+        .groupBy(*group, "measure", _bucket(F.col("us")).alias("bucket"))
+        .agg(F.count("us").alias("n"), F.max("us").alias("max_us"))
+    )
+
+
+def _sorted(runs: DataFrame, window_s: int, zone: str) -> DataFrame:
+    """Return percentiles of each key by nearest rank among its sorted durations."""
+    group = (*_OF_KEY, "window_start")
+    n = F.size("us").cast("bigint")
+
+    def at(rank: Expression) -> Expression:
+        return F.get("us", rank.cast("int") - 1)
+
+    return (
+        runs.withColumn("window_start", window_start(F.col("hour"), window_s, zone))
         .withColumn(SORTER, sorter(*group))
         .groupBy(SORTER, *group)
         .agg(*(F.collect_list(measure).alias(measure) for measure in measures()))
         .select(*group, _by_measure(lambda measure: F.sort_array(measure)))
-        .where(n >= (least if window_s < DAY else 1))
-        .select(
-            "window_start",
-            F.lit(window_s).alias("window_s"),
-            "queue",
-            "name",
-            "fairness_key",
-            "measure",
-            n.cast("bigint").alias("n"),
-            *(
-                F.get("us", ((n * per_mille + 999) / 1000).cast("int") - 1)
-                .cast("double")
-                .alias(name)
-                for name, per_mille in _PER_MILLE.items()
-            ),
-            F.get("us", n - 1).alias("max_us"),
-            F.lit(0.0).alias("error_bound"),
-            F.lit(SCHEMA_VERSION).cast("smallint").alias("schema_version"),
+        .where(n > 0)
+        .withColumns(
+            {
+                "window_s": F.lit(window_s),
+                "n": n,
+                **{
+                    name: at(F.ceil(n * per_mille / 1000)).cast("double")
+                    for name, per_mille in _PER_MILLE.items()
+                },
+                "max_us": at(n),
+                "error_bound": F.lit(0.0),
+                "schema_version": F.lit(SCHEMA_VERSION).cast("smallint"),
+            }
         )
+        .select(*LATENCY.column_names)
     )
 
 

@@ -8,6 +8,7 @@ passed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
@@ -43,7 +44,12 @@ from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import BILLS, cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
-from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
+from fairlead.pipeline.gold.latency import (
+    MOST_SORTED,
+    latency,
+    latency_hist,
+    latency_of_keys,
+)
 from fairlead.pipeline.gold.measures import HAS_FAILED
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
@@ -207,7 +213,7 @@ class Build:
     def _latencies(self, days: Days | None) -> None:
         """Build the percentiles of these business days, None for all."""
         hours = days and days.hours
-        few = self._few(hours, ATTEMPTS)
+        few = self._few(hours, ATTEMPTS, LATENCY_HIST)
         together = latency(self._read(LATENCY_HIST, hours), HOUR, DAY, zone=self._zone, few=few)
         of_keys = latency_of_keys(
             self._read(ATTEMPTS, hours).transform(sound),
@@ -216,6 +222,7 @@ class Build:
             least=self._settings.latency.least,
             zone=self._zone,
             few=few,
+            most=MOST_SORTED if self._has_large_days(hours) else None,
         )
         if self._plan.first_day:
             # The rows of keys stay for days of which bronze has forgotten runs.
@@ -227,6 +234,15 @@ class Build:
                 known.where(kept & (F.col("fairness_key") != ALL))
             )
         self._replace_days(LATENCY, together.unionByName(of_keys), days, few)
+
+    def _has_large_days(self, hours: Collection[str] | None) -> bool:
+        """Return whether a key may have more attempts in a business day than Spark sorts in memory:
+        a business day has parts of at most two dates."""
+        of_dates = Counter[str]()
+        for file in self._tables.files(ATTEMPTS, hours):
+            of_dates[file.part[:10]] += file.rows
+        most = MOST_SORTED if self._zone == "UTC" else MOST_SORTED // 2
+        return max(of_dates.values(), default=0) > most
 
     def _slices(self, hours: Collection[str] | None, *more: Table) -> int:
         """Return the number of Spark's tasks for an hour, so that the largest hour has work for

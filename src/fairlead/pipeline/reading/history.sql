@@ -50,7 +50,7 @@ SELECT step_at, part, rank, sum(n), min(value) FILTER (up_to * 1000 >= total * 5
 
 -- name: waits_of_keys
 -- {rows}: bronze.attempts. Exact percentiles by nearest rank, of the sound rows (see quality.IS_SOUND) of the keys.
-WITH measured AS (
+WITH measured AS NOT MATERIALIZED (
     SELECT finished_at, queue, name, tenant_of(fairness_key) AS tenant,
            epoch_us(CASE $measure WHEN 'run' THEN finished_at WHEN 'e2e' THEN finished_at ELSE started_at END)
            - epoch_us(CASE $measure WHEN 'pickup' THEN ready_at WHEN 'run' THEN started_at
@@ -60,7 +60,7 @@ WITH measured AS (
        AND ($measure <> 'retry_delay' OR attempt > 1)
        AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
-), found AS (
+), found AS NOT MATERIALIZED (
     SELECT $since + ((epoch_us(finished_at) - $since) // $step_us) * $step_us AS step_at, greatest(0, us) AS us,
            CASE $by WHEN 'queue' THEN queue WHEN 'name' THEN name ELSE tenant END AS part
       FROM measured WHERE us IS NOT NULL

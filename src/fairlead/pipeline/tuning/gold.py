@@ -18,6 +18,7 @@ from fairlead.core.tuning.limit_control import Workers
 from fairlead.pipeline.definitions.windows import HOUR, MINUTE
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import dates_of, hours_between
+from fairlead.pipeline.quality import IS_SOUND
 from fairlead.ports.policy_store import PolicyDraft
 
 CLOCKS_DIFFER = timedelta(minutes=5)
@@ -146,7 +147,7 @@ class Gold:
         hours = hours_between(first, end)
         dates = dates_of(hours)
         return self._tables.select(
-            _STATEMENTS[statement],
+            _STATEMENTS[statement].replace("{sound}", f"({IS_SOUND})"),
             lambda table: hours if table.by == "hour" else dates,
             since=first,
             until=end,

@@ -34,12 +34,12 @@ WITH minutes AS (
 SELECT queue, start, sum(busy_us) AS busy_us, max(busy_us) AS most_us FROM minutes GROUP BY 1, 2 ORDER BY start
 
 -- name: waits
--- The number of tasks of each key (null: of all of them), and the p99 of their waits, by nearest rank as in the report.
+-- The number of sound tasks (see quality.IS_SOUND) of each key (null: of all of them), and the p99 of their waits, by nearest rank as in the report.
 SELECT fairness_key, count(*) AS tasks,
        quantile_disc(greatest(0, epoch_us(started_at) - epoch_us(ready_at)), 0.99) AS p99_us
   FROM {bronze.attempts}
  WHERE queue = $queue AND finished_at >= make_timestamptz($since) AND finished_at < make_timestamptz($until)
-   AND ready_at IS NOT NULL AND started_at <= finished_at AND fairness_key <> '*'
+   AND ready_at IS NOT NULL AND started_at IS NOT NULL AND {sound} AND fairness_key <> '*'
    AND NOT list_contains($excluded::VARCHAR[], fairness_key)
  GROUP BY GROUPING SETS ((fairness_key), ())
 
