@@ -574,7 +574,6 @@ def test_files_of_each_format_give_the_values_that_they_hold(
     ]
     assert shown[-1] == {"account": "text", "n": "int", "ordering_key": "text"}
     assert submitted(line, order_by="n") == [{"account": "01", "n": n} for n in (8, 9, 10)]
-    assert len(submitted(line, order_by="context")) == 3
     (tmp_path / "lake").mkdir()
     frame(spark, 3).select("n", F.lit("007").alias("account")).write.partitionBy("account").parquet(
         str(tmp_path / "lake" / "jobs")
