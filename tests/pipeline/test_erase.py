@@ -483,6 +483,7 @@ def test_the_verification_finds_a_key_in_any_file(tmp_path: Path) -> None:
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
     (tmp_path / "f.gz").write_bytes(gzip.compress(KEY.encode()))
     (tmp_path / "g.gz").write_bytes(gzip.compress(KEY.encode())[:-4])
+    (tmp_path / "h.avro").write_bytes(b"Obj\x01" + b"m" * 16 + b"\x80" + b"m" * 16)
     lake = Warehouse(Location.of(tmp_path))
     assert lake.identity
     found = verify(lake, Wanted(frozenset({KEY})))
@@ -493,7 +494,7 @@ def test_the_verification_finds_a_key_in_any_file(tmp_path: Path) -> None:
         ("f.gz", "bytes", 1),
     ]
     assert ("a.parquet", "queue", 1) in [(h.file, h.where, h.count) for h in found.elsewhere]
-    assert sorted(found.unreadable) == ["e.parquet", "g.gz"] and not found.is_clean
+    assert sorted(found.unreadable) == ["e.parquet", "g.gz", "h.avro"] and not found.is_clean
 
 
 def test_a_key_that_is_a_word_of_the_file_formats_is_not_reported_as_held(lake: Warehouse) -> None:

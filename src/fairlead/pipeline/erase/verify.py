@@ -73,7 +73,7 @@ def verify(lake: Warehouse, wanted: Wanted) -> Verified:
         if not (data.startswith(b"PAR1") or name.endswith(".parquet")):
             try:
                 count = sum(_count_in_text_or_bytes(part, wanted) for part in _plain(data))
-            except (OSError, EOFError, zlib.error):  # a compressed file that is cut off
+            except (OSError, EOFError, IndexError, zlib.error):  # cut off, in any format
                 unreadable.append(name)
                 continue
             found = [Occurrences(name, "bytes", count)] if count else []
