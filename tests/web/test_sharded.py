@@ -157,15 +157,15 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
     with (
         serving(console(app, token=token, sharded=queues)) as address,
         httpx.Client(
-            base_url=f"{address}/api/v1/sharded", headers={"Authorization": f"Bearer {token}"}
+            base_url=f"{address}/api/v1", headers={"Authorization": f"Bearer {token}"}
         ) as client,
     ):
 
         def read(path: str, **query: Any) -> Any:
-            return client.get(path, params=query).raise_for_status().json()
+            return client.get(f"/sharded{path}", params=query).raise_for_status().json()
 
         def act(path: str, **body: Any) -> Any:
-            sent = client.post(path, json={"name": "images", **body})
+            sent = client.post(f"/sharded{path}", json={"name": "images", **body})
             return sent.raise_for_status().json()
 
         listed = {each["name"]: each for each in read("")["queues"]}
@@ -189,7 +189,7 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
             act("/weight", shard_key="acme", weight=weight)
             assert read("/queue", name="images")["shard_keys"][0]["weight"] == weight
         assert act("/delete", ids=["not an id"])["ids"] == []
-        too_many = client.post("/delete", json={"name": "images", "ids": [first] * 101})
+        too_many = client.post("/sharded/delete", json={"name": "images", "ids": [first] * 101})
         assert too_many.status_code == 400
     assert [letter.id for letter in images.dead_letter_heads()] == [third]
     verbs = [entry.verb for entry in app.management.audit.list()]
