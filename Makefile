@@ -92,13 +92,13 @@ soak: $(STAMP) postgresql  ## run for long: a whole trace, kill -9 at full size,
 
 bench-fair: $(STAMP) postgresql java  ## measure fairness and its cost: a real trace, limits, drain rates, long backlogs, lost owners
 	@$(BIN)/python bench/newcomers.py; $(BIN)/python bench/lcg_limits.py; $(BIN)/python bench/deep_backlog.py
-	@$(BIN)/python bench/fairness.py; $(BIN)/python bench/lcg.py --plot docs/fair-lcg.svg
+	@$(BIN)/python bench/fairness.py
 	@$(BIN)/python bench/ownership.py nodes; $(BIN)/python bench/ownership.py cassandra; $(BIN)/python bench/ownership.py rivals
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres --idle-transaction
 
 bench-pipeline: $(STAMP) postgresql java  ## measure the pipeline: ten million attempts, bulk submit, a real trace
-	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py; $(BIN)/python bench/pipeline_replay.py
+	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py
 
 bench-pipeline-week: $(STAMP)  ## measure a lake with a year of hours and a commit a minute for a week; half an hour
 	@$(BIN)/python bench/pipeline_week.py
