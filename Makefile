@@ -22,7 +22,7 @@ SLOW = slow and not full and not spark
 DJANGO_CACHE = -o cache_dir=.pytest_cache/django
 DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(DJANGO_CACHE) tests/django
 
-.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
+.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -118,9 +118,6 @@ bench-sharded: $(STAMP) redis  ## measure the sharded queue against bare Redis c
 bench-ordered: $(STAMP) java  ## measure ordered queues on SQLite and on Kafka with Cassandra; hours
 	@for run in trace kills million steady; do $(BIN)/python bench/ordered.py $$run; $(BIN)/python bench/ordered.py $$run --servers; done
 	@$(BIN)/python bench/ordered.py outage --servers
-
-bench-alerts: $(STAMP) java  ## measure how soon an alert is sent, and false alerts; fifteen minutes
-	@$(BIN)/python bench/alerts.py
 
 bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights, cost="runtime"; ten minutes
 	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.migrate_lake import MOVED, migrate_lake
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.runs import last_runs
-from fairlead.pipeline.stream.cursors import cursors_of, store_position
 from fairlead.pipeline.tombstones import tombstone
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import Position
@@ -52,8 +52,7 @@ def check_moved(lake: Warehouse) -> None:
     assert (erased["store_id"], erased["seq"]) == ("k", 2)
     seen = lake.table(ATTEMPTS).state()
     assert seen.erased == [tombstone(lake, "gone")] == lake.table(EVENTS).state().erased
-    assert store_position(seen, "a") == Position(7, 212)
-    assert cursors_of(seen, "shop.task.attempts")[0].next == 5
+    assert attempts_cursor(seen, "a") == Position(7, 212)
     assert last_runs(lake)["report"]["state"] == "done"
     assert lake.identity == (OLD / "_lake").read_text()
 

@@ -15,28 +15,17 @@ import pytest
 
 from fairlead.errors import ConfigurationError
 from tests.damage import Reader, try_damaged
-from tests.ids import id_of
 
 pytest.importorskip("pyarrow", reason="needs the extra pipeline")
-pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
-from fairlead.pipeline.alerts.webhook import Deliveries, Notice, Waiting, load
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
-from fairlead.pipeline.incidents import heartbeat
-from fairlead.pipeline.incidents.watch import KeyMinutes, Rules, Watched, observe
-from fairlead.pipeline.jobs.alerts import notice_of
+from fairlead.pipeline.cursors import attempts_cursor
+from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.migrate_lake import OldManifest, OldPart, manifest_of
-from fairlead.pipeline.source.kafka import heartbeat_rows
-from fairlead.pipeline.stream import cursors, messages
-from fairlead.pipeline.stream.messages import HighWater
 from fairlead.pipeline.warehouse import builds as published
 from fairlead.pipeline.warehouse.table import TableState
-from fairlead.ports.history import Position
 
 STORE = "2a1f0c4e"
-START = "0.0"
 PART = "2026-11-21/13"
 
 
@@ -47,7 +36,7 @@ def a_manifest() -> OldManifest:
             PART: OldPart([f"{PART}/a.parquet"], 3),
             "2026-11-20": OldPart(["2026-11-20/b.parquet"], 1),
         },
-        cursors={cursors.store_cursor(STORE): "0.17"},
+        cursors={f"{STORE}/attempts": "0.17"},
         erased=["c0ffee"],
         ledger=["_ledger/c.parquet"],
     )
@@ -80,20 +69,12 @@ def manifests() -> Reader:
     return Reader(files(name, read), good, (BrokenLake, ConfigurationError))
 
 
-def stream_cursors() -> Reader:
+def cursors() -> Reader:
     def read(record: bytes) -> object:
-        text = record.decode(errors="replace")
-        name = cursors.cursor_name("shop.task.attempts", 2)
-        found = TableState(None, {name: text, cursors.store_cursor(STORE): "0.17"}, [], {}, None)
-        for store in cursors.topics_beside(found, "other"):
-            cursors.topics_of(found, store)
-            cursors.streamed_test(found, store)(Position(0, 5), id_of(1))
-            cursors.release(found, store, Position(0, 1 << 60))
-        cursors.store_position(found, STORE)
-        return cursors.cursors_of(found, "shop.task.attempts")
+        cursor = {f"{STORE}/attempts": record.decode(errors="replace")}
+        return attempts_cursor(TableState(None, cursor, [], {}, None), STORE)
 
-    good = str(cursors.Cursor(7, 4, {STORE: "0.12"})).encode()
-    return Reader(read, [good], (BrokenLake,))
+    return Reader(read, [b"0.17", b"812.5"], (BrokenLake,))
 
 
 def builds() -> Reader:
@@ -107,73 +88,10 @@ def builds() -> Reader:
     return Reader(read, [msgspec.json.encode(good)], (msgspec.DecodeError, ValueError))
 
 
-def webhook_files() -> Reader:
-    notice = Notice("9f0c", "open", "flood", "mail", "acme", "2026", "2026", 4, "flood")
-    good = Deliveries([Waiting(1_790_000_000, notice)], [("9f0c", "over", "2026")])
-    read = files("webhook.json", lambda folder: load(folder / "webhook.json"))
-    return Reader(read, [msgspec.json.encode(good)], (ConfigurationError,))
-
-
-def attempt_messages() -> Reader:
-    values: dict[str, Any] = dict.fromkeys(RECORDED_FIELDS, 5)
-    texts = ("task_id", "queue", "name", "fairness_key", "outcome", "next_state", "trigger_path")
-    values |= dict.fromkeys(texts, "a")
-    values |= dict.fromkeys(("ordering_key", "error_type", "error_text", "node"))
-    values["weight"] = 1.0
-    attempt = messages.Attempt(STORE, "0.4", 4, 1, **values)
-    batch = messages.MessageBatch(STORE, Position(0, 5), 4)
-    good = [msgspec.json.encode(attempt), *(sent.value for sent in batch.marks(Position(0, 9)))]
-
-    def read(record: bytes) -> object:
-        found = messages.read(record, "here")
-        water = HighWater({STORE: Position(0, 4)})
-        after = Position.of(found.after)
-        if not isinstance(found, messages.Attempt):
-            water.passes(found.store_id, found.position, after)
-            return None
-        water.takes(found.store_id, found.position, after)
-        return recorded_table(found.store_id, messages.recorded_of([found]), 5)
-
-    return Reader(read, good, (CheckFailed, ConfigurationError))
-
-
-def heartbeats() -> Reader:
-    at = 1_767_225_600_000_000
-    good = [
-        heartbeat.Heartbeat(STORE, "mail", "relay", at),
-        heartbeat.Heartbeat(
-            STORE, "mail", "relay", at + 500_000_000, at, 3, at, 1, False, 5, 40, 900,
-            {"acme": 900}, {"node": 2}, ["node"],
-        ),
-    ]  # fmt: skip
-
-    def read(record: bytes) -> object:
-        columns = heartbeat_rows([(5, record), (6, encoded[0])], "a topic")
-        offsets = columns["kafka_offset"]
-        assert offsets in ((5, 6), (6,))
-        assert {len(values) for values in columns.values()} == {len(offsets)}
-        found = heartbeat.decode(record)
-        watched, keys = Watched(since=at - 10**9, relay="relay"), dict[str, KeyMinutes]()
-        alerts = observe(watched, [found], keys, Rules())
-        later = msgspec.structs.replace(found, at=found.at + 60_000_000)
-        alerts += observe(watched, [later], keys, Rules())
-        for alert in alerts:
-            notice_of(alert)
-        for minutes in keys.values():
-            assert max(minutes.minute, minutes.tasks, minutes.before) < 1 << 63
-        return msgspec.json.decode(msgspec.json.encode(watched), type=Watched)
-
-    encoded = [heartbeat.encode(each) for each in good]
-    return Reader(read, encoded, (msgspec.DecodeError,))
-
-
 READERS = [
     manifests,
-    stream_cursors,
+    cursors,
     builds,
-    webhook_files,
-    attempt_messages,
-    heartbeats,
 ]
 
 

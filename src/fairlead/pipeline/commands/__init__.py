@@ -19,8 +19,6 @@ _MODULES = {
     "tables": "status",
     "ingest": "ingest",
     "migrate-lake": "migrate_lake",
-    "relay": "relay",
-    "alerts": "alerts",
     "capacity": "capacity",
     "incidents": "incidents",
     "erase": "erase",
