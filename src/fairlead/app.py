@@ -129,7 +129,7 @@ class App:
         self.incident_timeout = checked_timeout(incident_timeout)
         self._lifespan = None if lifespan is None else _as_lifespan(lifespan)
         self._states: dict[object, Any] = {}
-        """What the open lifespans of this process have yielded, the last one last."""
+        """States of the open lifespans of this process, the last one last."""
         self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
