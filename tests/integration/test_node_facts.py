@@ -156,7 +156,7 @@ async def test_tables_without_the_columns_are_refused(app: App, url: str, is_rea
 
 @pytest.mark.parametrize("given", [{}, {"facts": {}}, {"facts": {"cores": 3}}])
 def test_a_record_of_another_version_is_read(given: dict[str, Any]) -> None:
-    """Redis and Cassandra keep a node as JSON: facts may be missing, or be more than we know."""
+    """Cassandra keeps a node as JSON: facts may be missing, or be more than we know."""
     record = {"node": "n", "started_at": 1, "heartbeat_at": 2, "queues": ["mail"], **given}
     found = json_reader(NodeRecord)(json.dumps(record))
     assert (found.names, found.facts) == ([], NO_FACTS)
