@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from tests.pipeline.frames import at
 
 SECOND = 1_000_000
@@ -29,7 +28,6 @@ def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any
         "failed": 0,
         "wasted_us": 0,
         "longest_run_us": busy_us,
-        "schema_version": SCHEMA_VERSION,
     } | fields
 
 
@@ -50,7 +48,6 @@ def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
         "backlogged_us": 60 * SECOND,
         "work_us": 0,
         "oldest_ready_at": at(0) if fields.get("depth_end", 1) else None,
-        "schema_version": SCHEMA_VERSION,
     } | fields
 
 

@@ -73,7 +73,7 @@ def stream_cursors() -> Reader:
 
 
 def builds() -> Reader:
-    good = published.Build("id", {"silver.tasks": 5}, {"bronze.attempts": 4}, [PART], 3, "s", 5)
+    good = published.Build("id", {"silver.tasks": 5}, {"bronze.attempts": 4}, [PART], "s", 5)
 
     def read(record: bytes) -> object:
         found = published._decode(record)
@@ -96,7 +96,7 @@ def attempt_messages() -> Reader:
     values |= dict.fromkeys(texts, "a")
     values |= dict.fromkeys(("ordering_key", "error_type", "error_text", "node"))
     values["weight"] = 1.0
-    attempt = messages.Attempt(STORE, "0.4", 4, 1, **values)
+    attempt = messages.Attempt(STORE, "0.4", 4, **values)
     batch = messages.MessageBatch(STORE, Position(0, 5), 4)
     good = [msgspec.json.encode(attempt), *(sent.value for sent in batch.marks(Position(0, 9)))]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 BACKLOG = Table(
     "silver.backlog",
@@ -30,6 +30,5 @@ BACKLOG = Table(
         oldest_ready_at timestamp? earliest ready_at of the tasks waiting in the last second of the
                                    minute
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 SERVICE = Table(
     "silver.service",
@@ -30,6 +30,5 @@ SERVICE = Table(
         longest_run_us   bigint    full length of the longest run that took worker time in the
                                    window
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.pipeline.definitions.windows import OF_WINDOW
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 TENANT_SHARE = Table(
     "gold.tenant_share",
@@ -40,6 +40,5 @@ TENANT_SHARE = Table(
                                     any claim for at least a minute and at least 10 x the queue's
                                     median pickup (time from ready to started) of that day
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.windows import ALL, HOUR
 from fairlead.pipeline.gold import business_day, window_start
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.pipeline.sorting import joined
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
@@ -69,7 +68,6 @@ def cost(
         )
         .withColumn("method", F.lit(method))
         .withColumn("local_date", F.date_format(F.from_utc_timestamp("day", zone), "yyyy-MM-dd"))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*COST.column_names)
     )
 

@@ -10,7 +10,6 @@ from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import MINUTE, WINDOWS
 from fairlead.pipeline.gold import KEYS_DAY, day_of, start_of, window_length
 from fairlead.pipeline.gold.starvation import starved
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.sorting import SORTER, joined, sorter, together
 
 
@@ -46,7 +45,6 @@ def tenant_share(
                 "window_start": F.timestamp_seconds("start"),
                 "backlogged_fraction": F.col("backlogged_us") / (length_s * F.lit(1e6)),
                 "throughout": F.col("full_minutes") * MINUTE == length_s,
-                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
         .select(*TENANT_SHARE.column_names)
