@@ -64,6 +64,7 @@ class GoldRows:
                         (busy[key] if peaks is None or window_s > 60 else peaks[key] * 60) * 1e6
                     ),
                     "weight": (weight or {}).get(key, 1.0),
+                    "weighted_us": busy[key] * 1e6 / (weight or {}).get(key, 1.0),
                     "demand_us": round(demand * 1e6),
                     "claimed": tasks[key],
                     "throughout": key in throughout,

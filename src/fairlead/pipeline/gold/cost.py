@@ -75,11 +75,9 @@ def cost(
 def _used(service: DataFrame, zone: str) -> DataFrame:
     key = ["day", "queue", "fairness_key"]
     # The weight of a day is the mean over its worker time, so that one heavy run does not set it.
-    weighted = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
     mean = F.coalesce(F.try_divide(F.sum("busy_us"), F.sum("weighted_us")), F.max("weight"))
     return (
-        service.withColumn("weighted_us", weighted)
-        .groupBy(
+        service.groupBy(
             business_day(F.col("window_start"), zone).alias("day"),
             "queue",
             "fairness_key",

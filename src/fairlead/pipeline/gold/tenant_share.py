@@ -52,19 +52,15 @@ def tenant_share(
 
 
 def _served(service: DataFrame) -> DataFrame:
-    weighted_us = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
-    rows = service.withColumn("weighted_us", weighted_us)
-    return _of_minute(rows, F.col("window_start"), "busy_us", "weighted_us", "longest_run_us")
+    return _of_minute(service, F.col("window_start"), "busy_us", "weighted_us", "longest_run_us")
 
 
 def _backlogged(backlog: DataFrame) -> DataFrame:
     # Times are rounded down to seconds, so depth_min can be 0 although some task waited all the
     # time.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
-    strides = F.coalesce("strides", F.col("claimed") / F.col("weight"))
-    rows = backlog.withColumns({"full_minutes": is_full.cast("bigint"), "strides": strides})
     return _of_minute(
-        rows,
+        backlog.withColumn("full_minutes", is_full.cast("bigint")),
         F.col("minute"),
         "work_us",
         "arrived_us",

@@ -201,7 +201,7 @@ class HighWater:
         self.positions[store_id] = through
 
 
-_BEFORE = 4
+_BEFORE = 3
 """Fields of a message before the recorded fields of an attempt."""
 _TASK_ID = RECORDED_FIELDS.index("task_id")
 
