@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as command
-from fairlead.errors import SchemaMismatch
 from fairlead.model.reading import json_reader
 from fairlead.operate.doctor import examine
 from fairlead.operate.nodes import nodes
@@ -135,23 +134,6 @@ def test_the_command_lists_workers(app: App, url: str) -> None:
         "older": (None, None),
         "newer": (7, VERSION),
     }
-
-
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_tables_without_the_columns_are_refused(app: App, url: str, is_read: bool) -> None:
-    execute(
-        url,
-        *(
-            f"ALTER TABLE fairlead_nodes DROP COLUMN {name}"
-            for name in ("slots", "version", "python")
-        ),
-    )
-    with pytest.raises(SchemaMismatch, match="fairlead_nodes.*make a new database"):
-        if is_read:
-            await nodes(app.operate_context)
-        else:
-            await app.store.register_node("one", ["mail"], [], app.clock.now(), HERE)
-    await app.connections.close_async()
 
 
 @pytest.mark.parametrize("given", [{}, {"facts": {}}, {"facts": {"cores": 3}}])

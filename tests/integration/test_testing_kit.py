@@ -127,7 +127,7 @@ def test_a_kit_deletes_no_tasks_of_others(shop: Shop, tmp_path: Path):
         pass
     assert len(own.management.find()) == 1
     own.close()
-    with sqlite3.connect(tmp_path / "shop.db") as connection:  # as of an older release
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("DELETE FROM fairlead_schema")
     with pytest.raises(ConfigurationError), open_kit(own):
         pass
