@@ -184,7 +184,6 @@ class App:
         grace: float = 10.0,
         look_ahead: float = 300.0,
         cost: str = "tasks",
-        starve_after: float | None = None,
     ) -> Queue:
         """Declare a queue; a queue that is never declared has the defaults. Raises
         ConfigurationError for bad values.
@@ -193,14 +192,10 @@ class App:
         ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
         memory. `cost="runtime"`: fairness keys share the run time, not the number of runs.
-        `starve_after`: seconds without a start after which a lower priority gets one start in ten
-        although higher priorities have work; by default never.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
-        queue = Queue(
-            name, order, partitions, concurrency, kind, grace, look_ahead, cost, starve_after
-        )
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         self.connector.check_queue(queue)
         self._declared.add_queue(queue)
         return queue
