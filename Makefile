@@ -9,20 +9,15 @@ DOCS := $(VENV)/.docs
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests mostly wait: four processes use two cores.
 JOBS ?= 4
-SEEDS ?= --new-seeds
 # A machine may forbid to keep compiled modules: then each test process and each command that a test
 # starts would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is part of a simulation, so that a seed repeats it.
 export PYTHONHASHSEED ?= 0
-# Tests of Django run in processes of their own: a process has one set of Django's settings.
-TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 --ignore=tests/django
-QUICK = not slow and not full and not spark
-SLOW = slow and not full and not spark
-DJANGO_CACHE = -o cache_dir=.pytest_cache/django
-DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(DJANGO_CACHE) tests/django
+TESTS = sh scripts/run_tests.sh $(BIN)/python $(JOBS)
+SERVERS = postgresql pgbouncer java redis chromium
 
-.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-cost bench-fleet services clean postgresql pgbouncer java redis chromium
+.PHONY: help demo docs console-pictures picture test test-nightly test-again test-django6 coverage lint bench bench-fair bench-pipeline bench-cost bench-fleet services clean $(SERVERS)
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -30,38 +25,20 @@ help:  ## list the targets
 demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; needs the package only
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql pgbouncer redis  ## test the library in minutes, with fixed seeds; start the servers it needs
-	@failed=0; $(TESTS) -m '$(QUICK)' || failed=1; $(DJANGO_TESTS) -m '$(QUICK)' || failed=1; exit $$failed
+test: $(STAMP) $(SERVERS)  ## run the tests that decide, with fixed seeds, on real servers that it starts
+	@$(TESTS) 'not nightly'
 
-test-slow: $(STAMP) postgresql pgbouncer java redis chromium  ## test the rest once: Kafka, Cassandra, ZooKeeper, browsers, processes, the pipeline
-	@failed=0; $(TESTS) -m '$(SLOW)' || failed=1; $(DJANGO_TESTS) -m '$(SLOW)' || failed=1; exit $$failed
+test-nightly: $(STAMP) $(SERVERS)  ## run the other tests, with new seeds: more stores and seeds, outages, long runs
+	@FAIRLEAD_FUZZ=10000 $(TESTS) 'nightly or fuzz' --new-seeds
 
-test-all: test-matrix test-pipeline  ## test everything, in hours: all stores, channels and seeds, and all of Spark
-
-test-matrix: $(STAMP) postgresql pgbouncer java redis chromium  ## test all stores and channels without Spark, with outages and new seeds; half an hour
-	@failed=0; $(TESTS) $(SEEDS) -m 'not spark' || failed=1; $(DJANGO_TESTS) $(SEEDS) -m 'not spark' || failed=1; exit $$failed
+test-again: $(STAMP)  ## run the tests that failed in the last run
+	@$(TESTS) 'not fuzz or fuzz' --last-failed --last-failed-no-failures none
 
 test-django6: postgresql  ## test the Django integration on Django 6, in a virtual environment of its own; needs Python 3.12 or newer
 	@sh scripts/test_django6.sh $(VENV)/.django6
 
-test-again: $(STAMP)  ## run the tests that failed in the last run
-	@failed=0; $(BIN)/python -m pytest -q --ignore=tests/django --last-failed --last-failed-no-failures none || [ $$? = 5 ] || failed=1; \
-	$(BIN)/python -m pytest -q $(DJANGO_CACHE) tests/django --last-failed --last-failed-no-failures none || [ $$? = 5 ] || failed=1; exit $$failed
-
-test-pipeline: $(STAMP) postgresql java  ## run the tests that need Spark; more than half an hour
-	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark
-
-test-fleets: $(STAMP)  ## simulate forty thousand random fleets on virtual time; half an hour
-	@FAIRLEAD_FLEETS=40000 $(TESTS) $(SEEDS) tests/simulation/test_fleet.py
-
-fuzz: $(STAMP) postgresql java redis  ## give each reader of other processes' records 100,000 damaged ones; ten minutes
-	@FAIRLEAD_FUZZ=100000 $(TESTS) $(SEEDS) -m fuzz
-
-fuzz-million: $(STAMP)  ## give each reader that needs no server a million damaged records; an hour or more
-	@FAIRLEAD_FUZZ=1000000 $(BIN)/python -m pytest -q -s $(SEEDS) -m fuzz tests/unit
-
-coverage: $(STAMP) postgresql pgbouncer java redis chromium  ## measure the lines and branches that `make test test-slow` runs; also write coverage.json
-	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
+coverage: $(STAMP) $(SERVERS)  ## measure the lines and branches that `make test` runs, without those of Spark; also write coverage.json
+	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore=tests/django -m 'not nightly and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
 
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
