@@ -450,10 +450,9 @@ class App:
         `queues`: names of the queues it serves (all by default). `identity`: a name kept over
         restarts. After a stop, other nodes leave its partitions free for `restart_seconds`, so that
         a quick restart moves none. Further settings: see `fairlead.engine.settings.NodeSettings`.
-        Raises UnknownQueue for a queue that is not declared, NotSupported if the store or the
-        coordinator cannot do what a task declares, ConfigurationError for bad values.
+        Raises UnknownQueue for a queue that is not declared, NotSupported if the store
+        cannot do what a task declares, ConfigurationError for bad values.
         """
-        from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
@@ -475,9 +474,7 @@ class App:
         store = connections.store
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        # Refuse options that the coordinator or the store does not support before any task runs.
-        connections.coordinator.check_limits(cluster_wide(declared, handlers))
-        store.check(handlers)
+        store.check(handlers)  # refuses options that the store does not support
         ordered = [queue for queue in declared if queue.is_ordered]
 
         def check_store() -> None:
