@@ -67,18 +67,11 @@ class TaskAccess(Protocol):
 
 def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
     """Return the record of a task, also of one that waits in the schedule of an ordered queue.
-    Raise NotSupported for a task that does not wait, if the task store has no records."""
+    Raise NotSupported if the task store has no records."""
     store, schedule = access.store.records, access.connections.schedule
-    record: TaskRecord | None = None
-    refusal = None
-    try:
-        record = store.database.read_now(store.task(task_id))
-    except NotSupported as error:
-        refusal = error
+    record: TaskRecord | None = store.database.read_now(store.task(task_id))
     if record is None and schedule is not None and (waiting := schedule.find_now(task_id)):
         return waiting.record
-    if refusal is not None:
-        raise refusal
     return record
 
 

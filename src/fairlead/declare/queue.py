@@ -23,7 +23,7 @@ class Queue:
     name: str
     order: str | None = None
     """Order of tasks: "fair" (by level, so that no fairness key delays another) or "fifo" (by
-    arrival). The default is "fair", except on a channel that decides the order itself (Redis)."""
+    arrival). The default is "fair"."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"

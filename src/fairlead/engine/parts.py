@@ -81,7 +81,7 @@ class NodeParts:
             settings=settings,
             served=served,
             ports=ports,
-            kinds=kinds_of(served.queues, ports.channel),
+            kinds=kinds_of(served.queues),
             clock=clock,
             observer=observer,
             ledger=ledger,

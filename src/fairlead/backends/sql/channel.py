@@ -120,9 +120,6 @@ class DatabaseChannel:
     location = "the database"
     carries_triggers = False
     shares_partitions = False
-    decides_order = False
-    holds_tasks = False
-
     reads_by_key = True
 
     def __init__(
@@ -159,9 +156,6 @@ class DatabaseChannel:
 
     def check_queue(self, queue: QueueDeclaration) -> None:
         """Accept any queue."""
-
-    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Accept any task."""
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
