@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import fairlead
+from fairlead.pipeline.dictionary import as_markdown
 
 project = "Fairlead"
 author = "the Fairlead authors"
@@ -41,6 +43,10 @@ def as_markup(
     for number, part in enumerate(parts):
         parts[number] = f"``{part}``" if number % 2 else re.sub(r"([*_|])", r"\\\1", part)
     lines[:] = "".join(parts).splitlines()
+
+
+# The page of the pipeline's tables is made from their definitions, as `fairlead pipeline tables` prints it.
+(Path(__file__).parent / "reference" / "pipeline-tables.md").write_text(as_markdown() + "\n")
 
 
 def setup(app: Any) -> None:

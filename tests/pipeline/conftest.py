@@ -18,6 +18,7 @@ from fairlead.pipeline.session import session
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
+from tests.servers import QUICK_JAVA
 
 _numbers = itertools.count(1)
 
@@ -69,7 +70,9 @@ def spark(
         )
         if not isinstance(catalog_jars, Exception):
             settings["spark.jars"] = ",".join(map(str, [iceberg_jar, *catalog_jars]))
-    spark = session("local[2]", "fairlead tests", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", " ".join(QUICK_JAVA))
+        spark = session("local[2]", "fairlead tests", settings)
     yield spark
     spark.stop()
 

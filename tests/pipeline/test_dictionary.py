@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.dictionary import TABLES, as_markdown
+from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.schema import Table
-
-
-def test_the_page_in_the_docs_equals_the_output_of_the_command() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md"
-    assert page.read_text() == as_markdown() + "\n", (
-        "fairlead pipeline tables > docs/reference/pipeline-tables.md"
-    )
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

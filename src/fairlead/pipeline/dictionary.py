@@ -48,7 +48,7 @@ TABLES: tuple[Table, ...] = (
 
 
 def as_markdown() -> str:
-    """Return the page docs/reference/pipeline-tables.md."""
+    """Return the data dictionary, a page of the documentation."""
     lines = [
         "# Tables of the pipeline",
         "",
