@@ -16,15 +16,12 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.hashing import SECRET, start_hashing
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.stream.cursors import cursors_of, topics_of
 from fairlead.pipeline.stream.messages import recorded_of
-from fairlead.pipeline.warehouse.location import NAMESPACE
 from fairlead.pipeline.warehouse.table import WarehouseTable
-from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.history import START, Position
 from tests.pipeline.filling import connected
 from tests.pipeline.tables_by_hand import rows_of
@@ -360,39 +357,6 @@ def test_a_topic_without_its_first_messages_is_an_error_unless_the_lake_has_them
 
 
 # keys ---------------------------------------------------------------------------------------------
-
-
-def test_no_clear_key_enters_a_hashed_lake(
-    relayed: Relayed,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setenv(SECRET, "0123456789abcdef secret")
-    start_hashing(relayed.lake)
-    polled = lake_in(tmp_path / "polled")
-    polled.catalog.create_namespace(NAMESPACE, {"fairlead.identity": relayed.lake.identity})
-    start_hashing(polled)
-    relayed.bring(range(20))
-    relayed.stream(6).drain()
-    relayed.poll(polled).round()
-
-    def rows(where: Warehouse) -> list[Any]:
-        return sorted(
-            ({**row, "exported_at": 0} for row in rows_of(where, ATTEMPTS)),
-            key=lambda row: row["seq"],
-        )
-
-    assert rows(relayed.lake) == rows(polled), "the stream writes the same rows as the poller"
-    for n in range(20):
-        assert (
-            files_with(root_of(relayed.lake), f"tenant-{n % 7}")
-            == []
-            == files_with(root_of(relayed.lake), f"order-{n}")
-        )
-    monkeypatch.delenv(SECRET)
-    relayed.bring(range(20, 22))
-    with pytest.raises(ConfigurationError, match="no secret"):
-        relayed.stream().drain()
 
 
 def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(

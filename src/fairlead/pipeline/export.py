@@ -23,7 +23,6 @@ import pyarrow as pa
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
 from fairlead.pipeline.landing import land
 from fairlead.pipeline.schema import Table
@@ -97,18 +96,17 @@ class HistoryExporter(ABC):
         """Export all history below the horizon, or at most `batches` batches of each feed; call
         `on_rows` with the number of rows after each batch.
 
-        Raise StoreUnavailable, BrokenLake, CheckFailed when the lake has rows that the store does
-        not have, and ConfigurationError when the lake has hashed keys and the secret is missing.
+        Raise StoreUnavailable, BrokenLake, and CheckFailed when the lake has rows that the store
+        does not have.
         """
         started = time.monotonic()
-        hashing = hashing_of(self._lake)
         self._store_id = self._read(self._store_id_of())
         moved = dict.fromkeys((ATTEMPTS, EVENTS), 0)
         files, more = 0, False
         feeds = self._feeds()
         for table, read in feeds:
             for _ in islice(count(), batches):
-                rows, written = self._batch(table, read, hashing)
+                rows, written = self._batch(table, read)
                 moved[table] += rows
                 files += written
                 on_rows(rows)
@@ -126,7 +124,7 @@ class HistoryExporter(ABC):
         topic = next(iter(topics_of(self._attempts.state(), self._store_id)), None)
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
-    def _batch(self, table: Table, read: Next, hashing: Hashing | None) -> tuple[int, int]:
+    def _batch(self, table: Table, read: Next) -> tuple[int, int]:
         """Export the next rows of a feed, except those of erased keys; return the numbers of rows
         and files. Read again if another process has changed the table meanwhile."""
         stored = self._lake.table(table)
@@ -135,7 +133,7 @@ class HistoryExporter(ABC):
             batch = read(seen)
             if batch is None:
                 return 0, 0
-            landed = land(self._lake, table, batch.table, batch.name, seen, hashing)
+            landed = land(self._lake, table, batch.table, batch.name, seen)
             if stored.append(landed, batch.moves, seen):
                 self._save(batch.moves)
                 return batch.rows, len(landed)

@@ -1,5 +1,5 @@
-"""Landing of history: write rows to files that no snapshot lists yet, with hashed keys in a hashed
-lake, and without the rows of erased keys.
+"""Landing of history: write rows to files that no snapshot lists yet, without the rows of
+erased keys.
 
 The exporter and the stream land rows, and then list the files by one `append`.
 """
@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.hashing import Hashing
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import parted
 from fairlead.pipeline.warehouse.data_files import Written
@@ -24,13 +23,11 @@ def land(
     rows: pa.Table,
     name: str,
     seen: TableState,
-    hashing: Hashing | None,
 ) -> list[Written]:
     """Write rows of a table of bronze, without those of keys erased in the state `seen`, to files
     that no snapshot lists yet; their names begin with `name`. Erased attempts go into the
     ledger."""
-    hidden = rows if hashing is None else hashing.hidden(rows)
-    kept, erased = parted(lake, hidden, seen.erased)
+    kept, erased = parted(lake, rows, seen.erased)
     if table is ATTEMPTS:
         ledger.add(lake, erased, name)
     return lake.table(table).write(kept, name, seen)

@@ -47,14 +47,6 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
             " --stream: 30s."
         ),
     ] = None
-    hash_keys: Annotated[
-        bool,
-        typer.Option(
-            "--hash-keys",
-            help="Store digests instead of keys, from the first row on; the secret is in"
-            " FAIRLEAD_HASH_SECRET_FILE.",
-        ),
-    ] = False
     stream: Annotated[
         bool,
         typer.Option("--stream", help="Read attempts from Kafka, sent by `relay`, with Spark."),
@@ -109,10 +101,6 @@ def ingest(options: IngestOptions) -> None:
             check_folder("--checkpoint", options.checkpoint / "offsets")
         pause = duration(options.every)
         lake = lake_of_options(options.at.lake, options.at.catalog)
-        if options.hash_keys:
-            from fairlead.pipeline.hashing import start_hashing
-
-            start_hashing(lake)
         if options.stream:
             _stream(options, lake, 30.0 if pause is None else pause.total_seconds())
             return

@@ -23,7 +23,6 @@ from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.hashing import hashing_of
 from fairlead.pipeline.history_rows import recorded_table
 from fairlead.pipeline.landing import land
 from fairlead.pipeline.stream.cursors import (
@@ -86,13 +85,12 @@ class PartitionResult(msgspec.Struct):
 def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> PartitionResult:
     """Read messages of one partition in order; skip those below its cursor, which are in the lake.
 
-    Raise CheckFailed when messages are missing, and ConfigurationError for a hashed lake without
-    its secret, a changed number of partitions, and a store whose attempts come from another topic.
+    Raise CheckFailed when messages are missing, and ConfigurationError for a changed
+    number of partitions, and a store whose attempts come from another topic.
     """
     lake, cursor = Warehouse(plan.location), cursors_of(plan.seen, plan.topic).get(partition)
     # Read the state only now, but not its tombstones: the commit rests on the plan.
     seen = lake.table(ATTEMPTS).state()._replace(erased=plan.seen.erased)
-    hashing = hashing_of(lake)
     other_topics = topics_beside(plan.seen, plan.topic)
 
     def position_of(store: str) -> Position:
@@ -109,7 +107,7 @@ def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> PartitionR
         rows = waiting.pop(store)
         batch = recorded_table(store, recorded_of(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{partition}-{rows[0].position}-{rows[-1].position}"
-        result.landed += land(lake, ATTEMPTS, batch, name, seen, hashing)
+        result.landed += land(lake, ATTEMPTS, batch, name, seen)
 
     for offset, value in messages:
         if result.next is not None and offset < result.next:
@@ -210,7 +208,6 @@ class IntakeBatch:
         """Publish the new attempts of a batch. Raise BrokenLake, and the errors of `run` (see
         `intake.take`)."""
         started = time.monotonic()
-        hashing_of(self._lake)
         partitions = self._topic.partitions()
         while True:
             before = self._table.state()
