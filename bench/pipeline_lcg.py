@@ -11,6 +11,7 @@ in FOLDER.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fairlead.lab.history import has_unfinished  # noqa: E402
-from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
+from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, application  # noqa: E402
 from fairlead.lab.replay.report import judge  # noqa: E402
 from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
@@ -80,8 +81,8 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         steps.append((name, time.monotonic() - began, str(found.get("seconds", ""))))
         return found
 
-    submit = ("pipeline", "submit", folder / "jobs.parquet", "--url", url, "--queue", QUEUE)
-    submit += ("--task", run_job.name, "--args", "job,seconds")
+    os.environ |= {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}
+    submit = ("pipeline", "submit", MODULE, run_job.name, folder / "jobs.parquet")
     totals = step("submit", *submit)
     again = step("submit once more", *submit)
     began = time.monotonic()

@@ -51,9 +51,6 @@ class SqlStore(TaskRecords, Protocol):
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         """Register the queues in the caller's transaction; return their settings."""
 
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
-
     def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
         """Set the number of partitions of a registered queue, also to a lower one, unless its
         settings have another version; return whether it was set."""
