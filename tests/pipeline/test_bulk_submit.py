@@ -411,11 +411,8 @@ def test_a_restarted_stream_submits_each_row_once(
     jobs = rows(
         app.url, "SELECT submission_id, inserted FROM fairlead_bulk_jobs ORDER BY submission_id"
     )
-    assert [(row["submission_id"].rpartition("/")[2], row["inserted"]) for row in jobs] == [
-        ("0", 30),
-        ("1", 20),
-        ("2", 40),
-    ]
+    assert [row["submission_id"].rpartition("/")[2] for row in jobs] == ["0", "1", "2"]
+    assert sorted(row["inserted"] for row in jobs) == [20, 30, 40]
     kept = json.loads((tmp_path / "checkpoint" / "metadata").read_text())
     assert {row["submission_id"].rpartition("/")[0] for row in jobs} == {f"numbers/{kept['id']}"}
     assert left_in_stage(app.url) == 0
