@@ -477,16 +477,21 @@ class App:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         connections = self.connections
-        store = connections.store
+        store = connections.tasks
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
         # Refuse options that the coordinator or the store does not support before any task runs.
         connections.coordinator.check_limits(cluster_wide(declared, handlers))
-        store.check(handlers)
+        for queue in declared:
+            connections.channel.check_queue(queue)
+        if store is not None:
+            store.check(handlers)
+        elif self.periodics:
+            _ = connections.store  # raises NotSupported
         ordered = [queue for queue in declared if queue.is_ordered]
 
         def check_store() -> None:
-            _ = self.store
+            _ = self.connector.cluster
             self.submitter.ordered.check(names, self.periodics)
 
         unchecked = None
@@ -499,7 +504,7 @@ class App:
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
         context = PollerContext(
-            store=store,
+            cluster=connections.cluster,
             clock=self.clock,
             intervals=node_settings.intervals,
             announce=connections.channel.announce,
@@ -509,8 +514,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                store.database,
-                store.periodics,
+                self.store.database,
+                self.store.periodics,
                 self.submitter,
                 self.clock,
                 patience,
@@ -530,7 +535,7 @@ class App:
             overrides=self.overrides,
         )
         ports = NodePorts(
-            store=store,
+            cluster=connections.cluster,
             backlog=connections.backlog,
             channel=connections.channel,
             coordinator=connections.coordinator,

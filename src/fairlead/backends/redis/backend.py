@@ -37,7 +37,7 @@ class RedisBackend(Backend):
 
         return RedisTaskStore(RedisEndpoint.of(url))
 
-    def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
+    def notifier(self, url: str | None, store: object) -> Notifier | None:
         from fairlead.backends.memory.notifier import MemoryNotifier
 
         return MemoryNotifier() if url is None else None
@@ -47,7 +47,7 @@ class RedisBackend(Backend):
             from fairlead.backends.redis.channel import RedisChannel
 
             return RedisChannel(
-                url, context.store, context.notifier, context.counted, context.clock
+                url, tasks_of(context), context.notifier, context.counted, context.clock
             )
         from fairlead.backends.redis.task_channel import RedisTaskChannel
         from fairlead.backends.redis.task_store import MOST_LOST, RedisTaskStore
@@ -68,6 +68,13 @@ class RedisBackend(Backend):
         return NoCoordinator()
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        from fairlead.backends.memory.no_backlog import NoBacklog
+        from fairlead.backends.memory.backlog import MemoryBacklogStore
 
-        return NoBacklog()
+        return MemoryBacklogStore()
+
+
+def tasks_of(context: BackendContext) -> TaskStore:
+    """Return the task store."""
+    tasks = context.store.with_tasks()
+    assert tasks is not None
+    return tasks

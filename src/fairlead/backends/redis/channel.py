@@ -364,9 +364,9 @@ class RedisChannel(DatabaseChannel):
                 pass
 
     async def _copy_queue_weights(self, consumer: Consumer, queue: str) -> None:
-        settings = await self._store.database.read(self._store.queue_settings())
+        settings = await self._tasks.database.read(self._tasks.queue_settings())
         if queue in settings and settings[queue].version:
-            weights = await self._store.database.read(self._store.weights(queue))
+            weights = await self._tasks.database.read(self._tasks.weights(queue))
             lanes = consumer.lanes(queue)
             for priority in await consumer.do(queue, lanes.known()):
                 await consumer.do(queue, lanes.at(priority).set_weights(weights))

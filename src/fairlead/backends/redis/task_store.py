@@ -93,6 +93,11 @@ class RedisTaskStore:
 
     # abilities ------------------------------------------------------------------------------------
 
+    runs = None
+
+    def with_tasks(self) -> RedisTaskStore:
+        return self
+
     def prepare(self) -> None:
         """Use Redis as it is: there are no tables."""
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
-from fairlead.connect import any_task_store, task_store
-from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.connect import ordered_store, task_store
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 from fairlead.urls import hide_urls, shown_url
 
@@ -54,18 +54,9 @@ def exporter_of(
 ) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
     without a history, or one that no stream reads if `attempts` is about a stream."""
-    from fairlead.pipeline.export import Exporter
-    from fairlead.pipeline.export_runs import RunExporter
+    from fairlead.pipeline import export_runs
 
-    store = any_task_store(url_of(url))
-    try:
-        history = store.as_sql().history()
-    except NotSupported:
-        runs = store.run_history()
-        if attempts != "unless streamed":
-            raise
-        return RunExporter(runs, lake, SYSTEM_CLOCK)
-    return Exporter(history, lake, SYSTEM_CLOCK, attempts=attempts)
+    return export_runs.exporter_of(ordered_store(url_of(url)), lake, SYSTEM_CLOCK)
 
 
 @contextmanager
