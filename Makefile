@@ -22,7 +22,7 @@ SLOW = slow and not full and not spark
 DJANGO_CACHE = -o cache_dir=.pytest_cache/django
 DJANGO_TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(DJANGO_CACHE) tests/django
 
-.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-redis-failover bench-actions bench-console
+.PHONY: help demo docs console-pictures picture test test-slow test-all test-django6 test-again test-matrix test-pipeline test-fleets fuzz fuzz-million coverage lint bench bench-fair bench-pipeline bench-pipeline-week bench-limits bench-kafka bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis chromium bench-actions bench-console
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -109,9 +109,6 @@ bench-limits: $(STAMP) java  ## measure cluster-wide limits while workers are ki
 bench-kafka: $(STAMP) postgresql java  ## measure triggers through Kafka: latency, drain, priorities, an outage; half an hour
 	@$(BIN)/python bench/kafka.py
 
-bench-redis: $(STAMP) postgresql redis  ## measure triggers through Redis and the database: latency and drain; ten minutes
-	@$(BIN)/python bench/redis_channel.py
-
 bench-sharded: $(STAMP) redis  ## measure the sharded queue against bare Redis commands; five minutes
 	@$(BIN)/python bench/sharded.py
 
@@ -141,9 +138,6 @@ bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a tran
 
 bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
 	@for run in "synchronous" "asynchronous" "asynchronous --lag 0.5"; do $(BIN)/python bench/failover.py $$run; done
-
-bench-redis-failover: $(STAMP) redis  ## measure ten failovers of Redis by Sentinel under load, with confirmed submits and without; fifteen minutes
-	@for run in "cost" "cost --wait" "" "--wait" "--lag 0.5" "--wait --lag 0.5"; do $(BIN)/python bench/redis_failover.py $$run; done
 
 bench-pooler: $(STAMP) postgresql pgbouncer  ## measure submits and a worker through PgBouncer, beside direct connections; three minutes
 	@$(BIN)/python bench/pooler.py

@@ -161,9 +161,7 @@ def _share(minutes: DataFrame, window_s: int) -> DataFrame:
 def percentiles(attempts: DataFrame) -> DataFrame:
     """Return (window_start, queue, name, measure, n, p50, p90, p99, p999, max_us) over all keys."""
     together = attempts.withColumn("fairness_key", F.lit(ALL))
-    return latency(latency_hist(together), 3600).drop(
-        "window_s", "fairness_key", "error_bound", "schema_version"
-    )
+    return latency(latency_hist(together), 3600).drop("window_s", "fairness_key", "error_bound")
 
 
 def timed(call: Callable[[], None]) -> dict[str, float]:

@@ -184,7 +184,6 @@ class App:
         grace: float = 10.0,
         look_ahead: float = 300.0,
         cost: str = "tasks",
-        starve_after: float | None = None,
     ) -> Queue:
         """Declare a queue; a queue that is never declared has the defaults. Raises
         ConfigurationError for bad values.
@@ -193,14 +192,10 @@ class App:
         ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
         memory. `cost="runtime"`: fairness keys share the run time, not the number of runs.
-        `starve_after`: seconds without a start after which a lower priority gets one start in ten
-        although higher priorities have work; by default never.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
-        queue = Queue(
-            name, order, partitions, concurrency, kind, grace, look_ahead, cost, starve_after
-        )
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         self.connector.check_queue(queue)
         self._declared.add_queue(queue)
         return queue
@@ -455,10 +450,9 @@ class App:
         `queues`: names of the queues it serves (all by default). `identity`: a name kept over
         restarts. After a stop, other nodes leave its partitions free for `restart_seconds`, so that
         a quick restart moves none. Further settings: see `fairlead.engine.settings.NodeSettings`.
-        Raises UnknownQueue for a queue that is not declared, NotSupported if the store or the
-        coordinator cannot do what a task declares, ConfigurationError for bad values.
+        Raises UnknownQueue for a queue that is not declared, NotSupported if the store
+        cannot do what a task declares, ConfigurationError for bad values.
         """
-        from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
@@ -480,8 +474,7 @@ class App:
         store = connections.tasks
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        # Refuse options that the coordinator or the store does not support before any task runs.
-        connections.coordinator.check_limits(cluster_wide(declared, handlers))
+        # Refuse what the store does not support before any task runs.
         for queue in declared:
             connections.channel.check_queue(queue)
         if store is not None:

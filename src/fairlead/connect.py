@@ -17,6 +17,13 @@ from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
 
+_REDIS = (
+    "Redis carries the sharded queue, fairlead.sharded.ShardedQueue(url, name), and no tasks and no"
+    " triggers"
+)
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+"""Schemes of URLs of Redis, up to a plus sign."""
+
 
 def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
@@ -59,6 +66,8 @@ def _unknown(kind: Kind, url: str) -> str:
     offers = [entry.load().offers for entry in _registered().values()]
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
     scheme, more = split_url(url).scheme, ""
+    if scheme.partition("+")[0] in _REDIS_SCHEMES:
+        return f"{kind} {shown_url(url)!r}: {_REDIS}; use {known}"
     if "://" in url and scheme not in _registered():
         more = f", or install the package that registers {scheme}://"
     if kind == "store":

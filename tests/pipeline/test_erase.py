@@ -26,7 +26,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import EDITION, Snapshots, plan
+from fairlead.pipeline.build_plan import Snapshots, plan
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -158,9 +158,7 @@ def lake(tmp_path: Path) -> Warehouse:
     }
     builds = Builds(lake)
     before, seen = builds.newest()
-    build = msgspec.structs.replace(
-        before.after(built), sources=sources, edition=EDITION, settings="s"
-    )
+    build = msgspec.structs.replace(before.after(built), sources=sources, settings="s")
     assert builds.publish(build, seen, SYSTEM_CLOCK.now())
     builds.finish(build)
     return lake

@@ -283,13 +283,12 @@ def test_each_change_names_the_rows_it_was_computed_from(world: World) -> None:
 
 
 def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World) -> None:
-    """Computed here from the rows alone. `b` appears every second hour, and its rows of an earlier
-    release have no worker time by weight."""
+    """Computed here from the rows alone. `b` appears every second hour."""
     rows = [
         # Hours ago, key, tasks, worker-seconds, weight, worker-seconds by weight.
         (6, "a", 200, 300.0, 2.0, 100.0),
         (4, "a", 100, 900.0, 1.5, 450.0),
-        (4, "b", 400, 200.0, 4.0, None),
+        (4, "b", 400, 200.0, 4.0, 50.0),
         (2, "b", 300, 450.0, 1.0, 450.0),
         (2, "a", 250, 250.0, 1.0, 125.0),
         (1, "c", 10, 40.0, 5.0, 8.0),
@@ -304,7 +303,7 @@ def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World)
                 "fairness_key": key,
                 "busy_us": round(busy * 1e6),
                 "weight": weight,
-                "weighted_us": None if weighted is None else weighted * 1e6,
+                "weighted_us": weighted * 1e6,
                 "demand_us": round(busy * 1e6),
                 "claimed": tasks,
             }
@@ -314,7 +313,7 @@ def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World)
 
     def total(key: str | None, of) -> float:
         return sum(
-            0.5 ** ((ago - 1) / 2) * of(tasks, busy, weight, weighted or busy / weight)
+            0.5 ** ((ago - 1) / 2) * of(tasks, busy, weight, weighted)
             for ago, name, tasks, busy, weight, weighted in rows
             if key in (None, name)
         )

@@ -15,7 +15,6 @@ import pytest
 from fairlead import App, ConfigurationError, InvalidTask, connect
 from fairlead.config import Settings
 from fairlead.connect import backend
-from fairlead.errors import NotSupported
 from fairlead.lab.replay.run import own_schema
 from fairlead.ports.backend import Backend
 from fairlead.urls import hosts_of, shown_url
@@ -49,6 +48,15 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
     scheme = url.split(":")[0]
     is_other = scheme in ("mysql", "amqp", "etcd")  # no installed package registers it
     assert (f"install the package that registers {scheme}://" in str(refused.value)) is is_other
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss+sentinel", "redis+cluster", "unix"])
+def test_redis_is_refused_with_what_it_is_for_and_what_to_use_instead(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"fairlead\.sharded.*; use .*postgresql://"):
+        App(f"{scheme}://host:1/0").migrate()
+    with pytest.raises(ConfigurationError, match=r"fairlead\.sharded.*; use .*kafka://") as refused:
+        App("sqlite:///x.db", channel=f"{scheme}://user:secret@host:1/0").migrate()
     assert "secret" not in str(refused.value)
 
 
@@ -138,21 +146,6 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(
     monkeypatch.setattr("fairlead.connect._registered", lambda: {"much": entry})
     with pytest.raises(ConfigurationError, match=r"pip install 'much\[all\]'"):
         backend("store", "much://host")
-
-
-@pytest.mark.parametrize("name", ["channel", "backlog", "log", "schedule"])
-def test_tasks_on_redis_refuse_adapters_of_other_backends(name: str) -> None:
-    pytest.importorskip("redis", reason="needs the extra redis")
-    app = App("redis://host:1/0", **{name: "kafka://user:secret@host:9092"})
-    with pytest.raises(ConfigurationError, match=f"{name}=.*leave it out") as refused:
-        _ = app.connections
-    assert "secret" not in str(refused.value)
-
-
-def test_a_store_without_tables_refuses_features_that_need_tables() -> None:
-    pytest.importorskip("redis", reason="needs the extra redis")
-    with pytest.raises(NotSupported, match="sqlite:// and postgresql:// do"):
-        connect.task_store("redis://host:1/0")
 
 
 async def test_an_error_of_a_submit_passes_through_its_interceptors(sqlite_url: str) -> None:

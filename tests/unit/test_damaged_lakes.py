@@ -21,13 +21,11 @@ pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from fairlead.pipeline.alerts.webhook import Deliveries, Notice, Waiting, load
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded_table
 from fairlead.pipeline.incidents import heartbeat
 from fairlead.pipeline.incidents.watch import KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.jobs.alerts import notice_of
-from fairlead.pipeline.jobs.migrate_lake import OldManifest, OldPart, manifest_of
 from fairlead.pipeline.source.kafka import heartbeat_rows
 from fairlead.pipeline.stream import cursors, messages
 from fairlead.pipeline.stream.messages import HighWater
@@ -38,19 +36,6 @@ from fairlead.ports.history import Position
 STORE = "2a1f0c4e"
 START = "0.0"
 PART = "2026-11-21/13"
-
-
-def a_manifest() -> OldManifest:
-    return OldManifest(
-        number=3,
-        parts={
-            PART: OldPart([f"{PART}/a.parquet"], 3),
-            "2026-11-20": OldPart(["2026-11-20/b.parquet"], 1),
-        },
-        cursors={cursors.store_cursor(STORE): "0.17"},
-        erased=["c0ffee"],
-        ledger=["_ledger/c.parquet"],
-    )
 
 
 FOLDERS: list[Path] = []
@@ -71,15 +56,6 @@ def files(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
     return write_and_read
 
 
-def manifests() -> Reader:
-    def read(folder: Path) -> object:
-        return manifest_of(folder, ATTEMPTS).files
-
-    name = f"{ATTEMPTS.name}/_manifest/000000000003.json"
-    good = [msgspec.json.encode(each) for each in (a_manifest(), OldManifest(number=3))]
-    return Reader(files(name, read), good, (BrokenLake, ConfigurationError))
-
-
 def stream_cursors() -> Reader:
     def read(record: bytes) -> object:
         text = record.decode(errors="replace")
@@ -97,7 +73,7 @@ def stream_cursors() -> Reader:
 
 
 def builds() -> Reader:
-    good = published.Build("id", {"silver.tasks": 5}, {"bronze.attempts": 4}, [PART], 3, "s", 5)
+    good = published.Build("id", {"silver.tasks": 5}, {"bronze.attempts": 4}, [PART], "s", 5)
 
     def read(record: bytes) -> object:
         found = published._decode(record)
@@ -120,7 +96,7 @@ def attempt_messages() -> Reader:
     values |= dict.fromkeys(texts, "a")
     values |= dict.fromkeys(("ordering_key", "error_type", "error_text", "node"))
     values["weight"] = 1.0
-    attempt = messages.Attempt(STORE, "0.4", 4, 1, **values)
+    attempt = messages.Attempt(STORE, "0.4", 4, **values)
     batch = messages.MessageBatch(STORE, Position(0, 5), 4)
     good = [msgspec.json.encode(attempt), *(sent.value for sent in batch.marks(Position(0, 9)))]
 
@@ -168,7 +144,6 @@ def heartbeats() -> Reader:
 
 
 READERS = [
-    manifests,
     stream_cursors,
     builds,
     webhook_files,
@@ -187,22 +162,3 @@ def test_a_damaged_file_or_message_raises_nothing_but_the_documented_error(
     finally:
         while FOLDERS:
             shutil.rmtree(FOLDERS.pop())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"number": 10**12},
-        {"parts": {PART: OldPart(["../../etc/passwd"], 0)}},
-        {"parts": {PART: OldPart(["/etc/passwd"], 0)}},
-        {"ledger": ["../x"]},
-    ],
-)
-def test_a_manifest_that_leads_out_of_its_lake_is_broken(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
-    path = tmp_path / ATTEMPTS.name / "_manifest" / "000000000003.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(a_manifest(), **change)))
-    with pytest.raises(BrokenLake, match=r"000000000003.json"):
-        manifest_of(tmp_path, ATTEMPTS)

@@ -197,7 +197,7 @@ class Membership(SimplePart):
         tasks = self._context.ports.tasks
         found = await self._store.database.read(self._store.queue_settings())
         if lost := {each: self._partitions[each] for each in self._served if each not in found}:
-            # A failover of Redis may lose what was registered.
+            # A failover may lose what was registered.
             found |= await self._store.register_queues(lost)
         for queue in self._served:
             settings, known = found[queue], self._known.get(queue)

@@ -13,7 +13,6 @@ from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
-from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
@@ -77,22 +76,17 @@ class NodeParts:
         self._moved: set[PartitionKey] = set()
         """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
-        starve_after = {
-            queue.name: queue.starve_after
-            for queue in served.queues
-            if queue.starve_after is not None
-        }
         self._has_tasks = ports.tasks is not None
         notes = _notes_writer(settings.name, ports.tasks, clock)
         context = self.context = NodeContext(
             settings=settings,
             served=served,
             ports=ports,
-            kinds=kinds_of(served.queues, ports.channel),
+            kinds=kinds_of(served.queues),
             clock=clock,
             observer=observer,
             ledger=ledger,
-            table=TriggerTable(ledger, Aging(starve_after) if starve_after else None),
+            table=TriggerTable(ledger),
             look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,

@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Notes the actions of people in the audit log, where the store has one. Tasks on Redis alone
-    have none."""
+    """Notes the actions of people in the audit log, if the store is a SQL database."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context

@@ -86,7 +86,7 @@ class BulkResult(msgspec.Struct, frozen=True):
     changed: int = 0
     refused: int = 0
     action: int | None = None
-    """Id of the bulk action; None where nothing is stored: on Redis alone, and with `dry_run`."""
+    """Id of the bulk action; None with `dry_run`, which stores nothing."""
     is_interrupted: bool = False
     """Whether a person has interrupted the action."""
 
@@ -276,19 +276,12 @@ class Management:
 
     @property
     def actions(self) -> ActionManagement:
-        """Return the commands for bulk actions. Raise NotSupported on Redis alone."""
+        """Return the commands for bulk actions. Raise NotSupported without a SQL database."""
         return ActionManagement(self._context)
-
-    def stored_actions(self) -> ActionManagement | None:
-        """Return the commands for bulk actions; None on Redis alone, which stores none."""
-        try:
-            return self.actions
-        except NotSupported:
-            return None
 
     @property
     def audit(self) -> AuditManagement:
-        """Return the log of the actions of people. Raise NotSupported on Redis alone."""
+        """Return the log of the actions of people. Raise NotSupported without a SQL database."""
         return AuditManagement(self._context)
 
     # changing -------------------------------------------------------------------------------------
@@ -425,18 +418,17 @@ class Management:
         submitted before now, or to the first `limit` of them, oldest first.
 
         Each batch of at most 500 tasks is one transaction with the row of a bulk action, which
-        `actions` shows, interrupts and resumes; tasks on Redis alone have no such row, and an
-        interrupted call can be made again. `on_batch` is given the sums after each batch. `tenants`
-        limits the change to tasks of these tenants. With `dry_run`, nothing is changed. Raise
-        InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for a
-        fairness key of another tenant, and if another process has taken the action over.
+        `actions` shows, interrupts and resumes. `on_batch` is given the sums after each batch.
+        `tenants` limits the change to tasks of these tenants. With `dry_run`, nothing is changed.
+        Raise InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for
+        a fairness key of another tenant, and if another process has taken the action over.
         """
         check_change(change)
         if not (on_batch is None or callable(on_batch)):
             raise InvalidTask(f"on_batch {values.brief(on_batch)}: use a function of a BulkResult")
         where = self._filter(tenants, filters)
-        if not dry_run and (actions := self.stored_actions()) is not None:
-            action = actions.start(change, where, limit=limit, tenants=tenants)
+        if not dry_run:
+            action = self.actions.start(change, where, limit=limit, tenants=tenants)
             return self._perform(action, on_batch)
         now = self._context.clock.now()
         action = unstored(draft_of(change, where, limit, tenants, now))
@@ -446,8 +438,7 @@ class Management:
                 self._store.tasks(rest_of(action), page_size(action))
             )
             page = judge(action, change, found)
-            changed = len(page.fit) if dry_run else len(self._change(change, page.fit))
-            action, is_last = advanced(action, page, changed), page.is_last
+            action, is_last = advanced(action, page, len(page.fit)), page.is_last
             if on_batch is not None:
                 on_batch(_sums(action))
         return _sums(action)

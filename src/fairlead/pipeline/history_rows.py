@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.ports.history import ATTEMPT_FIELDS, EVENT_FIELDS, SUBMITTED_FIELDS
 from fairlead.ports.statements import Row
 
@@ -88,7 +88,7 @@ def recorded_table(
     import pyarrow as pa
 
     count = len(columns["task_id"])
-    own = {"store_id": store_id, "exported_at": exported_at, "schema_version": SCHEMA_VERSION}
+    own = {"store_id": store_id, "exported_at": exported_at}
     constants = {**own, **same}
     schema = table.arrow()
     arrays = []

@@ -53,7 +53,7 @@ class Backend:
     modules: ClassVar[tuple[str, ...]] = ()
     """Optional libraries, imported before the first adapter is made."""
     install: ClassVar[str] = ""
-    """Requirement that installs these libraries, such as `fairlead[redis]`."""
+    """Requirement that installs these libraries, such as `fairlead[kafka]`."""
 
     def check(self, urls: Mapping[str, str]) -> None:
         """Raise ConfigurationError if one of these adapters must be on the server of the task

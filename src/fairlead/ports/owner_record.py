@@ -24,7 +24,7 @@ class OwnerRecord(msgspec.Struct, frozen=True):
     location: str
     """Name of the store for messages, without secrets."""
     id: str = ""
-    """Random id of the record; empty in a record of an earlier version."""
+    """Random id of the record; empty in that of a keyspace, which needs none."""
 
 
 class OtherOwner(ConfigurationError):
@@ -58,7 +58,7 @@ class OwnedName(NamedTuple):
         """Raise OtherOwner if the task store belongs to an application with another name of this
         kind. A store without a SQL database has its tasks under one prefix and its leases in one
         folder. Blocks; raises StoreUnavailable."""
-        part = owner.id or self.kind
+        part = owner.id
         found = store.database.read_now(store.register_part(self.kind, part))
         if found != part:
             raise OtherOwner(

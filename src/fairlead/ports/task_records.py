@@ -93,8 +93,7 @@ MOST_SEARCHED = 100_000
 
 class TaskRecords(TaskStore, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
-    those in ERROR; it raises NotSupported when asked for another task. Times are
-    microseconds since the epoch."""
+    those that have ended. Times are microseconds since the epoch."""
 
     @property
     def reads(self) -> TaskReads:
@@ -127,7 +126,7 @@ class TaskRecords(TaskStore, Protocol):
 
     def statuses(self, task_ids: Sequence[str]) -> Steps[list[TaskStatus]]:
         """Return the statuses of those tasks that exist, in one statement. The id of a status is
-        the given one. Raises NotSupported if the store keeps no results."""
+        the given one."""
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
         """Return the status of every queue. May read every unfinished task, so only commands of

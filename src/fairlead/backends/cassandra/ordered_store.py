@@ -47,10 +47,10 @@ class CassandraOrderedStore:
         self.database.read_now(self.runs.store_id())
 
     def migrate(self) -> list[str]:
-        from fairlead.backends.cassandra.schedule import TOGETHER, CassandraScheduleStore
+        from fairlead.backends.cassandra.schedule import CassandraScheduleStore
 
         # First, because our statements read the history in the tables of the schedule.
-        CassandraScheduleStore(self.url, None).session.migrate_now(TOGETHER)
+        CassandraScheduleStore(self.url, None).session.migrate_now()
         self._own.session.migrate_now()
         self.database.run(_make_store_id())
         return []

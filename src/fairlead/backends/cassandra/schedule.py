@@ -154,12 +154,7 @@ _SCHEMA = (
     "create_history",
     "create_history_hours",
     "create_history_readers",
-    "add_horizon",
-    "add_ended_at",
 )
-
-TOGETHER = ("fairlead_schedule", "fairlead_schedule_keys")
-"""Tables that a keyspace has both or not at all."""
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -194,7 +189,7 @@ class CassandraScheduleStore(ScheduleScans):
         return self.session.url.location
 
     async def migrate(self) -> None:
-        await self.session.migrate(TOGETHER)
+        await self.session.migrate()
 
     async def prepare(self) -> None:
         await self._keyspace.require()

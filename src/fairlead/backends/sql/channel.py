@@ -121,9 +121,6 @@ class DatabaseChannel:
     location = "the database"
     carries_triggers = False
     shares_partitions = False
-    decides_order = False
-    holds_tasks = False
-
     reads_by_key = True
 
     def __init__(
@@ -171,9 +168,6 @@ class DatabaseChannel:
                 " one in the url of the App, or in FAIRLEAD_URL; or declare the queue with"
                 " kind='ordered'"
             )
-
-    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Accept any task."""
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]

@@ -65,9 +65,6 @@ class ZooKeeperCoordinator:
     def location(self) -> str:
         return f"{self._endpoint}, folder {self._endpoint.folder}"
 
-    def check_limits(self, names: Sequence[str]) -> None:
-        """Accept all names of limits: `znode_name` makes a valid name of a znode from each."""
-
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
             raise ValueError("a lease needs an owner: an empty owner means that the lease is free")

@@ -118,7 +118,7 @@ async def _channel(
     context: OperateContext, queues: Sequence[QueueStatus]
 ) -> ChannelStatus | Failure | None:
     channel = context.channel
-    if not (channel.carries_triggers or channel.holds_tasks):
+    if not channel.carries_triggers:
         return None
     try:
         return await channel.status([queue.queue for queue in queues])

@@ -23,7 +23,6 @@ from fairlead.model.fields import BigInt, Int, PositionText, Small
 from fairlead.model.reading import Reader, json_reader
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, by_column, recorded
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Row
 
@@ -37,7 +36,6 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
     """Number of partitions of the topic, which decides the partition of a task."""
-    schema_version: int
     xid: BigInt
     seq: BigInt
     task_id: str
@@ -83,7 +81,6 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
     after: PositionText
     """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
-    schema_version: int
     through: PositionText
 
     @property
@@ -126,7 +123,7 @@ class MessageBatch:
         for values in zip(*recorded(rows).values(), strict=True):
             task_id = values[_TASK_ID]
             n = topic_partition(task_id, count)
-            message = Attempt(self._store_id, self._last[n], count, SCHEMA_VERSION, *values)
+            message = Attempt(self._store_id, self._last[n], count, *values)
             self._last[n] = f"{message.xid}.{message.seq}"
             yield Sent(n, task_id, _encoder.encode(message))
 
@@ -134,7 +131,7 @@ class MessageBatch:
         """Yield a mark for each partition, to send when Kafka has confirmed all attempts up to
         `through`."""
         for n, after in enumerate(self._last):
-            mark = Mark(self._store_id, after, len(self._last), SCHEMA_VERSION, str(through))
+            mark = Mark(self._store_id, after, len(self._last), str(through))
             yield Sent(n, self._store_id, _encoder.encode(mark))
             self._last[n] = str(through)
 
@@ -149,8 +146,8 @@ def read(value: bytes, where: str, partitions: int | None = None) -> Message:
     """Return the content of a message. `where`: location of the message, for errors. `partitions`:
     number of partitions that the topic now has.
 
-    Raise CheckFailed if no relay sent the message, and ConfigurationError if a newer Fairlead sent
-    it, or a relay that knew another number of partitions.
+    Raise CheckFailed if no relay sent the message, and ConfigurationError if a relay
+    that knew another number of partitions sent it.
     """
     try:
         message = _decode(value)
@@ -159,11 +156,6 @@ def read(value: bytes, where: str, partitions: int | None = None) -> Message:
             f"{where}: this is no message of `fairlead pipeline relay` ({error}): the topic is for"
             " its messages alone, give the relay another prefix"
         ) from None
-    if message.schema_version > SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"{where} was written under schema version {message.schema_version}; this Fairlead"
-            f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
-        )
     if partitions not in (None, message.partitions):
         raise ConfigurationError(
             f"{where}: the topic had {message.partitions} partitions and now has {partitions}, so"
@@ -209,7 +201,7 @@ class HighWater:
         self.positions[store_id] = through
 
 
-_BEFORE = 4
+_BEFORE = 3
 """Fields of a message before the recorded fields of an attempt."""
 _TASK_ID = RECORDED_FIELDS.index("task_id")
 

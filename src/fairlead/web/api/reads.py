@@ -372,7 +372,7 @@ class Reads:
             return None, "arguments are shown through a mask only"
         try:
             payload = self._management.payload(task.id, tenants=self._tenants)
-        except (InvalidTask, NotSupported) as error:
+        except InvalidTask as error:
             return None, str(error)
         if payload is None:
             return None, "arguments of finished tasks are not kept"

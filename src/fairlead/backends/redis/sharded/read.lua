@@ -10,7 +10,7 @@
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
 local by_tenants, preferred, ttl = ARGV[3] == 'tenants', ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
-local times_again = tonumber(ARGV[8] or 0)  -- an older reader does not count them
+local times_again = tonumber(ARGV[8])
 local MOST_AGAIN = 20  -- then read from the part of the index that there is, or faster writers would keep us from reading
 local returned, consumers = prefix .. 'returned:' .. group, prefix .. 'consumers:' .. group
 local known = redis.call(

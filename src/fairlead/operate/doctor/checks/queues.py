@@ -95,7 +95,7 @@ async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
 
 async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     owners = survey.owners
-    if owners is None or not survey.serving(queue.queue) or survey.context.channel.decides_order:
+    if owners is None or not survey.serving(queue.queue):
         return
     free = [p for p in range(queue.partitions) if PartitionKey(queue.queue, p) not in owners]
     if free:
