@@ -6,8 +6,13 @@ import inspect
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,7 +38,6 @@ from fairlead.declare.handle import FoundHandle, TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
-from fairlead.declare.resource import Factory, Overrides, makes_of, name_of
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
 from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
 from fairlead.ports.notifier import Notifier
@@ -83,8 +87,8 @@ class App:
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
     def`. A call that raises or takes more than `incident_timeout` seconds is repeated later.
     `lifespan`: an `async def` with one `yield` that each worker process enters before its first
-    task, with the App as its argument, and leaves after its last one. Raises ConfigurationError for
-    bad values.
+    task, with the App as its argument, and leaves after its last one; handlers find what it yields
+    in `state`. Raises ConfigurationError for bad values.
     """
 
     connector_class: ClassVar[type[Connector]] = Connector
@@ -124,8 +128,8 @@ class App:
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
         self._lifespan = None if lifespan is None else _as_lifespan(lifespan)
-        self.overrides = Overrides()
-        """Factories of resources that a test replaces now."""
+        self._states: dict[object, Any] = {}
+        """States of the open lifespans of this process, the last one last."""
         self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
@@ -422,24 +426,45 @@ class App:
     @property
     def lifespan(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
         """Function that makes the context manager of one worker process; None without one."""
-        lifespan = self._lifespan
-        return None if lifespan is None else lambda: lifespan(self)
+        return None if self._lifespan is None else self._open_state
+
+    @property
+    def state(self) -> Any:
+        """The object that the lifespan has yielded in this worker process. Raises
+        ConfigurationError where no lifespan is open."""
+        if states := [*self._states.values()]:
+            return states[-1]
+        raise ConfigurationError(
+            "app.state is what the lifespan of the App yields: read it in a task that a worker"
+            " runs, or in a test inside of `with app.override_state(...)`"
+        )
 
     @contextmanager
-    def override(self, make: Factory, fake: Factory) -> Iterator[None]:
-        """Let workers of this process call `fake` instead of `make`, for tests: `with
-        app.override(make_client, FakeClient):`. Raises ConfigurationError for a factory that no
-        task uses, or another object than a function."""
-        resources = [each for task in self.handlers.values() for each in task.resources.values()]
-        makes = {*makes_of(resources)}
-        if not isinstance(make, Hashable) or make not in makes:
-            known = ", ".join(sorted(map(name_of, makes))) or "none"
-            raise ConfigurationError(
-                f"override of {values.brief(make)}: no task uses a resource that it makes; those of"
-                f" this application: {known}"
-            )
-        with self.overrides.replacing(make, fake):
+    def override_state(self, state: Any) -> Iterator[None]:
+        """Use `state` in this process in place of the lifespan, which is not opened, for tests:
+        `with app.override_state(FakePool()):`."""
+        before, self._lifespan = self._lifespan, lambda app: nullcontext(state)
+        try:
+            with self._holding(state):
+                yield
+        finally:
+            self._lifespan = before
+
+    @asynccontextmanager
+    async def _open_state(self) -> AsyncIterator[None]:
+        assert self._lifespan is not None
+        async with self._lifespan(self) as state:
+            with self._holding(state):
+                yield
+
+    @contextmanager
+    def _holding(self, state: Any) -> Iterator[None]:
+        key = object()
+        self._states[key] = state
+        try:
             yield
+        finally:
+            del self._states[key]
 
     def node(
         self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any
@@ -525,7 +550,6 @@ class App:
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
             lifespan=self.lifespan,
-            overrides=self.overrides,
         )
         ports = NodePorts(
             cluster=connections.cluster,

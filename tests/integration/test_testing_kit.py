@@ -10,11 +10,10 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 from unittest.mock import ANY
 
 import pytest
@@ -540,21 +539,26 @@ async def test_a_drain_works_in_an_event_loop_on_it_or_beside_it(shop: Shop, kit
         await kit.drain_async()
 
 
-def make_client() -> str:
-    raise AssertionError
+def test_the_state_of_the_lifespan_is_replaced_in_a_test(url: str):
+    async def lifespan(app: App) -> AsyncIterator[str]:
+        opened.append("lifespan")
+        yield "pool"
 
+    opened: list[str] = []
+    app = App(url, lifespan=lifespan)
 
-def test_resources_are_overridden_in_a_drain(shop: Shop, kit: Kit):
-    @shop.app.task
-    def fetch(
-        client: Annotated[str, fairlead.Resource(make_client, scope="run")] = fairlead.INJECTED,
-    ) -> None:
-        shop.ran.append(client)
+    @app.task
+    def fetch() -> None:
+        opened.append(app.state)
 
-    with shop.app.override(make_client, lambda: "fake"):
+    with open_kit(app, url) as kit:
+        with app.override_state("fake"):
+            fetch.submit()
+            kit.drain()
+            fetch()
         fetch.submit()
         kit.drain()
-    assert shop.ran == ["fake"]
+    assert opened == ["fake", "fake", "lifespan", "pool"]
 
 
 def test_the_observer_and_the_interceptors_of_a_project_work_in_a_test(url: str):

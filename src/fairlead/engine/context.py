@@ -15,7 +15,6 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
-from fairlead.declare.resource import Factory
 from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.lifespan import Lifespan
@@ -83,8 +82,6 @@ class Served:
     """Seconds that one call of `on_incident` may take."""
     lifespan: Lifespan | None = None
     """Context manager of the user around the whole life of the node."""
-    overrides: Mapping[Factory, Factory] = field(default_factory=dict)
-    """Factories of resources that a test replaces now, by the replaced factory."""
 
 
 class NodeEvents(Protocol):

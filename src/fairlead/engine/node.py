@@ -11,7 +11,6 @@ from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.lifespan import opened
 from fairlead.engine.parts import NodeParts
-from fairlead.engine.resources import Resources
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
@@ -88,11 +87,11 @@ class Node:
     async def _run(self) -> None:
         served = self._context.served
         keeps_log = any(handler.keep_log for handler in served.handlers.values())
-        async with opened(served.lifespan), Resources(served.overrides) as resources:
+        async with opened(served.lifespan):
             with collecting(keeps_log):
-                await self._run_parts(resources)
+                await self._run_parts()
 
-    async def _run_parts(self, resources: Resources) -> None:
+    async def _run_parts(self) -> None:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
@@ -111,7 +110,7 @@ class Node:
             await parts.ownership.renew()
             parts.partitions.join()
             self.ready.set()
-            await self._serve(resources)
+            await self._serve()
         finally:
             await channel.close()
             await parts.ordered.close()
@@ -121,9 +120,9 @@ class Node:
         """Claim no more tasks, let runs end, hand back the rest, then leave. Safe to call twice."""
         self._stopping.set()
 
-    async def _serve(self, resources: Resources) -> None:
+    async def _serve(self) -> None:
         async with asyncio.TaskGroup() as executors:
-            self.parts.runs.open(executors, resources)
+            self.parts.runs.open(executors)
             log.info("node started", extra={"node": self.settings.name, "queues": self.queues})
             await serve(self.parts.in_order, self._stopping)
             await self.parts.limits.leave()

@@ -19,7 +19,6 @@ from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.outcome import failed, stopped, succeeded
-from fairlead.engine.resources import Resources
 from fairlead.model import Finish, State
 
 log = logging.getLogger("fairlead.node")
@@ -51,10 +50,10 @@ class Runs:
 
     # executors ------------------------------------------------------------------------------------
 
-    def open(self, group: asyncio.TaskGroup, resources: Resources) -> None:
+    def open(self, group: asyncio.TaskGroup) -> None:
         """Make the executors; `group` owns the asyncio tasks that keep child processes."""
         clock, settings = self._context.clock, self._context.settings
-        invocation = Invocation(self._context, resources)
+        invocation = Invocation(self._context)
         self._loop = LoopExecutor(clock, invocation.on_loop, self._finished)
         self._threads = ThreadExecutor(
             clock, settings.threads, invocation.in_thread, self._finished

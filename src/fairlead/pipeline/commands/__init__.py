@@ -18,8 +18,6 @@ _MODULES = {
     "replay": "replay",
     "tables": "status",
     "ingest": "ingest",
-    "relay": "relay",
-    "alerts": "alerts",
     "capacity": "capacity",
     "incidents": "incidents",
     "erase": "erase",
