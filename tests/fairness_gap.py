@@ -3,8 +3,7 @@ bound of fair queueing."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -14,48 +13,6 @@ class PriorityFlow(NamedTuple):
 
     priority: int
     key: str
-
-
-class Jain:
-    """Jain's index over service / weight, (sum x)^2 / (n sum x^2): 1 is fair, 1/n gives everything
-    to one key.
-
-    The index is taken over windows of a fixed number of pick-ups, for the keys that had a task
-    waiting throughout the window.
-    """
-
-    def __init__(self, weights: Mapping[str, float], window: int) -> None:
-        self.window = window
-        """Pick-ups in a window."""
-        self.indices: list[float] = []
-        """The index of each window in which at least two keys were waiting throughout."""
-        self._weights = weights
-        self._waiting: Counter[str] = Counter()
-        self._throughout: set[str] = set()
-        self._served: Counter[str] = Counter()
-        self._picked = 0
-
-    def arrived(self, key: str) -> None:
-        """Count a task of the key that begins to wait."""
-        self._waiting[key] += 1
-
-    def picked(self, key: str) -> None:
-        """Count a task of the key that was picked up."""
-        if self._picked == 0:
-            self._throughout = set(self._waiting)
-        self._picked += 1
-        self._served[key] += 1
-        self._waiting[key] -= 1
-        if not self._waiting[key]:
-            del self._waiting[key]
-            self._throughout.discard(key)
-        if self._picked == self.window:
-            if len(self._throughout) > 1:
-                self.indices.append(
-                    jain([self._served[key] / self._weights[key] for key in self._throughout])
-                )
-            self._served.clear()
-            self._picked = 0
 
 
 def jain(shares: Sequence[float]) -> float:
