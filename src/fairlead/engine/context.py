@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.clock import Clock
@@ -138,10 +137,6 @@ class NodeEvents(Protocol):
     async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
         """Partitions are about to be released: stop them, and save the state for the next owner."""
 
-    def on_held_back(self, queue: str, is_held_back: bool) -> None:
-        """The store refuses so many ends of runs of this queue that no other task of it starts
-        here; or no longer."""
-
     def on_view(self, view: View) -> None:
         """The membership read a new view from the store."""
 
@@ -164,8 +159,6 @@ class NodeContext:
     events: NodeEvents
     notes: Reporter | None = None
     """Takes the notes of runs to the store; None if the store keeps none."""
-    refused: Counter[str] = field(default_factory=Counter)
-    """Number of runs in flight whose ends the store refuses, by queue."""
 
     @property
     def name(self) -> str:
@@ -175,8 +168,7 @@ class NodeContext:
     @property
     def is_behind(self) -> bool:
         """Whether so many completions wait for the store that this node claims no task."""
-        refused = self.refused.total()
-        return len(self.in_flight) - self.ledger.acquired - refused >= MOST_WAITING
+        return len(self.in_flight) - self.ledger.acquired >= MOST_WAITING
 
     @property
     def cluster(self) -> OrderedStore:

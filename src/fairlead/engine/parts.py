@@ -287,9 +287,6 @@ class NodeParts:
     def on_end_refused(self, execution: Execution) -> None:
         self.runs.end_refused(execution)
 
-    def on_held_back(self, queue: str, is_held_back: bool) -> None:
-        self.controls.hold_back(queue, is_held_back)
-
     def on_overdue(self, execution: Execution) -> None:
         self.runs.overdue(execution)
 

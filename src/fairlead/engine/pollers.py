@@ -214,7 +214,6 @@ class Pollers:
         """Write at most so many rows as the limits of the server allow; return the result and that
         number. Raise the error of the store."""
         size = self._sizes[name]
-        size.begin()
         while True:
             most = size.now
             try:

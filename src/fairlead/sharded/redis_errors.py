@@ -12,9 +12,9 @@ from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.sentinel import MasterNotFoundError
 
-from fairlead.backends.redis.sharded.clients import address_of, server_of
-from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable, WriteRefused
+from fairlead.sharded.clients import address_of, server_of
+from fairlead.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.tls import Cures, explain, find_mismatch
 
 _TRANSIENT: Mapping[str, str] = {

@@ -1,28 +1,28 @@
 """The sharded queue: a queue for many tenants on Redis streams, usable on its own. Needs the extra
 `redis`."""
 
-from fairlead.backends.redis.sharded.details import (
+from fairlead.sharded.details import (
     ConsumerLoad,
     Details,
     ShardKeyLoad,
     StreamLoad,
 )
-from fairlead.backends.redis.sharded.errors import (
+from fairlead.sharded.errors import (
     Empty,
     InvalidMessage,
     QueueDamaged,
     UnknownMessage,
 )
-from fairlead.backends.redis.sharded.heartbeat import Heartbeat, SyncHeartbeat
-from fairlead.backends.redis.sharded.message import (
+from fairlead.sharded.heartbeat import Heartbeat, SyncHeartbeat
+from fairlead.sharded.message import (
     DeadLetterHead,
     Message,
     NewMessage,
     RemovedMessage,
 )
-from fairlead.backends.redis.sharded.queue import ShardedQueue
-from fairlead.backends.redis.sharded.stats import Stats
-from fairlead.backends.redis.sharded.sync_queue import SyncShardedQueue
+from fairlead.sharded.queue import ShardedQueue
+from fairlead.sharded.stats import Stats
+from fairlead.sharded.sync_queue import SyncShardedQueue
 
 __all__ = [
     "ConsumerLoad",

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlead.backends.redis.sharded.errors import InvalidMessage
 from fairlead.clock import to_datetime, to_micros
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from fairlead.model.reading import json_reader
+from fairlead.sharded.errors import InvalidMessage
 
 Value = bytes | str | int | float
 """Content of a field; readers get bytes, as Redis keeps them."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fairlead.backends.redis.sharded import script
-from fairlead.backends.redis.sharded.message import Message, message
-from fairlead.backends.redis.sharded.settings import ShardedSettings
-from fairlead.backends.redis.sharded.steps import (
+from fairlead.sharded import script
+from fairlead.sharded.message import Message, message
+from fairlead.sharded.settings import ShardedSettings
+from fairlead.sharded.steps import (
     DELIVERING,
     WAIT_SECONDS,
     QueueSteps,

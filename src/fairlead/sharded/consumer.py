@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
-from fairlead.backends.redis.sharded.clients import is_cluster
-from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
-from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
-from fairlead.backends.redis.sharded.errors import QueueDamaged, cause_of
-from fairlead.backends.redis.sharded.lanes import Delivery, EmptyScan, Lanes
-from fairlead.backends.redis.sharded.message import ClaimEnd
-from fairlead.backends.redis.sharded.outage import Outage
-from fairlead.backends.redis.sharded.redis_errors import translated_errors
-from fairlead.backends.redis.sharded.running import Cancelled, run_async
-from fairlead.backends.redis.sharded.steps import Steps, waiting
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
+from fairlead.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
+from fairlead.sharded.clients import is_cluster
+from fairlead.sharded.connecting import MOST_CONNECTIONS
+from fairlead.sharded.endpoint import GROUP, RedisEndpoint
+from fairlead.sharded.errors import QueueDamaged, cause_of
+from fairlead.sharded.lanes import Delivery, EmptyScan, Lanes
+from fairlead.sharded.message import ClaimEnd
+from fairlead.sharded.outage import Outage
+from fairlead.sharded.redis_errors import translated_errors
+from fairlead.sharded.running import Cancelled, run_async
+from fairlead.sharded.steps import Steps, waiting
 
 T = TypeVar("T")
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fairlead.backends.redis.sharded import script
-from fairlead.backends.redis.sharded.message import (
+from fairlead.sharded import script
+from fairlead.sharded.message import (
     DeadLetterHead,
     Field,
     RemovedMessage,
     letter_head,
     removed_message,
 )
-from fairlead.backends.redis.sharded.steps import MOST_BYTES, QueueSteps, Steps
+from fairlead.sharded.steps import MOST_BYTES, QueueSteps, Steps
 
 PAGE = 100
 """Heads that one run of a script lists, at most."""

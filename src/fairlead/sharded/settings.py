@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlead.backends.redis.sharded.errors import InvalidMessage
 from fairlead.core.sharding.shards import shard
 from fairlead.errors import ConfigurationError
+from fairlead.sharded.errors import InvalidMessage
 
 Reads = Literal["streams", "tenants"]
 

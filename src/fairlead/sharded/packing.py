@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from fairlead.backends.redis.sharded.message import Entry, text_of
+from fairlead.sharded.message import Entry, text_of
 
 _encode = msgspec.msgpack.Encoder(enc_hook=text_of).encode
 

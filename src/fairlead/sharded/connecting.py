@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from fairlead.backends.redis.sharded.confirmation import Confirmation
-from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps
-from fairlead.backends.redis.sharded.errors import UnknownMessage
-from fairlead.backends.redis.sharded.message import RemovedMessage
-from fairlead.backends.redis.sharded.redis_url import RedisUrl
-from fairlead.backends.redis.sharded.settings import Reads, ShardedSettings
-from fairlead.backends.redis.sharded.steps import QueueSteps
 from fairlead.errors import ConfigurationError
+from fairlead.sharded.confirmation import Confirmation
+from fairlead.sharded.dead_letters import DeadLetterSteps
+from fairlead.sharded.errors import UnknownMessage
+from fairlead.sharded.message import RemovedMessage
+from fairlead.sharded.redis_url import RedisUrl
+from fairlead.sharded.settings import Reads, ShardedSettings
+from fairlead.sharded.steps import QueueSteps
 
 MOST_CONNECTIONS = 10_000
 """Connections of one client. Each reader that waits holds one."""

@@ -11,16 +11,17 @@ from typing import Any, TypeGuard, TypeVar
 from redis import exceptions
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.backends.redis.sharded.clients import is_cluster
-from fairlead.backends.redis.sharded.confirmation import Confirmation
-from fairlead.backends.redis.sharded.redis_errors import (
+from fairlead.errors import NotReplicated
+from fairlead.sharded.clients import is_cluster
+from fairlead.sharded.confirmation import Confirmation
+from fairlead.sharded.redis_errors import (
     ServerMoved,
     code_of,
     is_demotion,
     translated_errors,
 )
-from fairlead.backends.redis.sharded.script import DELETE, REVIVE, REWEIGH, WEIGH, WRITE
-from fairlead.backends.redis.sharded.steps import (
+from fairlead.sharded.script import DELETE, REVIVE, REWEIGH, WEIGH, WRITE
+from fairlead.sharded.steps import (
     Command,
     ReadGroup,
     RedisCall,
@@ -28,7 +29,6 @@ from fairlead.backends.redis.sharded.steps import (
     Steps,
     WaitForEntry,
 )
-from fairlead.errors import NotReplicated
 
 T = TypeVar("T")
 

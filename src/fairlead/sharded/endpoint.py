@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fairlead.backends.redis.sharded.lanes import Lanes
-from fairlead.backends.redis.sharded.redis_url import RedisUrl
-from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.errors import ConfigurationError
+from fairlead.sharded.lanes import Lanes
+from fairlead.sharded.redis_url import RedisUrl
+from fairlead.sharded.settings import ShardedSettings
 
 T = TypeVar("T", int, float)
 

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self, TypeVar
 
-from fairlead.backends.redis.sharded.connecting import Connected, found_letter
-from fairlead.backends.redis.sharded.details import Details
-from fairlead.backends.redis.sharded.heartbeat import SyncHeartbeat
-from fairlead.backends.redis.sharded.message import (
+from fairlead.sharded.connecting import Connected, found_letter
+from fairlead.sharded.details import Details
+from fairlead.sharded.heartbeat import SyncHeartbeat
+from fairlead.sharded.message import (
     DeadLetterHead,
     Message,
     NewMessage,
     RemovedMessage,
     Value,
 )
-from fairlead.backends.redis.sharded.redis_url import RedisUrl
-from fairlead.backends.redis.sharded.running import run
-from fairlead.backends.redis.sharded.stats import Stats
-from fairlead.backends.redis.sharded.steps import Steps
+from fairlead.sharded.redis_url import RedisUrl
+from fairlead.sharded.running import run
+from fairlead.sharded.stats import Stats
+from fairlead.sharded.steps import Steps
 
 T = TypeVar("T")
 

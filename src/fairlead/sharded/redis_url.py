@@ -17,9 +17,9 @@ from redis.connection import (
     parse_url,
 )
 
-from fairlead.backends.redis.sharded import clients
-from fairlead.backends.redis.sharded.confirmation import Confirmation
 from fairlead.errors import ConfigurationError
+from fairlead.sharded import clients
+from fairlead.sharded.confirmation import Confirmation
 from fairlead.urls import hosts_of, parameters_of, query_of, shown_url, split_url
 
 KNOWN = (

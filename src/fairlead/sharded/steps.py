@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from fairlead.backends.redis.sharded import script
-from fairlead.backends.redis.sharded.details import MOST_DETAILS, Details, details_of
-from fairlead.backends.redis.sharded.errors import Empty, InvalidMessage, UnknownMessage
-from fairlead.backends.redis.sharded.message import (
+from fairlead.errors import ConfigurationError
+from fairlead.sharded import script
+from fairlead.sharded.details import MOST_DETAILS, Details, details_of
+from fairlead.sharded.errors import Empty, InvalidMessage, UnknownMessage
+from fairlead.sharded.message import (
     ClaimEnd,
     Entry,
     Field,
@@ -31,11 +32,10 @@ from fairlead.backends.redis.sharded.message import (
     position,
     removed_message,
 )
-from fairlead.backends.redis.sharded.packing import packable, packed_for
-from fairlead.backends.redis.sharded.script import Script
-from fairlead.backends.redis.sharded.settings import ShardedSettings
-from fairlead.backends.redis.sharded.stats import Stats
-from fairlead.errors import ConfigurationError
+from fairlead.sharded.packing import packable, packed_for
+from fairlead.sharded.script import Script
+from fairlead.sharded.settings import ShardedSettings
+from fairlead.sharded.stats import Stats
 
 WAIT_SECONDS = 2.0
 """Seconds of one wait, after which a reader checks the streams without a notification. Some clients
