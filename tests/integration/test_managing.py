@@ -107,8 +107,7 @@ async def test_tasks_that_have_not_started_can_be_given_another_priority_or_key(
     assert {t.id for t in app.management.find(fairness_key="bulk")} == {h.id for h in handles[:2]}
     await drain(app, concurrency=1)
     assert sorted(ran) == [0, 1, 2, 3]
-    if not app.channel.decides_order:
-        assert ran == [3, 2, 0, 1]
+    assert ran == [3, 2, 0, 1]
     with pytest.raises(NotAllowed, match="is ERROR: only SUBMITTED, WAITING can be changed"):
         change(failing.id, priority=1)
     with pytest.raises(NotAllowed, match="is DONE: it is finished and cannot be changed"):

@@ -164,5 +164,4 @@ def test_an_empty_lake_has_nothing_to_report(workspace: Workspace) -> None:
         "files": 0,
         "seconds": 0,
         "more": False,
-        "streamed": None,
     }

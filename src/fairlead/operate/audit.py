@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Notes the actions of people in the audit log, where the store has one. Tasks on Redis alone
-    have none."""
+    """Notes the actions of people in the audit log, if the store is a SQL database."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -35,7 +34,7 @@ class Recorder:
         """Note an action in a transaction of its own."""
         log = self._log()
         if log is not None:
-            self._context.store.database.run(log.add([entry]))
+            self._context.cluster.database.run(log.add([entry]))
 
     def entry(
         self,

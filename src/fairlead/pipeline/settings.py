@@ -1,5 +1,5 @@
 """Settings of the pipeline from a file: objectives, prices, bills and rules of alerts.
-docs/how-to/pipeline.md and docs/how-to/alerts.md have examples."""
+docs/how-to/pipeline.md and docs/how-to/incidents.md have examples."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def set_weight(page: Page, queue: SyncShardedQueue, key: str, weight: float | No
 
 
 def has_audit(page: Page) -> bool:
-    """Return whether the store of tasks is a SQL database, which keeps an audit log."""
+    """Return whether the store of tasks is a SQL database, which has an audit log."""
     try:
         page.context.sql_store.audit()
     except NotSupported:

@@ -13,7 +13,6 @@ import pandas as pd
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.capacity.erlang import Work, slots_for
 from fairlead.pipeline.capacity.forecast import HOURS, Floats, forecast
-from fairlead.pipeline.schema import SCHEMA_VERSION
 
 MINUTES = 60
 LEAST_RUNS = 30
@@ -157,7 +156,6 @@ def week_ahead(
             "quantile": target.quantile,
             "slots_for_target": slots,
             "utilisation": [work.load / max(1, n) for work, n in zip(works, slots, strict=True)],
-            "schema_version": SCHEMA_VERSION,
         }
     )
     plan = QueuePlan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 CAPACITY = Table(
     "gold.capacity",
@@ -47,6 +47,5 @@ CAPACITY = Table(
         utilisation      double    fraction of these slots that are busy at forecast_p90; 0 for no
                                    slots
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 INCIDENTS = Table(
     "gold.incidents",
@@ -30,6 +30,5 @@ INCIDENTS = Table(
         found_by      string?   alerts if it was found while it happened, with approximate numbers;
                                 null if it was found in the tables
         """,
-        WRITTEN_UNDER,
     ),
 )

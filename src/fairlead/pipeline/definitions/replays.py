@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 _RUN = columns_in(
     """
@@ -61,7 +61,6 @@ REPLAYS = Table(
         longest_starved_us bigint  longest time that a key waited without a start
         seconds            double  processor time of this replay in seconds
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -84,6 +83,5 @@ REPLAY_WAITS = Table(
         wait_p99_us  bigint p99 wait of the key's tasks
         wait_max_us  bigint longest wait of the key's tasks
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -29,7 +29,7 @@ from fairlead.pipeline.incidents.over_history import (
 from fairlead.pipeline.incidents.watch import MINUTE, Alert, Rules
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -139,7 +139,7 @@ def _row_of(alert: Alert) -> IncidentRow:
 
 
 def _table(rows: Iterable[IncidentRow], found_by: str | None = None) -> pa.Table:
-    same = {"found_by": found_by, "schema_version": SCHEMA_VERSION}
+    same = {"found_by": found_by}
     found = [msgspec.structs.asdict(row) | same for row in rows]
     return pa.Table.from_pylist(found, INCIDENTS.arrow())
 

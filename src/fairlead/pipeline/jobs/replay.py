@@ -20,7 +20,7 @@ from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import part_of
 from fairlead.pipeline.replay.on_spark import OnSpark
 from fairlead.pipeline.runs import JobRun, OnRows, recorded
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def _rows(replay_id: str, arrivals: Arrivals, found: Study) -> dict[Table, list[
             **msgspec.structs.asdict(each.candidate),
             "replay_id": replay_id,
             "recorded_from": to_datetime(arrivals.origin),
-            "schema_version": SCHEMA_VERSION,
         }
         runs.append(
             {

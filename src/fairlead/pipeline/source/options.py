@@ -124,12 +124,22 @@ _EVERY = ONLY_BATCH | ONLY_STREAM
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
-    """Options of all reads."""
+class ReadOptions:
+    """Options of a read from a store. Instants are microseconds since the epoch; None means no
+    bound."""
 
     url: str = field(repr=False)
     table: Table
     columns: tuple[str, ...]
+    queue: str | None
+    batch_rows: int
+    since: int | None
+    until: int | None
+    partitions: int | None
+    is_latest: bool
+    """Whether a stream starts after the present rows instead of at the first."""
+    max_rows_per_batch: int
+    reader: str | None
 
     def chosen(self) -> Table:
         """Return the table with the chosen columns only, in their order."""
@@ -149,22 +159,6 @@ class ColumnOptions:
                     f" {given.dataType.simpleString()}"
                 )
         return replace(self, columns=columns)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions(ColumnOptions):
-    """Options of a read from a store. Instants are microseconds since the epoch; None means no
-    bound."""
-
-    queue: str | None
-    batch_rows: int
-    since: int | None
-    until: int | None
-    partitions: int | None
-    is_latest: bool
-    """Whether a stream starts after the present rows instead of at the first."""
-    max_rows_per_batch: int
-    reader: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:

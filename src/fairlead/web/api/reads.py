@@ -354,8 +354,8 @@ class Reads:
         return document(documents.Why, found)
 
     def _known_queues(self) -> Collection[str]:
-        store = self._context.store
-        known: Collection[str] = store.database.read_now(store.records.queue_settings())
+        store = self._context.cluster
+        known: Collection[str] = store.database.read_now(store.queue_settings())
         return known
 
     def _ordered(self, name: str) -> documents.OrderedQueue:
@@ -372,7 +372,7 @@ class Reads:
             return None, "arguments are shown through a mask only"
         try:
             payload = self._management.payload(task.id, tenants=self._tenants)
-        except (InvalidTask, NotSupported) as error:
+        except InvalidTask as error:
             return None, str(error)
         if payload is None:
             return None, "arguments of finished tasks are not kept"
