@@ -42,6 +42,7 @@ from fairlead.errors import (
     check_reset_tries,
     check_until,
 )
+from fairlead.model import Trigger
 
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
@@ -64,7 +65,9 @@ class Worker:
 
     def next(self) -> Job | None:
         """Return the next job; None when the worker has closed the pipe."""
-        return None if (frame := self._receive()) is None else msgspec.json.decode(frame, type=Job)
+        if (frame := self._receive()) is None:
+            return None
+        return msgspec.json.decode(frame, type=Job, strict=False)  # SQLite has 0 and 1 for a bool
 
     def begin(self, notes: Notes) -> None:
         """Take messages about this job from now on."""
@@ -138,10 +141,21 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
-    handler = application.handlers.get(job.trigger.name)
+    handler, claimed = application.handlers.get(job.name), job.claimed
+    trigger = Trigger(
+        claimed.id,
+        claimed.version,
+        job.queue,
+        0,
+        job.name,
+        job.priority,
+        job.fairness_key,
+        1.0,
+        None,
+    )
     keeps_notes = handler is not None and not handler.is_ordered
     reporter = worker if keeps_notes else None
-    execution = Execution(job.trigger, job.claimed, handler, reporter=reporter)
+    execution = Execution(trigger, claimed, handler, reporter=reporter)
     execution.start(job.started_at)
     notes = execution.current.notes
     worker.begin(notes)

@@ -22,7 +22,7 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
 from fairlead.engine.outcome import RemoteError
 from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze
-from fairlead.model import ClaimedTask, LogLine, Trigger
+from fairlead.model import ClaimedTask, LogLine
 
 _LENGTH = struct.Struct(">I")
 
@@ -34,7 +34,10 @@ class ChildDied(FairleadError):
 class Job(msgspec.Struct, frozen=True):
     """One task for a child to run."""
 
-    trigger: Trigger
+    name: str
+    queue: str
+    priority: int
+    fairness_key: str
     claimed: ClaimedTask
     """The claimed task; its context is as the interceptors of the worker left it."""
     started_at: int
@@ -248,10 +251,20 @@ async def _send(child: asyncio.subprocess.Process, frame: bytes) -> None:
 
 
 def _job(execution: Execution) -> bytes:
-    assert execution.started_at is not None
+    trigger, started_at = execution.trigger, execution.started_at
+    assert started_at is not None
     context = msgspec.json.encode(execution.current.context).decode()
     claimed = msgspec.structs.replace(execution.claimed, context=context)
-    return msgspec.json.encode(Job(execution.trigger, claimed, execution.started_at))
+    return msgspec.json.encode(
+        Job(
+            trigger.name,
+            trigger.queue,
+            trigger.priority,
+            trigger.fairness_key,
+            claimed,
+            started_at,
+        )
+    )
 
 
 def _unpack(job_end: JobEnd) -> Any:
