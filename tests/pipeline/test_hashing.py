@@ -11,6 +11,7 @@ import pytest
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import EVENT_FIELDS
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.hashing import SECRET, SECRET_FILE, Hashing, hashing_of, start_hashing
@@ -18,7 +19,6 @@ from fairlead.pipeline.history_rows import events_table
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import EVENT_FIELDS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, rows_of

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
+from fairlead.model.history import START
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, HistoryStore
 from fairlead.ports.task_store import TaskStore
 
 ROWS = 10_000
@@ -25,10 +26,10 @@ class PolledExporter:
         self._clock = clock
         self._tried_at = 0
         self._is_comparing = False
-        self._history: HistoryStore | None = None
+        self._history: SqlHistory | None = None
         self._exporter: Exporter | RunExporter
         try:
-            self._history = store.as_sql().history()
+            self._history = SqlHistory(store.as_sql().database)
         except NotSupported:
             self._exporter = RunExporter(store.run_history(), lake, clock, ROWS)
         else:

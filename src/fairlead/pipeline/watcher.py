@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import NotSupported
 from fairlead.model import IncidentKind, IncidentReport
@@ -51,7 +52,9 @@ def watcher_of(store: TaskStore, clock: Clock) -> Watcher | None:
         return None
     file = os.environ.get("FAIRLEAD_SETTINGS")
     rules = load(Path(file) if file else None).alerts
-    heartbeats = StoreHeartbeats(sql, sql.history(), clock, every=0, most_bytes=MOST_BYTES)
+    heartbeats = StoreHeartbeats(
+        sql, SqlHistory(sql.database), clock, every=0, most_bytes=MOST_BYTES
+    )
     return Watcher(sql.database, heartbeats, rules)
 
 

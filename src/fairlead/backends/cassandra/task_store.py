@@ -40,7 +40,6 @@ from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database, Steps
-from fairlead.ports.task_reads import TaskReads
 from fairlead.ports.task_records import (
     KeyLoad,
     QueueStatus,
@@ -119,15 +118,8 @@ class CassandraTaskStore:
         """Return a task that has ended; others are in the schedule."""
         return (yield from ended_task(task_id))
 
-    @property
-    def reads(self) -> TaskReads:
-        _no_rows()
-
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         _no_rows()
-
-    def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        _refuse("keeps no finished tasks", "`fairlead pipeline sql` finds them in the lake")
 
     def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
         _no_record(after)

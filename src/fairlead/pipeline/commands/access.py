@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
 from fairlead.connect import any_task_store, task_store
@@ -43,8 +44,6 @@ def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
 
 def history_of(url: str | None) -> Any:
     """Return the history of the store at this URL."""
-    from fairlead.backends.sql.history import SqlHistory
-
     return SqlHistory(task_store(url_of(url)).database)
 
 
@@ -56,7 +55,7 @@ def exporter_of(url: str | None, lake: Warehouse) -> Exporter | RunExporter:
 
     store = any_task_store(url_of(url))
     try:
-        history = store.as_sql().history()
+        history = SqlHistory(store.as_sql().database)
     except NotSupported:
         return RunExporter(store.run_history(), lake, SYSTEM_CLOCK)
     return Exporter(history, lake, SYSTEM_CLOCK)

@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.model.history import SUBMITTED_FIELDS, Position, Running
 from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
@@ -64,14 +65,14 @@ class StoreHeartbeats:
     def __init__(
         self,
         store: SqlStore,
-        history: HistoryStore,
+        history: SqlHistory,
         clock: Clock,
         *,
         every: float = HEARTBEAT_SECONDS,
         most_bytes: int | None = None,
     ) -> None:
         """`every`: seconds between two heartbeats of a queue. `most_bytes`: see
-        `HistoryStore.running`; where it forbids a count, the running tasks are one."""
+        `SqlHistory.running`; where it forbids a count, the running tasks are one."""
         self._store = store
         self._history = history
         self._clock = clock
