@@ -130,8 +130,6 @@ class Running(NamedTuple):
     tasks: int
     claimed_at: int
     """When the last of these tasks was claimed (microseconds since the epoch)."""
-    stuck: int
-    """Tasks past their stuck_at."""
 
 
 class Ended(NamedTuple):
@@ -184,7 +182,7 @@ class HistoryStore(Protocol):
     def newest_submitted(self, now: int) -> Steps[str]:
         """Return an `after` for `submitted` that skips the tasks submitted before about `now`."""
 
-    def running(self, now: int, most_bytes: int | None = None) -> Steps[list[Running] | None]:
+    def running(self, most_bytes: int | None = None) -> Steps[list[Running] | None]:
         """Return the tasks that nodes hold. A store that must read every unfinished task for that
         reads none, and returns None, if their table has more than `most_bytes` bytes."""
 
