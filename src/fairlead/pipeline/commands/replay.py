@@ -13,8 +13,6 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS
-from fairlead.errors import ConfigurationError
-from fairlead.lab.trace import BrokenTrace, Tenants
 from fairlead.pipeline.commands.access import existing_lake, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeOptions, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures, show_rows, watching
@@ -37,14 +35,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     policies: Annotated[
         Path, typer.Option(help="Grid (TOML file): each combination of its lists is a policy.")
     ]
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Trace in the Standard Workload Format; default: the lake."),
-    ] = None
-    tenants: Annotated[Tenants, typer.Option(help="With a trace: field that names the tenant.")] = (
-        Tenants.USER
-    )
-    queue: Annotated[str | None, typer.Option(help="With a lake: the queue.")] = None
+    queue: Annotated[str | None, typer.Option(help="The queue, if the lake has several.")] = None
     period: PeriodOptions
     limit: Annotated[int | None, typer.Option(min=1, help="Only this many tasks.")] = None
     objective: Annotated[
@@ -115,11 +106,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         from fairlead.lab.policies.objective import parse_objective
         from fairlead.lab.policies.study import StudyPlan
 
-        since, until = self.period.instants()
-        if self.trace is not None and (self.queue or since or until):
-            raise ConfigurationError(
-                "--queue, --since and --until select rows of a lake; with --trace, use --limit"
-            )
         return StudyPlan(
             grid=load(self.policies),
             objective=parse_objective(self.objective, self.require or []),
@@ -134,18 +120,11 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         )
 
     def arrivals(self) -> Arrivals:
-        """Read the tasks from the trace, else from the lake. Raise ConfigurationError,
-        BrokenLake."""
-        from fairlead.lab.policies.arrivals import of_trace
+        """Read the tasks from the lake. Raise ConfigurationError, BrokenLake."""
         from fairlead.pipeline.replay.record import of_lake
 
-        if self.trace is None:
-            lake = existing_lake(self.lake.lake, self.lake.catalog)
-            return of_lake(lake, self.queue, *self.period.instants(), self.limit)
-        try:
-            return of_trace(self.trace, self.tenants, self.limit)
-        except BrokenTrace as error:
-            raise ConfigurationError(str(error)) from error
+        lake = existing_lake(self.lake.lake, self.lake.catalog)
+        return of_lake(lake, self.queue, *self.period.instants(), self.limit)
 
 
 @with_options
@@ -156,7 +135,7 @@ def replay(options: ReplayOptions) -> None:
     Example: fairlead pipeline replay --policies grid.toml --lake lake --queue payouts --objective
     wait_p99
 
-    Example: fairlead pipeline replay --policies grid.toml --trace lcg-2005.swf.gz --train 7d
+    Example: fairlead pipeline replay --policies grid.toml --lake lake --train 7d
     --require 'utilisation >= 0.7'
     """
     with failures():
