@@ -43,9 +43,6 @@ class SqlStore(TaskRecords, Protocol):
         """Let the database end this transaction, and release its locks, if the process pauses for
         longer between two statements. Nothing on SQLite, whose locks end with the process."""
 
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
-
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
         """Set the weight of different keys of a queue, as `set_weight` does for one; return the
         number of keys that were changed, none in a queue that was never registered."""

@@ -236,10 +236,6 @@ class SqlTaskStore(SqlTaskRecords):
     def lanes(self) -> Steps[list[LaneKey]]:
         return [LaneKey(*row) for row in (yield self.statement("lanes"))]
 
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        count: int = (yield self.statement("count_ready", batch(queues), most))[0][0]
-        return count
-
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:
