@@ -111,9 +111,7 @@ async def test_a_failed_operation_fails_its_span(queue: Any, spans: Spans) -> No
         await queue.read("", "c")
     write, read = spans.only("write q"), spans.only("read q")
     assert write.status.status_code is read.status.status_code is StatusCode.ERROR
-    assert (
-        attributes(write)["error.type"] == "fairlead.backends.redis.sharded.errors.InvalidMessage"
-    )
+    assert attributes(write)["error.type"] == "fairlead.sharded.errors.InvalidMessage"
     assert attributes(read)["error.type"] == "fairlead.errors.ConfigurationError"
 
 

@@ -132,7 +132,6 @@ def _reads(database: PostgresDatabase) -> Iterator[Read]:
     yield Read("oldest_ready", store.oldest_ready())
     yield Read("ready_without", _one(store.statement("ready_without", *LANE, MIDDLE, FEW, FEW)))
     yield Read("stuck", store._stuck_rows(1, FEW), 5000)
-    yield Read("count_ready", store.count_ready([QUIET], FEW))
     yield Read("has_unfinished", store.has_unfinished(["mail"]))
     yield Read("has_unfinished of none", store.has_unfinished(["nothing"]), 5000)
     yield Read("ahead", store.ahead(_id(FEW), FEW))

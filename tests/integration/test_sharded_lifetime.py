@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
-from fairlead.backends.redis.sharded.dead_letters import Revival  # noqa: E402
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
+from fairlead.sharded.dead_letters import Revival  # noqa: E402
+from fairlead.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
 

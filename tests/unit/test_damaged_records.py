@@ -55,9 +55,7 @@ def kafka_triggers() -> Reader:
 
 
 def sharded_messages() -> Reader:
-    messages = pytest.importorskip(
-        "fairlead.backends.redis.sharded.message", reason="needs the extra redis"
-    )
+    messages = pytest.importorskip("fairlead.sharded.message", reason="needs the extra redis")
 
     def read(record: bytes) -> object:
         """Read the record in each place of a message."""

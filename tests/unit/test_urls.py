@@ -33,12 +33,12 @@ def test_a_url_of_the_documentation_is_read_as_its_table_says(
 ) -> None:
     pytest.importorskip("psycopg" if url.startswith("postgres") else "redis")
     if not url.startswith("postgres"):
-        from fairlead.backends.redis.sharded.redis_url import RedisUrl
+        from fairlead.sharded.redis_url import RedisUrl
 
         assert RedisUrl.of(url).location == location
         return
     app = App(url)
-    assert app.connections.store.database.location == location
+    assert app.connections.cluster.database.location == location
     assert ":pw" not in f"{app.connections} {location}"
     app.close()
 

@@ -127,8 +127,6 @@ class Running(NamedTuple):
     tasks: int
     claimed_at: int
     """When the last of these tasks was claimed (microseconds since the epoch)."""
-    stuck: int
-    """Tasks past their stuck_at."""
 
 
 class Ended(NamedTuple):

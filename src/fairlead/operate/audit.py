@@ -34,7 +34,7 @@ class Recorder:
         """Note an action in a transaction of its own."""
         log = self._log()
         if log is not None:
-            self._context.store.database.run(log.add([entry]))
+            self._context.cluster.database.run(log.add([entry]))
 
     def entry(
         self,

@@ -13,6 +13,7 @@ from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import Queue
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -35,9 +36,15 @@ class OperateContext:
     clock: Clock
 
     @property
+    def cluster(self) -> OrderedStore:
+        """Return the store of queues, nodes and incidents, with its schema checked. Raise
+        SchemaMismatch, StoreUnavailable."""
+        return self.connector.cluster
+
+    @property
     def store(self) -> TaskStore:
-        """Return the task store, with its schema checked. Raise SchemaMismatch,
-        StoreUnavailable."""
+        """Return the task store, with its schema checked. Raise SchemaMismatch, StoreUnavailable,
+        and NotSupported in an application with ordered queues only."""
         return self.connector.store
 
     @property

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from fairlead.model import NewTask, Submitted
-from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskRecords
@@ -28,9 +26,6 @@ class SqlStore(TaskRecords, Protocol):
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        """Insert the tasks, as `TaskStore.submission` does."""
-
     def announce(self, notification: Notification) -> Steps[None]:
         """Send the notification with the commit of this transaction if the database can; otherwise
         the caller announces it after the commit."""
@@ -42,16 +37,6 @@ class SqlStore(TaskRecords, Protocol):
     def bound_pauses(self, seconds: float) -> Steps[None]:
         """Let the database end this transaction, and release its locks, if the process pauses for
         longer between two statements. Nothing on SQLite, whose locks end with the process."""
-
-    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        """Register the queues in the caller's transaction; return their settings."""
-
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
-
-    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
-        """Set the number of partitions of a registered queue, also to a lower one, unless its
-        settings have another version; return whether it was set."""
 
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
         """Set the weight of different keys of a queue, as `set_weight` does for one; return the

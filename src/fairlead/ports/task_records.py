@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from fairlead.model import ArgumentFilter, AttemptRecord, State, TaskRecord
-from fairlead.ports.cluster_state import ClusterState
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
+from fairlead.ports.task_store import TaskStore
 
 
 class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class KeyLoad(msgspec.Struct, frozen=True):
     tenant."""
 
 
-class TaskRecords(ClusterState, Protocol):
+class TaskRecords(TaskStore, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
     those that have ended. Times are microseconds since the epoch."""
 
@@ -164,7 +164,3 @@ class TaskRecords(ClusterState, Protocol):
         """Set how many tasks of a key may run at once on each node, in place of the limit of a
         policy; None removes it. Return False if the queue was never registered or submitted to, or
         if there was no limit to remove. Raises NotSupported on a store without such limits."""
-
-    def pause(self, queue: str, paused: bool) -> Steps[bool]:
-        """Pause or resume a queue in the whole cluster; return False if the queue was never
-        registered or submitted to."""

@@ -28,7 +28,6 @@ from fairlead.backends.sql.rows import (
 )
 from fairlead.backends.sql.run_notes import SqlRunNotes, notes_rows
 from fairlead.backends.sql.task_records import SqlTaskRecords
-from fairlead.errors import NotSupported
 from fairlead.model import (
     ClaimedTask,
     Finish,
@@ -52,15 +51,14 @@ from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
-from fairlead.ports.task_records import (
-    TaskRecords,
-)
+from fairlead.ports.task_records import TaskRecords
 from fairlead.ports.task_store import (
     RESUME_STUCK,
     Claim,
     Completed,
     Stuck,
     TaskDeclaration,
+    TaskStore,
     Woken,
 )
 
@@ -102,6 +100,11 @@ class SqlTaskStore(SqlTaskRecords):
     @property
     def periodics(self) -> PeriodicStore:
         return SqlPeriodics(self)
+
+    runs: RunHistory | None = None  # the history of all tasks has them
+
+    def with_tasks(self) -> TaskStore:
+        return self
 
     def as_sql(self) -> SqlStore:
         return self
@@ -208,10 +211,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def lanes(self) -> Steps[list[LaneKey]]:
         return [LaneKey(*row) for row in (yield self.statement("lanes"))]
-
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        count: int = (yield self.statement("count_ready", batch(queues), most))[0][0]
-        return count
 
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
@@ -565,9 +564,6 @@ class SqlTaskStore(SqlTaskRecords):
     def register_part(self, kind: str, part: str) -> Steps[str]:
         return part
         yield
-
-    def run_history(self) -> RunHistory:
-        raise NotSupported(f"{self.database.location} has the history of ordered queues in tables")
 
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         known = yield from self.queue_settings()

@@ -17,7 +17,6 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.checks import check
@@ -38,7 +37,7 @@ STEPS: tuple[StepName, ...] = get_args(StepName)
 SMALL_FILES = (ATTEMPTS, EVENTS, RUNS, BUILDS, LEDGER)
 """Tables that grow by a small file in each commit."""
 
-BY_AGE = (RUNS, BUILDS, CAPACITY, INCIDENTS)
+BY_AGE = (RUNS, BUILDS, INCIDENTS)
 """Tables whose old rows may be removed, because no other table and no check depends on them."""
 
 State = Literal["done", "nothing to do", "failed", "skipped", "planned"]

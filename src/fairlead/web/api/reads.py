@@ -355,8 +355,8 @@ class Reads:
         return document(documents.Why, found)
 
     def _known_queues(self) -> Collection[str]:
-        store = self._context.store
-        known: Collection[str] = store.database.read_now(store.records.queue_settings())
+        store = self._context.cluster
+        known: Collection[str] = store.database.read_now(store.queue_settings())
         return known
 
     def _ordered(self, name: str) -> documents.OrderedQueue:
