@@ -1,37 +1,35 @@
-"""The heartbeats of the queues of a store: a relay or an elected worker reads the state of each
-queue every few seconds, so that the detector notices what waits and what has stopped."""
+"""The observer of a store: reads the state of each queue, for the detector."""
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
+from fairlead.model.history import SUBMITTED_FIELDS, Position, Running
+from fairlead.pipeline.incidents.detector import Observation
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
 PAGE, PAGES = 20_000, 10
-"""Most submitted tasks in one page, and most pages in one heartbeat. The next heartbeat counts the
-rest."""
+"""Most submitted tasks in one page, and most pages in one round. The next round counts the rest."""
 
 MOST_KEYS = 1000
-"""Maximum number of fairness keys in a heartbeat."""
+"""Maximum number of fairness keys in an observation."""
 
 WAITS_US = 500_000
 """Least age of a ready task, in microseconds, to be reported as waiting."""
 
 ENDED = 50_000
-"""Maximum number of ended runs that one heartbeat counts. The next heartbeat counts the rest."""
+"""Maximum number of ended runs that one round counts. The next round counts the rest."""
 
 BACK = 5000
-"""Transactions (on SQLite: runs) before the first heartbeat whose runs count too, so that a
-successor sees what happened after the death of its predecessor."""
+"""Transactions (on SQLite: runs) before the first round whose runs count too, so that a successor
+sees what happened after the death of its predecessor."""
 
 OLD_US = 60_000_000
 """Age of an ended run, in microseconds, above which it does not count: after an outage, old runs
@@ -43,6 +41,10 @@ RUNNING_EVERY = 10.0
 _PAUSE_FACTOR = 10
 """Least pause after a count of running tasks, as a multiple of the time that the count took."""
 
+MOST_BYTES = 64_000_000
+"""Size of the table of unfinished tasks on PostgreSQL above which running tasks are not counted,
+and any queue is taken to run one: a stall is then reported after `standstill_seconds`."""
+
 _POSITION, _AT, _OF_QUEUE, _OF_KEY = (
     SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
 )
@@ -50,7 +52,7 @@ _POSITION, _AT, _OF_QUEUE, _OF_KEY = (
 
 @dataclass
 class _Since:
-    """Changes of a queue since the last heartbeat."""
+    """Changes of a queue since the last observation."""
 
     done: int = 0
     failed: int = 0
@@ -58,28 +60,13 @@ class _Since:
     lost: Counter[str] = field(default_factory=Counter)
 
 
-class StoreHeartbeats:
-    """Heartbeats of one store. Calls block and must not run in several threads at once."""
+class StoreObserver:
+    """Observer of all queues of one store. One call at a time."""
 
-    def __init__(
-        self,
-        store: SqlStore,
-        history: HistoryStore,
-        clock: Clock,
-        *,
-        every: float = HEARTBEAT_SECONDS,
-        most_bytes: int | None = None,
-    ) -> None:
-        """`every`: seconds between two heartbeats of a queue. `most_bytes`: see
-        `HistoryStore.running`; where it forbids a count, the running tasks are one."""
+    def __init__(self, store: SqlStore, history: SqlHistory, clock: Clock) -> None:
         self._store = store
         self._history = history
         self._clock = clock
-        self._every = every
-        self._most_bytes = most_bytes
-        self._relay = uuid.uuid4().hex
-        self._began = time.monotonic()
-        self._store_id: str | None = None
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
         self._counted_at = 0
@@ -88,22 +75,13 @@ class StoreHeartbeats:
         self._ended_until: Position | None = None
         """Position up to which ended runs are counted."""
         self._since: dict[str, _Since] = defaultdict(_Since)
-        self._next_at = float("-inf")
         self._running_at = float("-inf")
         """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
 
-    def read(self) -> list[Heartbeat]:
-        """Return a heartbeat of each queue if heartbeats are due, else an empty list. Raise
-        StoreUnavailable and keep what was counted for the next call."""
-        return self._history.database.read_now(self.steps())
-
-    def steps(self) -> Steps[list[Heartbeat]]:
-        """Return what `read` returns."""
-        if time.monotonic() < self._next_at:
-            return []
+    def steps(self) -> Steps[list[Observation]]:
+        """Return an observation of each queue. Raise StoreUnavailable and keep what was counted for
+        the next call."""
         now = yield from self._store.shared_clock(self._clock.now())
-        if self._store_id is None:
-            self._store_id = yield from self._history.store_id()
         if self._after is None:
             self._after, self._counted_at = (yield from self._history.newest_submitted(now)), now
         yield from self._count_ended(now)
@@ -111,41 +89,36 @@ class StoreHeartbeats:
         queues = yield from self._store.queue_settings()
         oldest = yield from self._store.oldest_ready()
         waiting = {queue: since for queue, since in oldest.items() if since < now - WAITS_US}
-        nodes = yield from self._store.nodes()
         silent = {
             node.node: node.queues
-            for node in nodes
+            for node in (yield from self._store.nodes())
             if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
         }
-        running = yield from self._count_running(now, waiting.keys())
+        running = yield from self._count_running(waiting.keys())
         changes, self._since = self._since, defaultdict(_Since)
-        heartbeats = []
+        found = []
         for queue in sorted({*queues, *changes}):
             since = changes[queue]
             held = [each for each in running or () if each.queue == queue]
             alive = sum(each.tasks for each in held if each.node not in silent)
-            heartbeats.append(
-                Heartbeat(
-                    self._store_id,
-                    queue,
-                    self._relay,
-                    now,
-                    waiting.get(queue),
-                    None if running is None else alive,
-                    max((each.claimed_at for each in held), default=0),
-                    None if running is None else sum(each.stuck for each in held),
-                    queue in queues and queues[queue].paused,
-                    since.done,
-                    since.failed,
-                    since.keys.total(),
-                    dict(since.keys.most_common(MOST_KEYS)),
-                    dict(since.lost),
-                    sorted(node for node, served in silent.items() if queue in served),
-                    1 + round((time.monotonic() - self._began) * MICROS),
+            found.append(
+                Observation(
+                    queue=queue,
+                    at=now,
+                    time=round(time.monotonic() * MICROS),
+                    waits_since=waiting.get(queue),
+                    running=None if running is None else alive,
+                    claimed_at=max((each.claimed_at for each in held), default=0),
+                    is_paused=queue in queues and queues[queue].paused,
+                    done=since.done,
+                    failed=since.failed,
+                    arrived=since.keys.total(),
+                    keys=dict(since.keys.most_common(MOST_KEYS)),
+                    lost=dict(since.lost),
+                    silent=sorted(node for node, served in silent.items() if queue in served),
                 )
             )
-        self._next_at = time.monotonic() + self._every
-        return heartbeats
+        return found
 
     def _count_ended(self, now: int) -> Steps[None]:
         xid, seq = yield from self._history.horizon()
@@ -182,16 +155,16 @@ class StoreHeartbeats:
             if len(rows) < PAGE:
                 return
 
-    def _count_running(self, now: int, waiting: Collection[str]) -> Steps[list[Running] | None]:
+    def _count_running(self, waiting: Collection[str]) -> Steps[list[Running] | None]:
         """Return the running tasks, or None if no count is due. A count is due earlier if tasks
         wait in a queue in which no run has ended."""
         began = time.monotonic()
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
             return None
-        found = yield from self._history.running(now, self._most_bytes)
+        found = yield from self._history.running(MOST_BYTES)
         if found is None:
-            found = [Running(queue, "", 1, 0, 0) for queue in waiting]
+            found = [Running(queue, "", 1, 0) for queue in waiting]
         ended = time.monotonic()
         self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
         return found
