@@ -28,7 +28,7 @@ BEGIN = 1_790_000_000 * MICROS
 def watch_of(app: App) -> Watch:
     return Watch(
         PollerContext(
-            store=app.store, clock=app.clock, intervals=Intervals(), announce=lambda _: None
+            cluster=app.store, clock=app.clock, intervals=Intervals(), announce=lambda _: None
         )
     )
 
