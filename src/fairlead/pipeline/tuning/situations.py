@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
-from fairlead.core.tuning.guard_rails import Situation
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.pipeline.tuning.guard_rails import Situation
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
