@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from fairlead import App, Incident, NoRetry
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
@@ -72,7 +73,7 @@ async def test_a_long_table_is_not_read_for_running_tasks(
     if app.url.startswith("sqlite"):
         pytest.skip("SQLite finds running tasks by their claims")
     monkeypatch.setattr(module, "MOST_BYTES", -1)
-    history = app.sql_store.history()
+    history = SqlHistory(app.sql_store.database)
     read = app.store.database.read_now
     assert await asyncio.to_thread(read, history.running(-1)) is None
     await watch_of(app)()

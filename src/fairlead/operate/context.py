@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
@@ -51,6 +52,12 @@ class OperateContext:
         """Return the task store with the queries of SQL tables. Raise NotSupported where tasks are
         not in a SQL database."""
         return self.connector.sql_store
+
+    @property
+    def reads(self) -> TaskReads:
+        """Return the bounded reads of tasks and of their history. Raise NotSupported where tasks
+        are not in a SQL database."""
+        return TaskReads(self.sql_store.database)
 
     @property
     def channel(self) -> TriggerChannel:

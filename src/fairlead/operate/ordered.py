@@ -19,10 +19,10 @@ from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleReco
 from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
+from fairlead.operate.store.audit import AuditOutcome
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
-from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry

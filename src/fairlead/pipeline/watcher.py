@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import NotSupported
 from fairlead.model import IncidentKind, IncidentReport
@@ -39,7 +40,7 @@ def watcher_of(store: TaskStore, clock: Clock) -> Watcher | None:
         return None
     file = os.environ.get("FAIRLEAD_SETTINGS")
     rules = load(Path(file) if file else None).incidents
-    return Watcher(sql.database, StoreObserver(sql, sql.history(), clock), rules)
+    return Watcher(sql.database, StoreObserver(sql, SqlHistory(sql.database), clock), rules)
 
 
 class Watcher:

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.model.history import SUBMITTED_FIELDS, Position, Running
 from fairlead.pipeline.incidents.detector import Observation
-from fairlead.ports.history import SUBMITTED_FIELDS, HistoryStore, Position, Running
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
@@ -62,7 +63,7 @@ class _Since:
 class StoreObserver:
     """Observer of all queues of one store. One call at a time."""
 
-    def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
+    def __init__(self, store: SqlStore, history: SqlHistory, clock: Clock) -> None:
         self._store = store
         self._history = history
         self._clock = clock

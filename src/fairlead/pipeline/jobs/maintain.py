@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
@@ -28,7 +29,6 @@ from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import HistoryStore
 
 StepName = Literal["compact", "expire", "reconcile", "retain", "check"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
@@ -74,7 +74,7 @@ class Sources(NamedTuple):
 
     lake: Warehouse
     clock: Clock
-    history: Callable[[], HistoryStore]
+    history: Callable[[], SqlHistory]
     """Returns the history of the store."""
 
 

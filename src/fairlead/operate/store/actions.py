@@ -1,15 +1,17 @@
 """Bulk actions: changes of all tasks that match a filter, kept as rows so that they can be watched,
-interrupted and resumed. `SqlStore.actions` returns the store."""
+interrupted and resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
-from fairlead.ports.statements import Steps
+from fairlead.backends.sql.rows import batch
+from fairlead.operate.store.sql import load
+from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 
 
@@ -77,37 +79,129 @@ class BulkAction(ActionDraft, frozen=True, kw_only=True):
     """Instant at which the action ended or was stopped."""
 
 
-class ActionStore(Protocol):
+class ActionStore:
     """Store of bulk actions. A change of an action is `hold`, a decision of the caller, and `save`,
     in one transaction, together with the changes of the tasks."""
 
+    def __init__(self, database: SqlDatabase) -> None:
+        self._sql = load("actions.sql", database)
+
     def add(self, draft: ActionDraft) -> Steps[BulkAction]:
         """Store the action in WAITING, at version 0, and return it."""
+        rows = yield self._statement(
+            "add",
+            draft.verb,
+            draft.change,
+            msgspec.json.encode(draft.where).decode(),
+            None if draft.tenants is None else batch(draft.tenants),
+            draft.most,
+            draft.actor,
+            draft.asked_at,
+        )
+        return _action(rows[0])
 
     def action(self, id: int) -> Steps[BulkAction | None]:
         """Return one action."""
+        rows = yield self._statement("action", id)
+        return _action(rows[0]) if rows else None
 
     def actions(
         self, before: int | None, limit: int, tenants: Collection[str] | None
     ) -> Steps[list[BulkAction]]:
         """Return actions with an id below `before` (None for all), newest first, at most `limit`.
         With `tenants`, return only actions that were limited to some of these tenants."""
+        given = None if tenants is None else batch(sorted(tenants))
+        return [_action(row) for row in (yield self._statement("actions", before, limit, given))]
 
     def unperformed(self, now: int, limit: int) -> Steps[list[BulkAction]]:
         """Return actions that are WAITING, and RUNNING ones whose claim has expired, oldest
         first."""
+        return [_action(row) for row in (yield self._statement("unperformed", now, limit))]
 
     def hold(self, id: int, version: int | None) -> Steps[BulkAction | None]:
         """Return the action and let no other transaction hold it until the end of this one. Return
         None if it has another version; a `version` of None is any."""
+        rows = yield self._statement("hold", id, version)
+        return _action(rows[0]) if rows else None
 
     def save(self, action: BulkAction) -> Steps[None]:
         """Store the action as it is now: state, stop flag, version, performer, cursor, counts,
         error. The caller holds it."""
+        yield self._statement(
+            "save",
+            action.id,
+            action.state,
+            action.is_stopping,
+            action.version,
+            action.performer,
+            action.expires_at,
+            action.cursor,
+            action.looked,
+            action.changed,
+            action.refused,
+            action.error,
+            action.ended_at,
+        )
 
     def has_old(self, before: int) -> Steps[bool]:
         """Return whether an action that ended or was stopped before this instant exists."""
+        return bool((yield self._statement("has_old", before)))
 
     def clean(self, before: int, limit: int) -> Steps[int]:
         """Delete at most `limit` actions that ended or were stopped before this instant; return how
         many."""
+        return len((yield self._statement("clean", before, limit)))
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)
+
+
+def _action(row: Row) -> BulkAction:
+    (
+        id,
+        verb,
+        change,
+        where,
+        tenants,
+        most,
+        actor,
+        asked_at,
+        state,
+        is_stopping,
+        version,
+        performer,
+        expires_at,
+        cursor,
+        looked,
+        changed,
+        refused,
+        error,
+        ended_at,
+    ) = row
+    unreadable = None
+    try:
+        selected = msgspec.json.decode(where, type=TaskFilter)
+    except msgspec.MsgspecError as later:
+        selected, unreadable = TaskFilter(tenants=()), str(later)
+    return BulkAction(
+        id=id,
+        unreadable=unreadable,
+        verb=verb,
+        change=change,
+        where=selected,
+        tenants=None if tenants is None else msgspec.json.decode(tenants, type=tuple[str, ...]),
+        most=most,
+        actor=actor,
+        asked_at=asked_at,
+        state=ActionState(state),
+        is_stopping=bool(is_stopping),
+        version=version,
+        performer=performer,
+        expires_at=expires_at,
+        cursor=cursor,
+        looked=looked,
+        changed=changed,
+        refused=refused,
+        error=error,
+        ended_at=ended_at,
+    )
