@@ -73,7 +73,7 @@ class Membership(SimplePart):
         self._unregistered: dict[str, int] = {
             queue.name: queue.partitions
             for queue in context.served.queues
-            # Those of ordered queues has the submitter; a node must not undo a repartition.
+            # Submitters register ordered queues; a node must not undo a repartition.
             if queue.name not in context.kinds.ordered
         }
         """Queues to register, with their numbers of partitions."""
