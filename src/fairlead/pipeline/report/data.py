@@ -145,7 +145,7 @@ def gather(
     the lake is damaged, CheckFailed for more rows than a frame may have.
     """
     seen, top = tables.seen, selection.top
-    when = period(tables.parts(SERVICE), now, selection.since, selection.until, seen.build.zone)
+    when = period(tables.parts(SERVICE), now, selection.since, selection.until)
     exported = (seen.tables.get(table) for table in (ATTEMPTS, EVENTS))
 
     def counted(part: str, frame: pd.DataFrame) -> pd.DataFrame:
