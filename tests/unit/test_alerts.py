@@ -324,23 +324,6 @@ def test_an_alert_ends_after_its_detection_although_the_clock_was_set_back() -> 
     assert found[0].start <= found[0].at <= found[1].at
 
 
-def test_the_state_of_an_earlier_version_is_continued() -> None:
-    kept = {
-        "since": BEGIN,
-        "relay": "one",
-        "last": BEGIN + 100 * MICROS,
-        "moved_at": BEGIN + 98 * MICROS,
-        "slots": [{"begin": BEGIN + 90 * MICROS, "done": 4, "failed": 0, "arrived": 4}],
-        "open": {"stuck\t*": {"start": BEGIN, "last": BEGIN + 100 * MICROS, "tasks": 1}},
-    }
-    queue = Queue(at=BEGIN + 100 * MICROS)
-    queue.watched = msgspec.json.decode(msgspec.json.encode(kept), type=Watched)
-    assert queue.watched.last_seen == BEGIN + 100 * MICROS
-    found = queue.feed(queue.heartbeat(up=5 * MICROS, running=1, stuck=0, done=1))
-    assert [(alert.kind, alert.start, alert.at) for alert in found] == [("stuck", BEGIN, queue.at)]
-    assert kinds(queue.waiting(20, queue.at)) == [("stall", "*", False)]
-
-
 def test_events_that_are_repeated_change_nothing() -> None:
     first, again = Queue(), Queue()
     heartbeats = [first.heartbeat(keys={"a": 30}, failed=9) for _ in range(60)]

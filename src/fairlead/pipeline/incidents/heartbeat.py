@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 
 from fairlead.model.fields import Micros, Time
-from fairlead.model.reading import json_reader
 
 Tasks = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """Number of tasks or nodes, of which sums fit in 64 bits."""
@@ -49,13 +48,6 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Nodes of the queue whose own heartbeat is overdue."""
     up: Micros = 0
     """Microseconds since the relay started, by a clock that is never set: the order of a relay's
-    heartbeats and the time between them. 0: the relay has an earlier version."""
+    heartbeats and the time between them. 0: by `at`."""
     starved: list[str] = []
     """Fairness keys that got less than their share; only tables show them."""
-
-
-encode = msgspec.json.Encoder().encode
-"""Return the message of a heartbeat."""
-
-decode = json_reader(Heartbeat)
-"""Return the heartbeat of a message. Raise msgspec.DecodeError."""

@@ -186,7 +186,7 @@ class Watched(msgspec.Struct):
     relay: str
     last: int = 0
     """Time of the last heartbeat."""
-    shown: int = 0
+    last_seen: int = 0
     """Instant of the last heartbeat by its own clock, for people."""
     up: int = 0
     """`up` of the last heartbeat, or its instant if it has none."""
@@ -201,18 +201,13 @@ class Watched(msgspec.Struct):
     no task waits."""
     waits_from: int = 0
     """Time from which on this task is known to wait."""
-    intervals: list[IntervalCounts] = msgspec.field(name="slots", default_factory=list)
+    intervals: list[IntervalCounts] = []
     """Intervals of the last minute."""
     open: dict[str, Open] = {}
     """Open alerts by kind and subject, separated by a tab."""
     gaps: list[tuple[int, int]] = []
     """Watched time and instant of the last heartbeat before each unknown time, ascending; only the
     last MOST_GAPS."""
-
-    @property
-    def last_seen(self) -> int:
-        """Return the instant of the last heartbeat by its own clock."""
-        return self.shown or self.last  # an earlier version stored the instant as the time
 
 
 def observe(
@@ -237,7 +232,7 @@ def observe(
             watched.gaps = [*watched.gaps, (watched.last, watched.last_seen)][-MOST_GAPS:]
         at = watched.last + passed if watched.last else max(watched.since, heartbeat.at)
         alerts += _Evaluation(watched, heartbeat, at, keys, rules).alerts()
-        watched.last, watched.shown, watched.up, watched.others = at, heartbeat.at, up, 0
+        watched.last, watched.last_seen, watched.up, watched.others = at, heartbeat.at, up, 0
     return alerts
 
 
