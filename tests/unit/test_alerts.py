@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
-from fairlead.pipeline.incidents.heartbeat import Heartbeat, decode, encode
+from fairlead.pipeline.incidents.heartbeat import Heartbeat
 from fairlead.pipeline.incidents.watch import (
     MEAN_MINUTES,
     MINUTE,
@@ -367,15 +366,12 @@ HEARTBEATS = st.lists(
 )
 
 
-@given(HEARTBEATS, st.integers(0, 60))
+@given(HEARTBEATS)
 def test_each_alert_starts_and_ends_and_the_state_stays_small(
-    heartbeats: list[Heartbeat], cut: int
+    heartbeats: list[Heartbeat],
 ) -> None:
     queue = Queue()
-    alerts = queue.feed(*heartbeats[:cut])
-    # The state as it is stored between two batches.
-    queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
-    alerts += queue.feed(*map(decode, map(encode, heartbeats[cut:])))
+    alerts = queue.feed(*heartbeats)
     is_open: dict[tuple[str, str], int] = {}
     for alert in alerts:
         name = (alert.kind, alert.subject)
