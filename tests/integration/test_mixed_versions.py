@@ -16,7 +16,7 @@ from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
 from fairlead.operate.doctor import examine
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error

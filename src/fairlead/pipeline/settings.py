@@ -1,4 +1,4 @@
-"""Settings of the pipeline from a file: objectives, prices, bills and rules of alerts.
+"""Settings of the pipeline from a file: objectives, prices, bills and rules of incidents.
 docs/how-to/pipeline.md and docs/how-to/incidents.md have examples."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents.detector import Rules
 
 _HOUR_US = 3_600_000_000
 _MILLIONTH = Decimal("0.000001")
@@ -77,7 +77,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: Cost = Cost()
     bill: list[Bill] = []
     latency: Latency = Latency()
-    alerts: Rules = Rules()
+    incidents: Rules = Rules()
 
     def bills_for(self, days: Iterable[date]) -> list[tuple[date, str, int, Decimal]]:
         """Return (day, queue or '*', paid worker time in microseconds, amount) of each day (UTC),
