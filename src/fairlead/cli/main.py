@@ -28,7 +28,6 @@ _COMMANDS = {
     "doctor": "fairlead.cli.doctor:doctor",
     "replay": "fairlead.cli.replay:replay_command",
     "simulate": "fairlead.cli.simulate:simulate_command",
-    "celery-report": "fairlead.cli.celery_report:celery_report",
     "web": "fairlead.cli.web:web",
     "mcp": "fairlead.cli.mcp:mcp",
     "demo": "fairlead.cli.demo:demo_command",
