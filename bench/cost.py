@@ -32,12 +32,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
+
+from lcg_trace import jain, read_trace  # noqa: E402
 
 import fairlead  # noqa: E402
-from fairlead.lab.fairness import jain  # noqa: E402
-from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses, end_with_parent  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
 
@@ -110,7 +111,7 @@ def jobs(trace: pathlib.Path, users: int, every: int, shuffle: bool) -> Runs:
     """Return the run times of the users with the most work in the trace."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for one in read_trace(trace):
-        found[one.tenant(Tenants.USER)].append(one.run)
+        found[one.tenant].append(one.run)
     most = sorted(found, key=lambda key: -sum(found[key]))[:users]
     taken = {key: found[key][::every] for key in most}
     if shuffle:

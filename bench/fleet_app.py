@@ -9,8 +9,7 @@ import time
 from fairlead import App
 
 app = App(os.environ["FLEET_URL"])
-_is_redis = os.environ["FLEET_URL"].startswith("redis")
-app.queue("fleet", order=None if _is_redis else "fifo", partitions=1)
+app.queue("fleet", order="fifo", partitions=1)
 _trace = os.open(os.environ["FLEET_TRACE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 

@@ -21,13 +21,16 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from functools import cache
+from itertools import islice
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src")]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT / "src")]
+
+from lcg_trace import read_trace  # noqa: E402
 
 import fairlead  # noqa: E402
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full  # noqa: E402
-from fairlead.lab.trace import Tenants, first_jobs  # noqa: E402
 from fairlead.model import Trigger  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
 
@@ -105,7 +108,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="only the first jobs of the trace")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    keys = [job.tenant(Tenants.USER) for job in first_jobs(given.trace, given.jobs)]
+    keys = [job.tenant for job in islice(read_trace(given.trace), given.jobs)]
     found = []
     limits: dict[str, ConcurrencyPolicy | None] = {
         "slots of the node": None,

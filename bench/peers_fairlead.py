@@ -6,8 +6,7 @@ python bench/peers_fairlead.py --tasks 30000 --only fairlead-sqlite [--workers 2
 Throughput: no-op tasks are submitted first, in one bulk call per 30,000, then the worker processes
 start; the rate is taken between the first and the last count that the tasks report. Latency: 300
 tasks, one each 20 ms, on a running worker; seconds from the submit call to the task's first line.
-Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg, REDIS_URL (an
-empty database, which is flushed) for fairlead-redis.
+Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg.
 """
 
 import argparse
@@ -34,7 +33,6 @@ MOST_SECONDS = 120
 ENTRIES = {
     "fairlead-sqlite": "tasks_fairlead_sqlite",
     "fairlead-pg": "tasks_fairlead_pg",
-    "fairlead-redis": "tasks_fairlead_redis",
 }
 
 
@@ -144,14 +142,6 @@ def reset_pg() -> None:
         connection.execute("CREATE SCHEMA public")
 
 
-def reset_redis() -> None:
-    """Empty the database as the peers do."""
-    import redis
-
-    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
-        client.flushall()
-
-
 def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[bytes]]) -> None:
     """Wait until the tasks' own counts show that (nearly) all ran. Raise RuntimeError if a worker
     ends first."""
@@ -190,8 +180,6 @@ def measure(
     try:
         if entry == "fairlead-pg":
             reset_pg()
-        elif entry == "fairlead-redis":
-            reset_redis()
         module = __import__(ENTRIES[entry])
         app, noop = module.app, module.noop
         app.migrate()

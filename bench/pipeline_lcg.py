@@ -11,6 +11,7 @@ in FOLDER.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -22,13 +23,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
+
+from lcg_app import FOLDER, application, judge  # noqa: E402
+from lcg_trace import read_trace  # noqa: E402
 
 from fairlead.lab.history import has_unfinished  # noqa: E402
-from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
-from fairlead.lab.replay.report import judge  # noqa: E402
-from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.definitions.tasks import TASKS  # noqa: E402
@@ -71,7 +73,7 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
     steps: list[tuple[str, float, str]] = []
     lake = folder / "lake"
     jobs = write_jobs(trace, folder / "jobs.parquet")
-    app, run_job = application(url, folder, "fair")
+    app, run_job = application(url)
     app.migrate()
 
     def step(name: str, *command: object) -> dict[str, Any]:
@@ -80,8 +82,8 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         steps.append((name, time.monotonic() - began, str(found.get("seconds", ""))))
         return found
 
-    submit = ("pipeline", "submit", folder / "jobs.parquet", "--url", url, "--queue", QUEUE)
-    submit += ("--task", run_job.name, "--args", "job,seconds")
+    os.environ |= {"FAIRLEAD_URL": url, FOLDER: str(folder), "PYTHONPATH": str(HERE)}
+    submit = ("pipeline", "submit", "lcg_app:app", run_job.name, folder / "jobs.parquet")
     totals = step("submit", *submit)
     again = step("submit once more", *submit)
     began = time.monotonic()
@@ -92,7 +94,7 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
     step("report", "pipeline", "report", "--lake", lake, "--out", folder / "report.html")
     checked = step("check", "pipeline", "check", "--lake", lake)
     step("reconcile", "pipeline", "maintain", "--skip", "check", "--lake", lake, "--url", url)
-    judged = judge(iter(range(jobs)), sorted(folder.glob("*.runs")))
+    lost, ran_twice = judge(range(jobs), sorted(folder.glob("*.runs")))
     stored = Warehouse(Location.of(lake))
     layers = {
         "jobs of the trace": jobs,
@@ -106,11 +108,8 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         len({rows for name, rows in layers.items() if name != "quarantined"}) == 1
         and not layers["quarantined"]
     )
-    sound &= not judged.lost and not judged.ran_twice and totals["inserted"] == again["inserted"]
-    print(
-        f"\n{store}: lost {judged.lost}, ran twice {judged.ran_twice}, checks"
-        f" {len(checked['checks'])}\n"
-    )
+    sound &= not lost and not ran_twice and totals["inserted"] == again["inserted"]
+    print(f"\n{store}: lost {lost}, ran twice {ran_twice}, checks {len(checked['checks'])}\n")
     print(
         "| layer | rows |",
         "|---|---|",
@@ -131,8 +130,8 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
 
 def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
     """Write the jobs as a Parquet file of tasks, numbered from 0, and return their number."""
-    owners = [job.tenant(Tenants.USER) for job in read_trace(trace)]
-    columns = {"job": range(len(owners)), "seconds": [0.0] * len(owners), "fairness_key": owners}
+    owners = [job.tenant for job in read_trace(trace)]
+    columns = {"job": range(len(owners)), "fairness_key": owners}
     pq.write_table(
         pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path
     )
@@ -142,9 +141,8 @@ def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
 def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
     """Run two workers until nothing is left."""
     pause = threading.Event()
-    with WorkerProcesses(
-        MODULE, 2, folder, {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}
-    ) as workers:
+    environment = {"FAIRLEAD_URL": url, FOLDER: str(folder), "PYTHONPATH": str(HERE)}
+    with WorkerProcesses("lcg_app:app", 2, folder, environment) as workers:
         workers.wait_until_up(app)
         while has_unfinished(app.store):
             workers.check()

@@ -35,7 +35,7 @@ FSYNC = "-fsync"
 """End of the name of a peer that runs with its setting `fsync=True`."""
 OTHER_PEERS = ("celery", "dramatiq", "rq", "arq", "procrastinate", "awa")
 ON_POSTGRES = ("pgqueuer", "procrastinate", "awa")
-ON_REDIS = ("fairlead-redis", "taskiq", "celery", "dramatiq", "rq", "arq")
+ON_REDIS = ("taskiq", "celery", "dramatiq", "rq", "arq")
 VENV = HERE / ".venv"
 REPORT = ROOT / "docs" / "benchmarks.md"
 SECTION = "## Fairlead and other task queues\n"
@@ -57,7 +57,6 @@ class Entry:
 OURS = (
     Entry("fairlead-sqlite", "SQLite, synchronous=FULL"),
     Entry("fairlead-pg", "PostgreSQL"),
-    Entry("fairlead-redis", "Redis alone, at least once"),
     Entry("fairlead-sqlite-2", "SQLite, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry("fairlead-pg-2", "PostgreSQL, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry(
@@ -66,7 +65,7 @@ OURS = (
         arguments=("--idle-transaction", "--no-latency"),
     ),
 )
-STORES = ("fairlead-sqlite", "fairlead-pg", "fairlead-redis")
+STORES = ("fairlead-sqlite", "fairlead-pg")
 BACKING = {
     "pgqueuer": "PostgreSQL",
     "huey-sqlite": "SQLite, no fsync, at most once",
@@ -95,8 +94,6 @@ RATIOS = (
     ),
     Ratio("bulk submit, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "enqueue_per_s", 3.0),
     Ratio("latency p50, SQLite / Taskiq", "fairlead-sqlite", "taskiq", "p50_ms", 1.0, True),
-    Ratio("drain, Redis / Taskiq", "fairlead-redis", "taskiq", "done_per_s", 1.5),
-    Ratio("latency p50, Redis / Taskiq", "fairlead-redis", "taskiq", "p50_ms", 1.0, True),
     Ratio("latency p50, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "p50_ms", 1.0, True),
     Ratio(
         "drain, SQLite, 2 workers / 1", "fairlead-sqlite-2", "fairlead-sqlite", "done_per_s", 1.0

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import fairlead
 from fairlead import App
@@ -133,7 +133,7 @@ class Shop(NamedTuple):
         app.migrate()
         if url.startswith("sqlite"):
             app.queue("letters", kind="ordered", partitions=2)
-        pay = app.task(name="pay", keep_result=not url.startswith("redis"))(_pay)
+        pay = app.task(name="pay", keep_result=True)(_pay)
         app.periodic("0 0 1 1 *", name="yearly")(nothing)
         runner = asyncio.Runner()
         done = pay.submit(amount=1.0)
@@ -190,26 +190,9 @@ def _in_transaction(shop: Shop) -> Callable[..., Any]:
     return use
 
 
-def _make_client() -> str:
-    return "client"
-
-
-def _used_resource(**given: Any) -> None:
-    async def use(client: Any) -> None: ...
-
-    use.__annotations__["client"] = Annotated[Any, fairlead.Resource(**given)]
-    App("sqlite:///never.db").task(use)
-
-
 def _overridden(shop: Shop) -> Callable[..., Any]:
     def override(**given: Any) -> None:
-        app = _fresh(shop)
-
-        @app.task
-        async def use(client: Any) -> None: ...
-
-        use.handler.resources["client"] = fairlead.Resource(_make_client)
-        with app.override(**given):
+        with _fresh(shop).override_state(**given):
             pass
 
     return override
@@ -232,8 +215,7 @@ CALLS: dict[str, Call] = {
     ),
     "App.transaction": Call(_in_transaction),
     "App.handle": Call(lambda shop: lambda task_id: shop.app.handle(task_id).state()),
-    "App.override": Call(_overridden, lambda _: {"make": _make_client, "fake": _make_client}),
-    "Resource": Call(lambda _: _used_resource, lambda _: {"make": _make_client}),
+    "App.override_state": Call(_overridden, lambda _: {"state": "pool"}),
     "App.node": Call(lambda shop: shop.app.node),
     "ClusterLimit": Call(lambda _: fairlead.ClusterLimit, lambda _: _LIMIT),
     "ClusterRateLimit": Call(lambda _: fairlead.ClusterRateLimit, lambda _: _RATE),

@@ -2,7 +2,6 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
 
 from litestar import Litestar, post
 from litestar.di import Provide
@@ -32,14 +31,10 @@ class Order(Base):
 
 
 @tasks.task
-async def confirm(
-    order: int,
-    session: Annotated[
-        AsyncSession, fairlead.Resource(Sessions.begin, scope="run")
-    ] = fairlead.INJECTED,
-) -> None:
-    found = await session.get_one(Order, order)
-    found.confirmed += 1
+async def confirm(order: int) -> None:
+    async with Sessions.begin() as session:
+        found = await session.get_one(Order, order)
+        found.confirmed += 1
 
 
 async def get_session() -> AsyncIterator[AsyncSession]:

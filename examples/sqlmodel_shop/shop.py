@@ -30,12 +30,10 @@ def get_session() -> Iterator[Session]:
 
 
 @tasks.task
-def confirm(
-    order: int,
-    session: Annotated[Session, fairlead.Resource(get_session, scope="run")] = fairlead.INJECTED,
-) -> None:
-    found = session.get_one(Order, order)
-    found.confirmed += 1
+def confirm(order: int) -> None:
+    with Session(engine) as session, session.begin():
+        found = session.get_one(Order, order)
+        found.confirmed += 1
 
 
 # scope="function": the commit comes before the response, not after it

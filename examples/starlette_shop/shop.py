@@ -2,9 +2,8 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -35,14 +34,10 @@ class Order(Base):
 
 
 @tasks.task
-async def confirm(
-    order: int,
-    session: Annotated[
-        AsyncSession, fairlead.Resource(Sessions.begin, scope="run")
-    ] = fairlead.INJECTED,
-) -> None:
-    found = await session.get_one(Order, order)
-    found.confirmed += 1
+async def confirm(order: int) -> None:
+    async with Sessions.begin() as session:
+        found = await session.get_one(Order, order)
+        found.confirmed += 1
 
 
 async def place_order(request: Request) -> Response:

@@ -10,7 +10,6 @@ from fairlead.declare.current import ContextFilter, CurrentTask, current_task
 from fairlead.declare.gathering import as_completed, as_completed_async, gather, gather_async
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import RunInterceptor as Interceptor
-from fairlead.declare.resource import INJECTED, Resource
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import (
     ConfigurationError,
@@ -19,7 +18,6 @@ from fairlead.errors import (
     InvalidTask,
     LifespanFailed,
     NotAllowed,
-    ResourceFailed,
     ResultNotKept,
     ResultTimeout,
     Retry,
@@ -55,7 +53,6 @@ __all__ = [
     "InvalidDelay",
     "Incident",
     "IncidentKind",
-    "INJECTED",
     "InvalidTask",
     "LifespanFailed",
     "Limit",
@@ -66,8 +63,6 @@ __all__ = [
     "Processing",
     "ProcessingPolicy",
     "RateLimit",
-    "Resource",
-    "ResourceFailed",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",

@@ -6,8 +6,13 @@ import inspect
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,7 +38,6 @@ from fairlead.declare.handle import FoundHandle, TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
-from fairlead.declare.resource import Factory, Overrides, makes_of, name_of
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
 from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
 from fairlead.ports.notifier import Notifier
@@ -83,8 +87,8 @@ class App:
     `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
     def`. A call that raises or takes more than `incident_timeout` seconds is repeated later.
     `lifespan`: an `async def` with one `yield` that each worker process enters before its first
-    task, with the App as its argument, and leaves after its last one. Raises ConfigurationError for
-    bad values.
+    task, with the App as its argument, and leaves after its last one; handlers find what it yields
+    in `state`. Raises ConfigurationError for bad values.
     """
 
     connector_class: ClassVar[type[Connector]] = Connector
@@ -124,8 +128,8 @@ class App:
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
         self._lifespan = None if lifespan is None else _as_lifespan(lifespan)
-        self.overrides = Overrides()
-        """Factories of resources that a test replaces now."""
+        self._states: dict[object, Any] = {}
+        """States of the open lifespans of this process, the last one last."""
         self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
@@ -184,7 +188,6 @@ class App:
         grace: float = 10.0,
         look_ahead: float = 300.0,
         cost: str = "tasks",
-        starve_after: float | None = None,
     ) -> Queue:
         """Declare a queue; a queue that is never declared has the defaults. Raises
         ConfigurationError for bad values.
@@ -193,14 +196,10 @@ class App:
         ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
         memory. `cost="runtime"`: fairness keys share the run time, not the number of runs.
-        `starve_after`: seconds without a start after which a lower priority gets one start in ten
-        although higher priorities have work; by default never.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
-        queue = Queue(
-            name, order, partitions, concurrency, kind, grace, look_ahead, cost, starve_after
-        )
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         self.connector.check_queue(queue)
         self._declared.add_queue(queue)
         return queue
@@ -427,24 +426,45 @@ class App:
     @property
     def lifespan(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
         """Function that makes the context manager of one worker process; None without one."""
-        lifespan = self._lifespan
-        return None if lifespan is None else lambda: lifespan(self)
+        return None if self._lifespan is None else self._open_state
+
+    @property
+    def state(self) -> Any:
+        """The object that the lifespan has yielded in this worker process. Raises
+        ConfigurationError where no lifespan is open."""
+        if states := [*self._states.values()]:
+            return states[-1]
+        raise ConfigurationError(
+            "app.state is what the lifespan of the App yields: read it in a task that a worker"
+            " runs, or in a test inside of `with app.override_state(...)`"
+        )
 
     @contextmanager
-    def override(self, make: Factory, fake: Factory) -> Iterator[None]:
-        """Let workers of this process call `fake` instead of `make`, for tests: `with
-        app.override(make_client, FakeClient):`. Raises ConfigurationError for a factory that no
-        task uses, or another object than a function."""
-        resources = [each for task in self.handlers.values() for each in task.resources.values()]
-        makes = {*makes_of(resources)}
-        if not isinstance(make, Hashable) or make not in makes:
-            known = ", ".join(sorted(map(name_of, makes))) or "none"
-            raise ConfigurationError(
-                f"override of {values.brief(make)}: no task uses a resource that it makes; those of"
-                f" this application: {known}"
-            )
-        with self.overrides.replacing(make, fake):
+    def override_state(self, state: Any) -> Iterator[None]:
+        """Use `state` in this process in place of the lifespan, which is not opened, for tests:
+        `with app.override_state(FakePool()):`."""
+        before, self._lifespan = self._lifespan, lambda app: nullcontext(state)
+        try:
+            with self._holding(state):
+                yield
+        finally:
+            self._lifespan = before
+
+    @asynccontextmanager
+    async def _open_state(self) -> AsyncIterator[None]:
+        assert self._lifespan is not None
+        async with self._lifespan(self) as state:
+            with self._holding(state):
+                yield
+
+    @contextmanager
+    def _holding(self, state: Any) -> Iterator[None]:
+        key = object()
+        self._states[key] = state
+        try:
             yield
+        finally:
+            del self._states[key]
 
     def node(
         self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any
@@ -455,10 +475,9 @@ class App:
         `queues`: names of the queues it serves (all by default). `identity`: a name kept over
         restarts. After a stop, other nodes leave its partitions free for `restart_seconds`, so that
         a quick restart moves none. Further settings: see `fairlead.engine.settings.NodeSettings`.
-        Raises UnknownQueue for a queue that is not declared, NotSupported if the store or the
-        coordinator cannot do what a task declares, ConfigurationError for bad values.
+        Raises UnknownQueue for a queue that is not declared, NotSupported if the store
+        cannot do what a task declares, ConfigurationError for bad values.
         """
-        from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
@@ -477,16 +496,20 @@ class App:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         connections = self.connections
-        store = connections.store
+        store = connections.tasks
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        # Refuse options that the coordinator or the store does not support before any task runs.
-        connections.coordinator.check_limits(cluster_wide(declared, handlers))
-        store.check(handlers)
+        # Refuse what the store does not support before any task runs.
+        for queue in declared:
+            connections.channel.check_queue(queue)
+        if store is not None:
+            store.check(handlers)
+        elif self.periodics:
+            _ = connections.store  # raises NotSupported
         ordered = [queue for queue in declared if queue.is_ordered]
 
         def check_store() -> None:
-            _ = self.store
+            _ = self.connector.cluster
             self.submitter.ordered.check(names, self.periodics)
 
         unchecked = None
@@ -499,7 +522,7 @@ class App:
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
         context = PollerContext(
-            store=store,
+            cluster=connections.cluster,
             clock=self.clock,
             intervals=node_settings.intervals,
             announce=connections.channel.announce,
@@ -509,8 +532,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                store.database,
-                store.periodics,
+                self.store.database,
+                self.store.periodics,
                 self.submitter,
                 self.clock,
                 patience,
@@ -527,10 +550,9 @@ class App:
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
             lifespan=self.lifespan,
-            overrides=self.overrides,
         )
         ports = NodePorts(
-            store=store,
+            cluster=connections.cluster,
             backlog=connections.backlog,
             channel=connections.channel,
             coordinator=connections.coordinator,

@@ -9,24 +9,33 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.backend import Backend, Kind
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.task_store import TaskStore
 from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
+
+_REDIS = (
+    "Redis carries the sharded queue, fairlead.sharded.ShardedQueue(url, name), and no tasks and no"
+    " triggers"
+)
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+"""Schemes of URLs of Redis, up to a plus sign."""
 
 
 def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
     NotSupported if tasks do not live in a SQL database."""
-    return any_task_store(url).as_sql()
+    if (found := ordered_store(url).with_tasks()) is None:
+        raise NotSupported(f"{shown_url(url)} has no tasks: name a SQL database in FAIRLEAD_URL")
+    return found.as_sql()
 
 
-def any_task_store(url: str) -> TaskStore:
-    """Return the task store of a URL, also one without SQL tables. Raises ConfigurationError for a
-    URL of an unknown kind."""
+def ordered_store(url: str) -> OrderedStore:
+    """Return the task store of a URL, or the store of an application with ordered queues only.
+    Raises ConfigurationError for a URL of an unknown kind."""
     return backend("store", url).store(url)
 
 
@@ -57,6 +66,8 @@ def _unknown(kind: Kind, url: str) -> str:
     offers = [entry.load().offers for entry in _registered().values()]
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
     scheme, more = split_url(url).scheme, ""
+    if scheme.partition("+")[0] in _REDIS_SCHEMES:
+        return f"{kind} {shown_url(url)!r}: {_REDIS}; use {known}"
     if "://" in url and scheme not in _registered():
         more = f", or install the package that registers {scheme}://"
     if kind == "store":

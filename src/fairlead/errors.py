@@ -96,11 +96,6 @@ class ResultTimeout(FairleadError, TimeoutError):
     """Raised by `handle.result(timeout=)` after the timeout; the task continues."""
 
 
-class ResourceFailed(FairleadError):
-    """Raised if a resource of a handler cannot be made or closed; names the resource. The attempt
-    ends as after any error of the handler: its retry policy decides about the next one."""
-
-
 class LifespanFailed(FairleadError):
     """Raised if the lifespan of the application raised when a worker process started or ended."""
 

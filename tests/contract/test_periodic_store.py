@@ -28,11 +28,10 @@ NIGHTLY = PeriodicDeclaration("nightly", "report", "q", "0 2 * * *", "Europe/Ath
 _ids = IdSource()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def app(request: pytest.FixtureRequest) -> Iterator[App]:
     """Return an application on a new store, for each kind of store."""
-    is_redis = request.param == "redis"
-    app = App(request.getfixturevalue("redis_url") if is_redis else url_of(request.param, request))
+    app = App(url_of(request.param, request))
     app.migrate()
     yield app
     app.close()

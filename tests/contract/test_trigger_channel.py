@@ -13,7 +13,6 @@ import pytest
 from fairlead import App
 from services.kafka import KafkaServer
 from services.postgres import PostgresServer
-from services.redis import RedisServer
 from tests.contract.trigger_channel import (
     ChannelKit,
     ServerAwayContract,
@@ -75,31 +74,14 @@ class CarryingKit(DatabaseKit):
         app.channel._sender.send = lambda messages: None  # type: ignore[attr-defined]
 
 
-class RedisTasksKit(ChannelKit):
-    """Tasks that are in Redis only, so that no notification is needed or can be lost."""
-
-    gives_again = False
-
-    def __init__(self, url: str, server: Any = None) -> None:
-        self.url = url
-        self.secret = secret_of(url)
-        self.server = server
-
-    def application(self) -> App:
-        return App(self.url)
-
-
 def kit_of(kind: str, fixture: Callable[[str], Any]) -> ChannelKit:
     """Return the kit of a channel on the servers that all tests share."""
-    if kind in ("kafka", "redis", "redis tasks"):
-        client = {"kafka": "confluent_kafka"}.get(kind, "redis")
-        pytest.importorskip(client, reason=f"needs the extra {kind.split()[0]}")
+    if kind == "kafka":
+        pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     if kind == "sqlite":
         return DatabaseKit(fixture("sqlite_url"))
     if kind == "memory":
         return MemoryKit(fixture("sqlite_url"))
-    if kind == "redis tasks":
-        return RedisTasksKit(fixture("redis_url"))
     store = fixture("migrated_postgres_url")
     return DatabaseKit(store) if kind == "postgres" else CarryingKit(store, fixture(f"{kind}_url"))
 
@@ -107,7 +89,7 @@ def kit_of(kind: str, fixture: Callable[[str], Any]) -> ChannelKit:
 class TestTriggerChannel(TriggerChannelContract):
     """Each channel on its real server."""
 
-    @pytest.fixture(params=["sqlite", "memory", "postgres", "kafka", "redis", "redis tasks"])
+    @pytest.fixture(params=["sqlite", "memory", "postgres", "kafka"])
     def kit(self, request: pytest.FixtureRequest) -> ChannelKit:
         return kit_of(request.param, request.getfixturevalue)
 
@@ -116,13 +98,7 @@ class TestServerAway(ServerAwayContract):
     """Each channel with a server, on a server that the test may stop."""
 
     @pytest.fixture(
-        params=[
-            "redis tasks",
-            *(
-                pytest.param(kind, marks=FULL("an outage"))
-                for kind in ("postgres", "kafka", "redis")
-            ),
-        ]
+        params=[pytest.param(k, marks=FULL("an outage")) for k in ("postgres", "kafka")]
     )
     def kit(
         self,
@@ -131,16 +107,12 @@ class TestServerAway(ServerAwayContract):
         monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[ChannelKit]:
         kind = request.param
-        servers = {"postgres": PostgresServer, "kafka": KafkaServer, "redis": RedisServer}
-        if kind != "postgres":
-            pytest.importorskip({"kafka": "confluent_kafka"}.get(kind, "redis"))
-        if kind == "kafka":  # unsent messages are dropped sooner
+        if kind == "kafka":
+            pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+            # unsent messages are dropped sooner
             monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
-        made = RedisServer(appendonly=True) if kind == "redis tasks" else servers[kind]()
-        with made as server:
+        with PostgresServer() if kind == "postgres" else KafkaServer() as server:
             if kind == "postgres":
                 yield DatabaseKit(server.create_database(), server=server)
-            elif kind == "redis tasks":
-                yield RedisTasksKit(server.url, server)
             else:
                 yield CarryingKit(sqlite_url, server.url, server)

@@ -22,7 +22,7 @@ from uuid import uuid4
 import pytest
 
 from fairlead import App
-from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
+from fairlead.errors import StoreUnavailable
 from fairlead.model import (
     PRIORITIES,
     ClaimedTask,
@@ -57,8 +57,6 @@ class ChannelKit:
     """Password of the server, which `location` must not show, or None without a password."""
     server: Any = None
     """Server that the suite may `crash` and `start`, or None without a server of its own."""
-    gives_again: bool = True
-    """Whether a node can drop a trigger and receive it again; False where receiving claims it."""
     commits_out_of_order: bool = False
     """Whether two transactions of the store may commit in another order than they began."""
 
@@ -68,12 +66,10 @@ class ChannelKit:
         raise NotImplementedError
 
     def lose_announcements(self, app: App) -> None:
-        """Keep every announcement from `app`. Called before its channel is opened. Does nothing for
-        a channel without notifications."""
+        """Keep every announcement from `app`. Called before its channel is opened."""
 
     def sweep_every(self, app: App, seconds: float) -> None:
-        """Let the channel look for lost triggers every `seconds`. Does nothing for a channel that
-        cannot lose any."""
+        """Let the channel look for lost triggers every `seconds`."""
 
 
 class Reader:
@@ -135,7 +131,7 @@ class Reader:
         gone = self.owned - set(keys)
         self.owned = frozenset(keys)
         dropped = [t for t in self._kept.values() if (t.queue, t.partition) in gone]
-        if dropped and not self.app.channel.decides_order:
+        if dropped:
             self.drop(dropped)
         self.app.channel.assign({key: dict(self.positions) for key in self.owned})
 
@@ -231,10 +227,7 @@ class Reader:
         """Wait until every owned lane was read and the channel has assigned its partitions."""
         lanes = [LaneKey(*key, priority) for key in KEYS for priority in PRIORITIES]
         await self.until(
-            lambda: (
-                (self.app.channel.decides_order or bool(self.owned))
-                and not any(self.app.channel.is_behind(lane) for lane in lanes)
-            )
+            lambda: bool(self.owned) and not any(self.app.channel.is_behind(lane) for lane in lanes)
         )
 
 
@@ -324,8 +317,7 @@ class TriggerChannelContract:
         assert (trigger.id, trigger.version, trigger.name) == (task.id, 1, "note")
         assert (trigger.queue, trigger.partition) in KEYS
         assert (trigger.priority, trigger.fairness_key) == (3, "acme")
-        if not app.channel.decides_order:
-            assert trigger.weight == 2.5
+        assert trigger.weight == 2.5
         assert trigger.path == TriggerPath.HOOK
 
     async def test_no_fairness_key_stays_in_memory_for_good(self, app: App, note: Any) -> None:
@@ -358,8 +350,6 @@ class TriggerChannelContract:
             await reader.until_received(await submitted(note, 2500))
 
     async def test_a_lane_arrives_in_the_order_of_submission(self, app: App, note: Any) -> None:
-        if app.channel.decides_order:
-            pytest.skip("this channel decides the order")
         before = await submitted(note, 40)
         async with reading(app) as reader:
             await reader.until_received(before)
@@ -381,8 +371,6 @@ class TriggerChannelContract:
         app.channel.close_sender()
         async with reading(app) as reader:
             await reader.until(lambda: len(reader.ids) == 15)
-        if app.channel.decides_order:
-            assert [trigger.priority for trigger in reader.news] == [0] * 5 + [4] * 5 + [9] * 5
         for key in KEYS:
             of_partition = [t.priority for t in reader.news if t.partition == key.partition]
             assert of_partition == sorted(of_partition)
@@ -493,8 +481,6 @@ class TriggerChannelContract:
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
         """Deliver again, now, the triggers that were received and may have been dropped."""
-        if not kit.gives_again:
-            pytest.skip("a trigger stays with the node that received it, and is never dropped")
         async with reading(app) as reader:
             ids = await submitted(note, 10)
             await reader.until_received(ids)
@@ -509,8 +495,6 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """Deliver the triggers of these lanes from these positions on again."""
-        if app.channel.decides_order:
-            pytest.skip("a trigger stays with the node that received it, and is never dropped")
         async with reading(app) as reader:
             await reader.until_received(await submitted(note, 40))
             await reader.until_up_to_date()
@@ -572,7 +556,7 @@ class TriggerChannelContract:
     async def test_the_partitions_of_a_queue_share_its_room(self, app: App, note: Any) -> None:
         async with reading(app, room=0) as reader:
             await reader.until_up_to_date()
-            # A channel that carries tasks keeps these in memory.
+            # A channel that carries triggers keeps these in memory.
             ids = [id for _ in range(4) for id in await submitted(note, 15)]
             await asyncio.sleep(A_MOMENT)
             reader.room = 20
@@ -595,8 +579,6 @@ class TriggerChannelContract:
 
     async def test_a_lane_with_more_triggers_than_room_is_behind(self, app: App, note: Any) -> None:
         """Return whether the lane may have more triggers than were received."""
-        if app.channel.decides_order:
-            pytest.skip("no node follows a lane of this channel")
         await submitted(note, 200)
         async with reading(app, room=20) as reader:
             await reader.until(lambda: len(reader.kept) == 20 and len(reader.owned) == 4)
@@ -611,8 +593,6 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """Wait while there are none; return nothing when a lane is no longer behind."""
-        if app.channel.decides_order:
-            pytest.skip("no node follows a lane of this channel")
         async with reading(app) as reader:
             await reader.until_up_to_date()
             await reader.until(lambda: reader.empty > 0)
@@ -627,7 +607,7 @@ class TriggerChannelContract:
     async def test_no_trigger_comes_from_a_partition_that_is_not_owned(
         self, app: App, note: Any
     ) -> None:
-        if app.channel.decides_order or app.channel.shares_partitions:
+        if app.channel.shares_partitions:
             pytest.skip("on this channel leases do not assign triggers")
         ids = await submitted(note, 60)
         owned = frozenset({PartitionKey(QUEUE, 1), PartitionKey(QUEUE, 3)})
@@ -695,8 +675,6 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """A partition that is being read continues at its present position."""
-        if app.channel.decides_order:
-            pytest.skip("no node follows a lane of this channel")
         async with reading(app) as reader:
             first = await submitted(note, 20)
             await reader.until_received(first)
@@ -715,7 +693,7 @@ class TriggerChannelContract:
     ) -> None:
         """Read each priority from the given position, or from the beginning; read earlier triggers
         again only afterwards, because a former owner may have kept some out of memory."""
-        if app.channel.decides_order or app.channel.shares_partitions:
+        if app.channel.shares_partitions:
             pytest.skip("this channel also delivers triggers before the position, for safety")
         old = await submitted(note, 12, priority=5)
         async with reading(app) as reader:
@@ -798,43 +776,13 @@ class TriggerChannelContract:
         if kit.secret is not None:
             assert kit.secret not in app.channel.location
 
-    def test_a_queue_is_served_or_refused_with_the_reason(self, app: App) -> None:
-        """Raise ConfigurationError for a queue whose order this channel cannot keep."""
-        _ = app.channel
-        app.queue("plain", partitions=2)
-        for order in ("fair", "fifo"):
-            if not app.channel.decides_order:
-                app.queue(f"mail-{order}", order=order)
-                continue
-            with pytest.raises(ConfigurationError, match=f"order='{order}'"):
-                app.queue("mail", order=order)
-
-    def test_an_ordering_key_is_kept_or_refused_before_anything_is_written(
-        self, app: App, note: Any
-    ) -> None:
-        """Raise InvalidTask for the first task that this channel cannot deliver as submitted."""
-        keyed = note.options(ordering_key="order 7")
-        if not app.channel.decides_order:
-            assert keyed.submit(1).is_new
-            return
-        with pytest.raises(InvalidTask, match="ordering_key"):
-            keyed.submit(1)
-        assert not app.store.database.read_now(app.store.unfinished([QUEUE]))[0]
-
     async def test_status_describes_the_servers_and_the_queues(self, app: App, note: Any) -> None:
         """Return None if the channel has no servers of its own."""
         ids = await submitted(note, 12)
         app.channel.close_sender()
-        channel = app.channel  # one that holds the tasks has no load of its own
-        is_loaded = channel.decides_order and not channel.holds_tasks
-        if is_loaded and (status := await channel.status([QUEUE])) is not None:
-            (load,) = status.loads
-            assert (load.queue, load.waiting, load.held) == (QUEUE, 12, 0)
-            assert load.oldest is not None
-            assert 0 <= load.oldest < SOON
         async with reading(app) as reader:
             await reader.until_received(ids)
-            await reader.until(lambda: app.channel.decides_order or reader.owned == KEYS)
+            await reader.until(lambda: reader.owned == KEYS)
             status = await app.channel.status([QUEUE])
             if status is None:
                 return
@@ -843,10 +791,6 @@ class TriggerChannelContract:
                 assert {(p.queue, p.partition) for p in status.partitions} == KEYS
                 assert {p.owner for p in status.partitions} == {reader.name}
                 assert all(p.lag >= 0 for p in status.partitions)
-            elif not channel.holds_tasks:
-                (load,) = status.loads
-                assert (load.queue, load.waiting, load.held) == (QUEUE, 0, 12)
-                assert load.oldest is None
 
 
 class ServerAwayContract:

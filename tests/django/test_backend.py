@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 from uuid import uuid4
 
 import django
@@ -19,7 +18,6 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-import fairlead
 from fairlead import InvalidTask as FairleadInvalidTask
 from fairlead.contrib.django import get_app
 from fairlead.contrib.django.backend import FairleadBackend, FairleadTask
@@ -436,37 +434,23 @@ def test_a_task_between_two_tries_is_ready() -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_run_tasks_gives_handlers_their_resources(is_async: bool) -> None:
+def test_run_tasks_gives_handlers_the_state_of_the_test(is_async: bool) -> None:
     app, seen = get_app(), []
 
-    async def pool() -> AsyncIterator[str]:
-        seen.append("open")
-        yield "pool"
-        seen.append("close")
+    async def on_loop(n: int) -> None:
+        seen.append(f"{app.state} {n}")
 
-    def client(pool: Any) -> str:
-        return f"client of {pool}"
+    def in_thread(n: int) -> None:
+        seen.append(f"{app.state} {n}")
 
-    client.__annotations__["pool"] = Annotated[str, fairlead.Resource(pool)]
-
-    async def on_loop(n: int, client: Any = fairlead.INJECTED) -> None:
-        seen.append(f"{client} {n}")
-
-    def in_thread(n: int, client: Any = fairlead.INJECTED) -> None:
-        seen.append(f"{client} {n}")
-
-    function = on_loop if is_async else in_thread
-    function.__annotations__["client"] = Annotated[Any, fairlead.Resource(client, scope="run")]
-    task = app.task(name="with_client")(function)
+    task = app.task(name="with_state")(on_loop if is_async else in_thread)
     try:
         task.options(connection=connection).submit(n=3)
-        assert run_tasks() == 1
-        with app.override(client, lambda: "fake"):
-            task.options(connection=connection).submit(n=4)
+        with app.override_state("fake"):
             assert run_tasks() == 1
     finally:
-        del app.handlers["with_client"]
-    assert seen == ["open", "client of pool 3", "close", "fake 4"]
+        del app.handlers["with_state"]
+    assert seen == ["fake 3"]
 
 
 def test_an_id_of_no_task_has_no_result() -> None:

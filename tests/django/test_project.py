@@ -156,8 +156,6 @@ def test_sqlmigrate_prints_our_sql(database: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_database_that_fairlead_migrated_is_taken_over(store_url: str) -> None:
-    if store_url.startswith("redis"):
-        pytest.skip("Django's tasks live in SQL databases")
     app = App(store_url)
     app.migrate()
     app.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -93,3 +94,46 @@ def test_a_name_to_keep_that_is_too_long_for_the_file_system_is_one_line(tmp_pat
     done = demo(tmp_path / "temporary", "--keep", tmp_path / ("n" * 300))
     assert done.returncode == 2
     assert "cannot open" in done.stderr and "Traceback" not in done.stderr
+
+
+def workers_below(folder: Path) -> list[int]:
+    """Return the worker processes of demos whose temporary folder is inside `folder`."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                environ = (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"FAIRLEAD_URL=sqlite:///{folder}".encode() in environ:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc, which only Linux has"
+)
+@pytest.mark.parametrize("signal_sent", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_is_left_when_the_demo_is_stopped_or_killed(
+    tmp_path: Path, signal_sent: signal.Signals
+) -> None:
+    def wait(workers: int) -> None:
+        end = time.monotonic() + 30
+        while len(workers_below(tmp_path)) != workers and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(workers_below(tmp_path)) == workers
+
+    command = [sys.executable, "-m", "fairlead", "demo", "--seconds", "60"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            wait(DemoSettings.workers)
+            time.sleep(1)
+            running.send_signal(signal_sent)
+            _, errors = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    wait(0)
+    if signal_sent is signal.SIGINT:
+        assert running.returncode == 130 and "Traceback" not in errors
+        assert list(tmp_path.iterdir()) == []

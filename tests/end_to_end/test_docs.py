@@ -10,7 +10,6 @@ Comments in the source of a page steer the run:
     <!-- test: output -->                the next block is what the last commands printed
     <!-- test: headings -->              the last commands printed the block's lines without digits
     <!-- test: cron -->                  the command of each line of a crontab is run
-    <!-- test: services -->              the lines run side by side until the last one prints a line
     <!-- test: setup sh ... -->          commands that the reader is assumed to have run
     <!-- test: setup python ... -->      names that the next Python blocks assume
 
@@ -21,7 +20,7 @@ of its own, and SQL in `spark-sql`.
 
 The run differs from the page: URLs of servers lead to the tests' servers, folders such as `/var/lib`
 are below the temporary folder, `ID` is the content of the file `ID` or else a task in ERROR, a worker
-gets `--until-empty`, a relay and a stream get `--once`, `make` prints its commands only, and `pip`
+gets `--until-empty`, `make` prints its commands only, and `pip`
 checks the extras. Beside a recorded workload, 2026-11-23 means today, and every instant of SQL is now.
 """
 
@@ -38,13 +37,9 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +76,6 @@ SERVERS = {
     "cassandra_url": re.compile(r"cassandra://(?:user:password@)?c1[\w,]*/\w+\?replication=3"),
     "other_kafka_url": re.compile(r"kafka://k1,k2,k3/\?prefix=alone\."),
     "zookeeper_url": re.compile(r"zookeeper://z1,z2,z3/alone"),
-    "webhook_url": re.compile(r"https://hook\.example/\w+"),
 }
 """URLs that pages show, by the fixture with the URL that a test uses instead."""
 
@@ -95,15 +89,13 @@ PRESENT = date(2026, 11, 23)
 INSTANT = re.compile(r"'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d'")
 
 DIRECTIVE = re.compile(
-    r"skip because .+|(?P<spark>spark\b ?)?(?P<rule>append to \S+|output|headings|cron|services)?",
+    r"skip because .+|(?P<spark>spark\b ?)?(?P<rule>append to \S+|output|headings|cron)?",
     re.DOTALL,
 )
 
 COMMANDS = {
     "fairlead": """case " $* " in
   " worker "*) set -- "$@" --until-empty ;;
-  " pipeline relay "* | " pipeline ingest "*" --stream "*)
-    if [ -z "$KEEPS_RUNNING" ]; then set -- "$@" --once; fi ;;
 esac
 exec "$PYTHON" -m fairlead "$@" """,
     "python": 'exec "$PYTHON" "$@"',
@@ -204,8 +196,6 @@ class Reader:
         elif step.directive == "cron":
             for line in _lines(text):
                 self._run(line.split(maxsplit=5)[5])
-        elif step.directive == "services":
-            self._serve(text)
         elif step.file is not None:
             if step.kind in DATA:
                 DATA[step.kind](text)
@@ -261,27 +251,6 @@ class Reader:
         pairs = (self.folder / ".environment").read_text().split("\0")
         exported = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         self.environment |= {k: v for k, v in exported.items() if k.startswith("FAIRLEAD_")}
-
-    def _serve(self, text: str) -> None:
-        environment = self.environment | {"KEEPS_RUNNING": "1"}
-        with ExitStack() as stack, (self.folder / "services.log").open("w") as log:
-            for line in _lines(text):
-                service = subprocess.Popen(
-                    ["bash", "-c", f"exec {line}"],
-                    cwd=self.folder,
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                )
-                stack.enter_context(service)
-                stack.callback(service.terminate)
-            too_late = threading.Timer(300, service.kill)
-            too_late.start()
-            stack.callback(too_late.cancel)
-            self.output = service.stdout.readline()
-        assert self.output, (self.folder / "services.log").read_text()
-        assert service.returncode == 0
 
     def _task_in_error(self, text: str) -> str:
         if (known := self.folder / "ID").exists():
@@ -396,26 +365,6 @@ def other_kafka_url(request: pytest.FixtureRequest) -> str:
 def other_cassandra_url(request: pytest.FixtureRequest) -> str:
     """URL with a keyspace that no other application of the page has used."""
     return str(request.getfixturevalue("cassandra_server").create_keyspace())
-
-
-@pytest.fixture
-def webhook_url() -> Iterator[str]:
-    """Serve a webhook that gets at least one request."""
-    bodies = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/fairlead"
-        server.shutdown()
-        thread.join()
-    assert bodies
 
 
 RECORDED = {"FAIRLEAD_URL": "sqlite:///tasks.db", "FAIRLEAD_LAKE": "lake"}

@@ -3,9 +3,13 @@ last one, also after a signal; a failure is one line."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import signal
 import subprocess
+import sys
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,6 @@ from tests.end_to_end.test_command_line import fairlead, start_worker
 CODE = """
 import os
 from contextlib import asynccontextmanager
-from typing import Annotated
 import fairlead
 
 def note(text):
@@ -27,20 +30,36 @@ def note(text):
 async def lifespan(app):
     note("open lifespan")
     FAIL_START
-    yield
+    yield "client"
     note("close lifespan")
     FAIL_END
 
 app = fairlead.App("sqlite:///shop.db", lifespan=lifespan)
 
-def client():
-    note("open client")
-    yield "client"
-    note("close client")
-
 @app.task
-def pay(client: Annotated[str, fairlead.Resource(client)] = fairlead.INJECTED) -> None:
-    note("pay")
+def pay() -> None:
+    note(f"pay by {app.state}")
+"""
+EXECUTORS = """
+import os
+import fairlead
+
+async def lifespan(app):
+    yield f"pool of {os.getpid()}"
+
+app = fairlead.App(lifespan=lifespan)
+
+@app.task(keep_result=True)
+async def on_loop() -> str:
+    return app.state
+
+@app.task(keep_result=True)
+def in_thread() -> str:
+    return app.state
+
+@app.task(keep_result=True, executor="process")
+def in_child() -> str:
+    return app.state
 """
 SOON = 600.0  # seconds; a guard against a hang, not a measure
 
@@ -74,10 +93,10 @@ def notes(output: str) -> dict[str, list[str]]:
     return found
 
 
-WHOLE = ["open lifespan", "open client", "pay", "close client", "close lifespan"]
+WHOLE = ["open lifespan", "pay by client", "close lifespan"]
 
 
-def test_a_worker_opens_and_closes_it_around_its_resources(folder: Path) -> None:
+def test_a_worker_opens_and_closes_it_around_its_tasks(folder: Path) -> None:
     submit(folder)
     output = fairlead(folder, "worker", "shop:app", "--until-empty")
     assert [*notes(output).values()] == [WHOLE]
@@ -122,7 +141,7 @@ def test_a_failure_at_the_start_ends_the_worker_with_one_line(
     assert worker.returncode == 1
     assert errors.splitlines() == [
         "fairlead: the lifespan failed at the start of the worker: ConnectionError: no cache server"
-        f" ({folder / 'shop.py'}:12)"
+        f" ({folder / 'shop.py'}:11)"
     ]
     assert "pay" not in output
 
@@ -188,6 +207,42 @@ async def test_a_test_runs_it_too_and_no_error_is_hidden(sqlite_url: str) -> Non
     with pytest.raises(KeyError):
         async with running(app):
             raise KeyError
+    app.close()
+
+
+async def test_handlers_of_every_executor_get_what_it_yields(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state_app.py").write_text(EXECUTORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FAIRLEAD_URL", sqlite_url)
+    module = importlib.import_module("state_app")
+    try:
+        module.app.migrate()
+        handles = [task.submit() for task in (module.on_loop, module.in_thread, module.in_child)]
+        await drain(module.app, application="state_app:app")
+        here = os.getpid()
+        *found, of_child = [handle.result() for handle in handles]
+        assert found == [f"pool of {here}"] * 2
+        assert of_child.startswith("pool of ") and of_child not in found
+    finally:
+        module.app.close()
+        del sys.modules["state_app"]
+
+
+async def test_a_node_keeps_its_state_when_another_one_of_the_process_ends(sqlite_url: str) -> None:
+    async def lifespan(app: App) -> AsyncIterator[str]:
+        yield "pool"
+
+    app = App(sqlite_url, lifespan=lifespan)
+    app.migrate()
+    with pytest.raises(ConfigurationError, match="read it in a task that a worker runs"):
+        _ = app.state
+    async with running(app):
+        await drain(app)
+        assert app.state == "pool"
+    with pytest.raises(ConfigurationError, match="read it in a task that a worker runs"):
+        _ = app.state
     app.close()
 
 

@@ -7,7 +7,6 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import fingerprint
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from tests.generate.chance import Chance
 from tests.generate.runs import TASK, of_work
 from tests.generate.truth import Truth
@@ -47,7 +46,6 @@ def _constant(truth: Truth) -> dict[str, Column]:
         "store_id": F.lit(truth.store_id),
         "xid": F.lit(0),
         "priority": F.lit(5),
-        "schema_version": F.lit(SCHEMA_VERSION),
     }
 
 

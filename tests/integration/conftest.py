@@ -1,7 +1,7 @@
 """Fixtures of the engine's tests.
 
 `make test` runs them on SQLite. `make test-all` runs them on each store, and again with triggers
-through Kafka and Redis.
+through Kafka.
 """
 
 from __future__ import annotations
@@ -19,21 +19,13 @@ from tests.conftest import url_of
 from tests.tiers import matrix
 from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
 
-CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests by store and channel.
-
-    Redis decides the order of triggers itself, so tests marked `ordered` run on the other channels.
-    Tests marked `stores` use no channel.
-    """
+    """Parametrise tests by store and channel. Tests marked `stores` use no channel."""
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres"]
         if metafunc.definition.get_closest_marker("stores") is None:
             kinds.append("sqlite and kafka")
-            if metafunc.definition.get_closest_marker("ordered") is None:
-                kinds.append("sqlite and redis")
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
         metafunc.parametrize("store_url", kinds if is_smoke else matrix(*kinds), indirect=True)
 
@@ -94,8 +86,8 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Return the URL of a fresh store of each kind in turn, and set its channel."""
     store, _, channel = request.param.partition(" and ")
     if channel:
-        pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
-        monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue(f"{channel}_url"))
+        pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+        monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue("kafka_url"))
     return url_of(store, request)
 
 

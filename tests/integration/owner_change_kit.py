@@ -14,15 +14,12 @@ KEYS = 1500
 EACH = 6
 LATER = 100
 """Keys that get one more task after the change."""
+MOST_WAITED = 60
+"""Starts of other keys, at most, before the first one of a new key."""
 
 
 class Queue:
     """A queue that notes the key and the number of each task that runs."""
-
-    keeps_order = True
-    """Whether the tasks of a key start in order."""
-    most_waited = 60
-    """Starts of other keys, at most, before the first one of a new key."""
 
     def __init__(self, url: str, **channels: str) -> None:
         """`channels`: the channel or the backlog, if not in the database."""
@@ -78,10 +75,9 @@ class Queue:
         numbers: dict[str, list[int]] = {}
         for key, number in self.ran:
             numbers.setdefault(key, []).append(number)
-        if self.keeps_order:
-            assert not [key for key, of_key in numbers.items() if of_key != sorted(of_key)]
+        assert not [key for key, of_key in numbers.items() if of_key != sorted(of_key)]
         starts = [key for key, _ in self.ran]
         waited = starts.index("new") - arrived
-        assert waited <= self.most_waited, f"a new key waited for {waited} starts"
+        assert waited <= MOST_WAITED, f"a new key waited for {waited} starts"
         [(key, most)] = Counter(starts[before : before + KEYS]).most_common(1)
         assert most <= 2, f"{key} ran {most} times in one turn of all keys"

@@ -834,21 +834,6 @@ async def test_the_error_about_missing_tables_names_the_command(
     tasks.database.close()  # type: ignore[attr-defined]
 
 
-async def test_tables_of_an_earlier_version_are_refused_with_the_cure(
-    store: CassandraScheduleStore,
-) -> None:
-    def drop() -> None:
-        with store.session.make_cluster() as cluster:
-            keyspace = store.session.url.keyspace
-            session = cluster.connect()
-            # Changes of the schema wait for each other.
-            session.execute(f"DROP TABLE {keyspace}.fairlead_schedule_keys", timeout=60.0)
-
-    await asyncio.to_thread(drop)
-    with pytest.raises(SchemaMismatch, match="drop its tables"):
-        await store.migrate()
-
-
 @pytest.mark.full("an outage")
 async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
     store: CassandraScheduleStore, own_cassandra_server: CassandraServer

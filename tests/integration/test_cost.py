@@ -196,13 +196,6 @@ def test_options_that_contradict_each_other_are_refused(
     assert expected in str(refused.value)
 
 
-def test_a_channel_that_orders_tasks_itself_refuses_cost_runtime() -> None:
-    app = App("redis://127.0.0.1:1/0")
-    app.queue("q", cost="runtime")
-    with pytest.raises(ConfigurationError, match="leave cost= out, or use another channel"):
-        _ = app.connections
-
-
 async def test_a_key_is_charged_for_no_task_whose_claim_the_store_refuses(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fairlead import App, ConfigurationError
 from fairlead.data_folder import ALLOW, check_folder
 from fairlead.testing import drain
-from tests.end_to_end.test_command_line import fairlead, fairlead_here
+from tests.end_to_end.test_command_line import fairlead
 
 STRANGER = 54321
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to other users")
@@ -65,26 +65,11 @@ def read_rows(folder: Path) -> None:
     SqliteScan(options).plan()
 
 
-def keep_checkpoint(folder: Path) -> None:
-    """Start `pipeline alerts` and `ingest --stream`, which end at once without Kafka."""
-    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-    kafka = ("--kafka", "kafka://127.0.0.1:1/?timeout=1")
-    lake = ("--lake", str(folder.parent / "own-lake"))
-    for command in (("alerts",), ("ingest", "--stream")):
-        output = fairlead_here(
-            folder, "pipeline", *command, *kafka, *lake, "--checkpoint", str(folder / "c"), exits=2
-        )
-        if "every user may" in output:
-            raise ConfigurationError(output)
-        assert "kafka" in output.lower()
-
-
 USES: list[Callable[[Path], None]] = [
     submit,
     open_lake,
     write_page,
     read_rows,
-    keep_checkpoint,
 ]
 
 
@@ -122,7 +107,7 @@ def test_folders_of_the_user_of_a_group_and_with_the_sticky_bit_are_taken(
 
 @needs_root
 @pytest.mark.parametrize(
-    "ending", ["", "-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes", "-bulk"]
+    "ending", ["", "-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes"]
 )
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_a_file_that_a_stranger_made_first_beside_the_database_is_refused(

@@ -18,7 +18,6 @@ from fairlead.backends.sql import channel
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
-from fairlead.core.triggers.aging import EVERY
 from fairlead.declare.options import Options
 from fairlead.engine import arrivals, fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
@@ -207,30 +206,6 @@ async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
         push("aab", priority=priority)
     await drain(app, concurrency=1)
     assert "".join(ran) == "aba" * 5
-
-
-async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(
-    sqlite_url: str,
-) -> None:
-    app = App(sqlite_url)
-    app.migrate()
-    app.queue("q", partitions=1, starve_after=60.0)
-    ran: list[int] = []
-
-    @app.task(queue="q")
-    async def note(priority: int) -> None:
-        ran.append(priority)
-        await asyncio.sleep(1.0)
-
-    for priority in (0, 9):
-        note.options(priority=priority).submit_many([{"priority": priority}] * 200)
-    await drain(app, concurrency=1, look_ahead=25, timeout=1000.0)
-    assert sorted(ran) == [0] * 200 + [9] * 200
-    strict = ran.index(9)
-    assert 60 <= strict <= 60 + 2 * EVERY
-    together = ran[strict : strict + 100]
-    assert together == ([9] + [0] * (EVERY - 1)) * 10
-    app.close()
 
 
 async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(

@@ -64,7 +64,6 @@ class Mix:
         ]
         self.keys += ["t0", "t1", "", "t0/", "t1//x", "/", "//"][: chance.randrange(8)]
         self.partitions = chance.choice([1, 1, 2])
-        self._starve_after = chance.choice([None, 1.0])
         tree = LimitTree(chance.randint(2, 9), names={"one": 2}, fairness_keys={self.keys[-1]: 1})
         queue_limits = [None, None, Limit(3), Limit(2, per="fairness_key"), tree]
         self._queue_limit = chance.choice(queue_limits)
@@ -95,7 +94,6 @@ class Mix:
             "q",
             partitions=self.partitions,
             cost=self._cost,
-            starve_after=self._starve_after,
             concurrency=deepcopy(self._queue_limit),
         )
         self.tasks = []

@@ -1,4 +1,4 @@
-"""Finished tasks are found from outside, by state and by id; Redis alone, which keeps none, says so."""
+"""Finished tasks are found from outside, by state and by id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fairlead import App, NoRetry, State, UnknownTask
-from fairlead.errors import NotSupported
 from fairlead.testing import drain
 from tests.end_to_end.test_command_line import fairlead_here
 
@@ -64,28 +63,3 @@ async def test_the_command_lists_finished_tasks_and_an_id_leads_to_a_handle_on_s
         await unknown.result_async()
     app.close()
     other.close()
-
-
-async def test_redis_alone_says_that_it_keeps_no_finished_tasks(
-    redis_url: str, tmp_path: Path
-) -> None:
-    app = App(redis_url)
-    app.migrate()
-
-    @app.task(name="pay")
-    async def pay() -> None: ...
-
-    paid = pay.submit()
-    await drain(app)
-    listed = ("tasks", "list", "--state", "DONE", "--url", redis_url)
-    (line,) = fairlead_here(tmp_path, *listed, exits=1).strip().splitlines()
-    assert "sqlite:// and postgresql://" in line
-    for id in (paid.id, str(uuid.uuid4())):
-        handle = app.handle(id)
-        asks: list[Callable[[], object]] = [handle.record, handle.state, handle.result]
-        for ask in asks:
-            with pytest.raises(NotSupported, match="postgresql://"):
-                ask()
-        with pytest.raises(NotSupported, match="postgresql://"):
-            await handle.result_async()
-    app.close()

@@ -22,9 +22,9 @@ COPIED = 60
 """Number of tasks that PostgreSQL takes by COPY."""
 
 
-@pytest.fixture(params=["postgres", "redis"])
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
+@pytest.fixture
+def url(postgres_url: str) -> str:
+    return postgres_url
 
 
 @pytest.fixture

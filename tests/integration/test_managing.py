@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
-from fairlead.backends.sql import task_records
 from fairlead.contrib.prometheus import PrometheusObserver
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
@@ -107,8 +106,7 @@ async def test_tasks_that_have_not_started_can_be_given_another_priority_or_key(
     assert {t.id for t in app.management.find(fairness_key="bulk")} == {h.id for h in handles[:2]}
     await drain(app, concurrency=1)
     assert sorted(ran) == [0, 1, 2, 3]
-    if not app.channel.decides_order:
-        assert ran == [3, 2, 0, 1]
+    assert ran == [3, 2, 0, 1]
     with pytest.raises(NotAllowed, match="is ERROR: only SUBMITTED, WAITING can be changed"):
         change(failing.id, priority=1)
     with pytest.raises(NotAllowed, match="is DONE: it is finished and cannot be changed"):
@@ -319,7 +317,7 @@ async def test_finished_tasks_are_looked_for_in_the_latest_attempts_only(
     for n in range(4):
         pay.options(fairness_key=f"k{n}").submit(n=n)
         await drain(app)
-    monkeypatch.setattr(task_records, "MOST_SEARCHED", 2)
+    monkeypatch.setattr("fairlead.operate.tasks.MOST_SEARCHED", 2)
     found = app.management.find(state=State.DONE)
     assert [task.fairness_key for task in found] == ["k3", "k2"]
     assert app.management.find(state=State.DONE, fairness_key="k1") == []

@@ -78,25 +78,6 @@ def test_an_empty_database_is_reported_and_then_migrated_once(database: AnyDatab
     ] == known
 
 
-def test_the_columns_that_the_migrations_declare_are_those_of_the_tables(
-    database: AnyDatabase,
-) -> None:
-    migrate(database)
-    found = {tuple(row) for row in database.read_now(migrations_module._columns(database))}
-    declared = set(migrations_module._declared(database))
-    assert ("fairlead_tasks", "seq") in declared or ("fairlead_tasks", "due_at") in declared
-    tables = {table for table, _ in declared}
-    assert declared == {row for row in found if row[0] in tables}
-    made = {row[0] for row in rows_of(database, TABLES[database.dialect])}
-    assert made - {"fairlead_schema"} == tables
-
-
-TABLES = {
-    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'fairlead%'",
-    "postgres": "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'fairlead%'",
-}
-
-
 def _migrate(url: str, results: Any) -> None:
     database = open_database(url)
     try:

@@ -1,5 +1,4 @@
-"""Records and tables of other versions: those that a later one writes while workers of this one still
-run, and those of an earlier one."""
+"""Records that a later version writes while workers of this one still run."""
 
 from __future__ import annotations
 
@@ -7,19 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from fairlead import App, Incident, State
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.cli.main import app as fairlead_command
 from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
-from fairlead.errors import InvalidTask, SchemaMismatch
+from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
 from fairlead.operate.doctor import examine
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
@@ -99,32 +96,6 @@ async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task
         app.management.actions.perform(app.management.actions.resume(action.id))
     assert app.handle(task_id).record().state == State.SUBMITTED
     await app.store.database.close_async()
-
-
-def test_tables_of_an_earlier_development_version_are_refused_with_a_cure_that_helps(
-    app: App,
-) -> None:
-    database = app.sql_store.database
-    run_sql(app, "ALTER TABLE fairlead_nodes DROP COLUMN slots")
-    for work in (app.migrate, app.store.prepare):  # the version is the same, so all is applied
-        with pytest.raises(
-            SchemaMismatch, match=r"lack fairlead_nodes\.slots; .*make a new database"
-        ):
-            work()
-    with pytest.raises(SchemaMismatch, match="slots.*make a new database"):
-        database.read_now(app.store.nodes())
-
-
-def test_a_table_that_an_earlier_development_version_did_not_make_is_named_by_the_commands(
-    app: App, store_url: str
-) -> None:
-    run_sql(app, "DROP TABLE fairlead_audit")
-    for command in ("migrate", "doctor"):
-        found = CliRunner().invoke(fairlead_command, [command, "--url", store_url])
-        assert found.exit_code == 2, found.output
-        (line,) = found.output.splitlines()
-        assert "lack fairlead_audit.action, fairlead_audit.actor, " in line, line
-        assert line.endswith("an earlier development version made them: make a new database")
 
 
 def test_a_stored_incident_of_a_later_kind_is_read_and_written_unchanged() -> None:

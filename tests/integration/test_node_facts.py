@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as command
-from fairlead.errors import SchemaMismatch
 from fairlead.model.reading import json_reader
 from fairlead.operate.doctor import examine
 from fairlead.operate.nodes import nodes
@@ -137,26 +136,9 @@ def test_the_command_lists_workers(app: App, url: str) -> None:
     }
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_tables_without_the_columns_are_refused(app: App, url: str, is_read: bool) -> None:
-    execute(
-        url,
-        *(
-            f"ALTER TABLE fairlead_nodes DROP COLUMN {name}"
-            for name in ("slots", "version", "python")
-        ),
-    )
-    with pytest.raises(SchemaMismatch, match="fairlead_nodes.*make a new database"):
-        if is_read:
-            await nodes(app.operate_context)
-        else:
-            await app.store.register_node("one", ["mail"], [], app.clock.now(), HERE)
-    await app.connections.close_async()
-
-
 @pytest.mark.parametrize("given", [{}, {"facts": {}}, {"facts": {"cores": 3}}])
 def test_a_record_of_another_version_is_read(given: dict[str, Any]) -> None:
-    """Redis and Cassandra keep a node as JSON: facts may be missing, or be more than we know."""
+    """Cassandra keeps a node as JSON: facts may be missing, or be more than we know."""
     record = {"node": "n", "started_at": 1, "heartbeat_at": 2, "queues": ["mail"], **given}
     found = json_reader(NodeRecord)(json.dumps(record))
     assert (found.names, found.facts) == ([], NO_FACTS)

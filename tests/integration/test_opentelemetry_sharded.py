@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, Fixed
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.testing import drain
 
 pytest.importorskip("redis", reason="needs the extra redis")
 pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
 from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
-from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
 from fairlead.contrib.opentelemetry.sharded import TracedShardedQueue, TracedSyncShardedQueue  # noqa: E402
 from fairlead.sharded import Empty, InvalidMessage, NewMessage  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
@@ -114,9 +111,7 @@ async def test_a_failed_operation_fails_its_span(queue: Any, spans: Spans) -> No
         await queue.read("", "c")
     write, read = spans.only("write q"), spans.only("read q")
     assert write.status.status_code is read.status.status_code is StatusCode.ERROR
-    assert (
-        attributes(write)["error.type"] == "fairlead.backends.redis.sharded.errors.InvalidMessage"
-    )
+    assert attributes(write)["error.type"] == "fairlead.sharded.errors.InvalidMessage"
     assert attributes(read)["error.type"] == "fairlead.errors.ConfigurationError"
 
 
@@ -144,36 +139,3 @@ async def test_a_redis_that_is_away_fails_the_span(spans: Spans) -> None:
         with pytest.raises(StoreUnavailable):
             await queue.write({"n": 1})
     assert attributes(spans.only("write q"))["error.type"] == "fairlead.errors.StoreUnavailable"
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(
-    redis_url: str, kind: str
-) -> None:
-    spans = Spans()
-    app = App(redis_url, interceptors=[Tracing(spans.provider)])
-    failed: list[bool] = []
-
-    def fail_once() -> None:
-        if not failed:
-            failed.append(True)
-            raise ValueError("once")
-
-    async def fail_once_async() -> None:
-        fail_once()
-
-    pay = app.task(name="pay", queue="payouts", retry=Fixed(0.2))(
-        fail_once_async if kind == "async" else fail_once
-    )
-    with spans.tracer.start_as_current_span("request") as request:
-        pay.submit()
-    await drain(app)
-    submit = spans.only("submit payouts")
-    first, second = spans.named("run payouts")
-    assert is_parent(request, submit)
-    for run in (first, second):
-        assert is_parent(submit, run) and linked(run) == [ids(submit)]
-        # The first message is delayed since its submit, the second since its due time.
-        assert attributes(run)["queue.pickup_delay_ms"] >= 0
-    assert [attributes(run)["fairlead.attempt"] for run in (first, second)] == [1, 2]
-    app.close()

@@ -271,10 +271,13 @@ def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: 
     @kit.app.task
     def pay() -> None: ...
 
-    with pytest.raises(NotSupported, match=r"'default' is none: .*FAIRLEAD_URL"):
+    with pytest.raises(NotSupported, match=r"has ordered queues only: .*FAIRLEAD_URL"):
         pay.submit()
+    refused = r"'default' is not ordered.*FAIRLEAD_URL"
+    with pytest.raises(ConfigurationError, match=refused):
+        kit.app.node()
     kit.app.close()
-    with pytest.raises(ConfigurationError, match=r"'default' is not ordered.*FAIRLEAD_URL"):
+    with pytest.raises(ConfigurationError, match=refused):
         pay.submit()
 
 
@@ -285,7 +288,7 @@ def test_a_periodic_task_without_a_sql_database_is_refused_with_the_cure(open_ap
     @kit.app.task(queue="reminders")
     def tick() -> None: ...
 
-    with pytest.raises(NotSupported, match=r"has no periodic tasks: .*FAIRLEAD_URL"):
+    with pytest.raises(NotSupported, match=r"has ordered queues only: .*FAIRLEAD_URL"):
         kit.app.node()
 
 
@@ -437,7 +440,7 @@ async def test_the_doctor_finds_no_problem_while_a_worker_serves(open_app: Open)
 
 async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
     kit = open_app()
-    incidents = kit.app.store.incidents
+    incidents = kit.app.connector.cluster.incidents
     report = IncidentReport(
         kind=IncidentKind.TASK_UNREADABLE,
         subject="row 1",
@@ -456,7 +459,7 @@ async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
     await incidents.delivered([found.id], 6_000)
     assert not await incidents.claim(70_000_000, 80_000_000, 10)
     assert sum((await incidents.counts()).values()) == 1
-    read = kit.app.store.database.read_now
+    read = kit.app.connector.cluster.database.read_now
     kinds = [IncidentKind.TASK_UNREADABLE]
     assert [each.id for each in read(incidents.latest(None, 10))] == [found.id]
     assert [each.id for each in read(incidents.open(kinds, 10))] == [found.id]
@@ -468,7 +471,7 @@ async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
 
 
 async def test_a_worker_that_was_dropped_as_dead_registers_again(open_app: Open) -> None:
-    store = open_app().app.store
+    store = open_app().app.connector.cluster
     await store.register_node("n1", ["reminders"], ["remind"], 1_000)
     assert await store.heartbeat("n1", 5_000)
     assert await store.silent_nodes(5_000, 1_000) == []

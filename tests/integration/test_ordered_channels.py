@@ -1,4 +1,4 @@
-"""An ordered queue beside another queue whose triggers go through Kafka or Redis: each kind of queue
+"""An ordered queue beside another queue whose triggers go through Kafka: each kind of queue
 shares its partitions by its own rule."""
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from fairlead.engine.node import Node
 from fairlead.model import PartitionKey
 from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
-from tests.integration.conftest import CLIENTS
 from tests.integration.ordered_kit import SOON, keys_of_partitions
 
 
-@pytest.fixture(params=sorted(CLIENTS))
+@pytest.fixture
 def channel(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(CLIENTS[request.param], reason=f"needs the extra {request.param}")
-    return str(request.getfixturevalue(f"{request.param}_url"))
+    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    return str(request.getfixturevalue("kafka_url"))
 
 
 def open_app(url: str, channel: str, ran: list[str]) -> tuple[App, Any, Any]:

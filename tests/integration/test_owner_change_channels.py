@@ -22,18 +22,3 @@ async def test_a_new_owner_keeps_the_order_of_keys_and_their_turns(
     kind, server = option.split()
     queue = Queue(sqlite_url, **{kind: request.getfixturevalue(f"{server}_url")})
     await queue.change_owner([f"k{n}" for n in range(KEYS)])
-
-
-class RedisQueue(Queue):
-    """A queue whose order Redis decides. A node that stops writes the triggers that it holds back to
-    Redis, behind others of their keys; a new key waits for the triggers that nodes hold."""
-
-    keeps_order = False
-    most_waited = 500
-
-
-async def test_a_new_key_does_not_wait_for_the_triggers_of_many_keys_in_redis(
-    sqlite_url: str, redis_url: str
-) -> None:
-    queue = RedisQueue(sqlite_url, channel=redis_url)
-    await queue.change_owner([f"k{n}" for n in range(KEYS)])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -25,14 +25,13 @@ class Place(NamedTuple):
 
     url: str
     channel: str | None
-    order: str | None
-    """Order of the queue; None on Redis, which refuses an order and ordering keys."""
+    order: str
+    """Order of the queue."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    ordered = ["sqlite", "postgres", "sqlite kafka", "postgres kafka"]
-    places = [f"{order}: {where}" for where in ordered for order in ("fair", "fifo")]
-    places += ["free: redis", "free: sqlite redis", "free: postgres redis"]
+    servers = ["sqlite", "postgres", "sqlite kafka", "postgres kafka"]
+    places = [f"{order}: {where}" for where in servers for order in ("fair", "fifo")]
     metafunc.parametrize("place", matrix(*places), indirect=True)
 
 
@@ -44,7 +43,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     urls = [
         str(request.getfixturevalue(name)) for name in (fixture, *(f"{c}_url" for c in channel))
     ]
-    return Place(urls[0], urls[1] if channel else None, None if order == "free" else order)
+    return Place(urls[0], urls[1] if channel else None, order)
 
 
 class Ran:
@@ -55,10 +54,10 @@ class Ran:
         self.keyed: list[tuple[str, int]] = []
         self.now = Counter[str]()
 
-    def check(self, count: int, order: str | None) -> None:
+    def check(self, count: int) -> None:
         """Check that the first tasks of each ordering key ran in order, and each task once."""
         assert sorted(self.free) == sorted([*range(count)] * len(KEYS))
-        for key in KEYS if order else ():
+        for key in KEYS:
             assert [n for k, n in self.keyed if k == key] == list(range(count)), key
 
 
@@ -66,10 +65,8 @@ class Shop:
     """An application that declares the queue with a number of partitions."""
 
     def __init__(self, place: Place, partitions: int, ran: Ran) -> None:
-        self.order = place.order
         self.app = App(place.url, channel=place.channel) if place.channel else App(place.url)
-        options: dict[str, Any] = {"order": place.order} if place.order else {}
-        self.app.queue("q", partitions=partitions, **options)
+        self.app.queue("q", partitions=partitions, order=place.order)
 
         @self.app.task(queue="q")
         async def keyed(key: str, n: int) -> None:
@@ -90,8 +87,7 @@ class Shop:
         for n in numbers:
             for key in KEYS:
                 self._free.options(fairness_key=key).submit(n=n)
-                if self.order:
-                    self._keyed.options(ordering_key=key).submit(key=key, n=n)
+                self._keyed.options(ordering_key=key).submit(key=key, n=n)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 7), (7, 2)])
@@ -108,7 +104,7 @@ async def test_tasks_that_wait_when_the_number_changes_all_run_in_the_order_of_t
     new.submit(range(6, 9))
     async with running(new.app) as node:
         await settled(new.app, node, SOON)
-    ran.check(9, place.order)
+    ran.check(9)
     old.app.close()
     new.app.close()
 
@@ -129,7 +125,7 @@ async def test_two_applications_with_different_numbers_run_every_task_once_in_or
             await settled(few.app, one, SOON)
         many.submit(range(8, 10))
         await settled(few.app, one, SOON)
-    ran.check(10, place.order)
+    ran.check(10)
     few.app.close()
     many.app.close()
 
@@ -144,5 +140,5 @@ async def test_a_worker_with_a_lower_number_finds_tasks_of_a_submitter_that_has_
     few = Shop(place, 2, ran)
     async with running(few.app) as node:
         await settled(few.app, node, SOON)
-    ran.check(4, place.order)
+    ran.check(4)
     few.app.close()

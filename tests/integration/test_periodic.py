@@ -18,7 +18,6 @@ from fairlead.core.policies.catch_up import LATE_SECONDS
 from fairlead.engine.periodic import PeriodicTasks
 from fairlead.errors import ConfigurationError, NotAllowed, StoreUnavailable, UnknownTask
 from fairlead.testing import running
-from tests.conftest import url_of
 from tests.tiers import seeds
 
 pytestmark = pytest.mark.virtual_time
@@ -295,11 +294,8 @@ class TwoDaysAhead(SystemClock):
 
 
 @pytest.mark.system_time
-@pytest.mark.parametrize("store", ["postgres", "redis"])
-async def test_a_node_whose_clock_is_ahead_submits_no_slot_early(
-    store: str, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue("redis_url") if store == "redis" else url_of(store, request)
+async def test_a_node_whose_clock_is_ahead_submits_no_slot_early(postgres_url: str) -> None:
+    url = postgres_url
     right, _ = ticking(url, "0 0 * * *")
     wrong, _ = ticking(url, "0 0 * * *")
     wrong.clock = TwoDaysAhead()

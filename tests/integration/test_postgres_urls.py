@@ -17,7 +17,6 @@ import pytest
 from fairlead import App
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.lab.replay.run import own_schema
 from fairlead.testing import drain
 from services.postgres import PostgresServer
 from tests.certificates import make_certificates
@@ -242,15 +241,6 @@ async def test_a_worker_runs_what_was_submitted_with_the_same_url(name: str, pla
     await drain(app)
     assert sorted(ran) == [1, 2]
     await asyncio.to_thread(app.close)
-
-
-@pytest.mark.parametrize("name", ["Cloud SQL", "Neon", "options"])
-async def test_a_replay_gets_a_schema_of_its_own_with_every_form(name: str, place: Place) -> None:
-    with own_schema(place.fill(dict(TABLE)[name])) as url:
-        assert url is not None
-        by_psycopg, by_asyncpg = await ask_both(url)
-    assert by_psycopg == by_asyncpg
-    assert by_psycopg[2].startswith("fairlead_replay_")
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead import App, Fixed, Retry  # noqa: E402
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
-from fairlead.model import State  # noqa: E402
-from fairlead.operate.doctor import examine  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
-from fairlead.testing import running, settled  # noqa: E402
 from services.redis_cluster import RedisCluster  # noqa: E402
-from tests import tiers  # noqa: E402
-from tests.sharded_queues import Awaited, until  # noqa: E402
+from tests.sharded_queues import Awaited  # noqa: E402
 
 kinds = pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
 QUEUES = [f"queue{n}" for n in range(4)]
@@ -60,84 +55,6 @@ async def test_queues_lie_on_different_servers_and_work(
         assert await queue.ack("g", written, second) == 2
         await queue.close()
     assert min(cluster.sizes()) > 0, "every server has a queue"
-
-
-@pytest.mark.parametrize("role", tiers.matrix("store", "channel"))
-async def test_a_worker_runs_tasks_of_queues_on_different_servers(
-    cluster: RedisCluster, url: str, role: str, sqlite_url: str
-) -> None:
-    app = App(f"{url}?reclaim=2") if role == "store" else App(sqlite_url, channel=url)
-    app.migrate()
-    ran: list[tuple[str, int]] = []
-    tried: set[int] = set()
-
-    def declare(queue: str) -> Any:
-        @app.task(name=f"note_{queue}", queue=queue)
-        async def note(n: int) -> None:
-            if n == 1 and queue == QUEUES[0] and n not in tried:
-                tried.add(n)
-                raise Retry(0.01)
-            ran.append((queue, n))
-
-        return note
-
-    tasks = {queue: declare(queue) for queue in QUEUES}
-    async with running(app) as node:
-        for queue, task in tasks.items():
-            task.submit_many([{"n": n} for n in range(20)])
-            await task.options(priority=2).submit_async(n=20)
-        await until(lambda: len(ran) == 21 * len(QUEUES))
-        await settled(app, node)
-        found = await examine(app.operate_context)
-        assert [each.what for each in found if each.severity == "problem"] == []
-    app.close()
-    assert sorted(ran) == [(queue, n) for queue in QUEUES for n in range(21)]
-    assert min(cluster.sizes()) > 0, "every server has a queue"
-
-
-@pytest.mark.full("the matrix")
-async def test_a_unique_key_and_a_dead_letter_on_a_cluster(url: str) -> None:
-    app = App(url)
-
-    @app.task(retry=Fixed(0.01, max_attempts=1))
-    async def fail(n: int) -> None:
-        raise ValueError(n)
-
-    first = fail.options(unique_key="once").submit(n=1)
-    assert fail.options(unique_key="once").submit(n=1).id == first.id
-    async with running(app) as node:
-        await settled(app, node)
-    assert [task.id for task in app.management.find(state=State.ERROR)] == [first.id]
-    app.close()
-
-
-@pytest.mark.full("an outage")
-@pytest.mark.parametrize("role", ["store", "channel"])
-async def test_a_worker_waits_for_a_server_of_the_cluster_that_is_down(
-    cluster: RedisCluster, url: str, role: str, sqlite_url: str
-) -> None:
-    app = App(f"{url}?reclaim=2") if role == "store" else App(sqlite_url, channel=url)
-    app.migrate()
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    async with running(app) as node:
-        await note.submit_async(1)
-        await settled(app, node)
-        for member in cluster.members:
-            member.crash()
-        if role == "store":
-            with pytest.raises(StoreUnavailable):
-                await note.submit_async(2)
-        for member in cluster.members:
-            member.start()
-        await asyncio.to_thread(cluster.wait_until_ok)
-        await note.submit_async(3)
-        await until(lambda: 3 in ran)
-    app.close()
 
 
 @kinds

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead import App  # noqa: E402
-from fairlead.errors import ConfigurationError, NotReplicated  # noqa: E402
+from fairlead.errors import NotReplicated  # noqa: E402
 from fairlead.sharded import ShardedQueue, SyncShardedQueue  # noqa: E402
-from fairlead.testing import drain  # noqa: E402
 from services.redis_group import RedisGroup  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 
@@ -75,74 +73,18 @@ async def test_a_write_returns_when_the_replica_has_it_and_raises_if_not(
     await queue.close()
 
 
-async def test_a_submit_that_was_not_confirmed_is_neither_lost_nor_doubled_by_a_retry(
+async def test_what_an_operator_changes_is_confirmed_and_the_end_of_a_claim_is_not(
     pair: RedisGroup, url: str
 ) -> None:
-    ran: list[int] = []
-
-    def new_app(url: str) -> tuple[App, Any]:
-        app = App(url)
-
-        @app.task(name="note")
-        async def note(n: int) -> None:
-            ran.append(n)
-
-        return app, note.options(unique_key="order 7")
-
-    app, note = new_app(url + OPTIONS)
-    with stopped_replica(pair):
-        with pytest.raises(NotReplicated, match=MESSAGE):
-            note.submit(7)
-        with pytest.raises(NotReplicated, match=MESSAGE):
-            note.submit(7)
-        other, again = new_app(url + OPTIONS)  # whose connection has written nothing
-        with pytest.raises(NotReplicated, match=MESSAGE):
-            await again.submit_async(7)
-        other.close()
-    confirmed = note.submit(7)
-    assert note.submit(7).id == confirmed.id
-    app.close()
-    with pair.members[1].operator() as client:
-        client.replicaof("NO", "ONE")
-        promoted, _ = new_app(pair.members[1].url)
-        await drain(promoted)
-        promoted.close()
-    pair.follow(pair.members[1])
-    assert ran == [7]
-
-
-async def test_what_an_operator_changes_is_confirmed_too(pair: RedisGroup, url: str) -> None:
-    app = App(url + OPTIONS)
-
-    @app.task
-    async def note(n: int) -> None: ...
-
-    note.submit(1)
-    with stopped_replica(pair):
-        with pytest.raises(NotReplicated):
-            app.management.pause("default")
-        with pytest.raises(NotReplicated):
-            app.management.set_weight("default", "acme", 2.0)
-    app.management.pause("default")
-    assert keys_of_replica(pair, "{fairlead}:paused") == 1
-    app.close()
-
-
-async def test_the_end_of_a_run_waits_for_no_replica(pair: RedisGroup, url: str) -> None:
-    app = App(url + OPTIONS)
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    note.submit(1)
-    with stopped_replica(pair):
-        await drain(app)
-    app.close()
-    assert ran == [1]
-
-
-def test_triggers_need_no_confirmation(url: str, sqlite_url: str) -> None:
-    with pytest.raises(ConfigurationError, match="wait_replicas.*rows"):
-        App(sqlite_url, channel=url + OPTIONS).migrate()
+    with SyncShardedQueue(url + OPTIONS, "q") as queue:
+        deleted = queue.write({"n": 0})
+        written = queue.write({"n": 1})
+        with stopped_replica(pair):
+            with pytest.raises(NotReplicated):
+                queue.set_weight("acme", 2.0)
+            with pytest.raises(NotReplicated):
+                queue.delete(deleted)
+            assert queue.read("g", "c").id == written
+            assert queue.ack("g", written) == 1
+        queue.set_weight("acme", 2.0)
+        assert keys_of_replica(pair, "{q}:weights") == 1

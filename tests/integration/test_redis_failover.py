@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead import App  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
-from fairlead.testing import running, settled  # noqa: E402
 from tests.redis_states import DrivenServer, wait_until  # noqa: E402
 from tests.sharded_queues import Awaited, until  # noqa: E402
 
@@ -125,35 +123,3 @@ async def test_a_waiting_reader_goes_to_the_new_master(pair: Pair, has_moved: bo
         with SyncShardedQueue(pair.new.url, "q") as writer:
             written = await asyncio.to_thread(writer.write, {"n": 1})
         assert (await reading).id == written
-
-
-@pytest.mark.parametrize("role", ["store", "channel"])
-@pytest.mark.parametrize("was_used", [True, False], ids=["used", "unused"])
-async def test_a_worker_runs_what_is_submitted_to_the_new_master(
-    pair: Pair, role: str, was_used: bool, sqlite_url: str
-) -> None:
-    url = f"{pair.url}?reclaim=2"
-    app = App(url) if role == "store" else App(sqlite_url, channel=url)
-    app.migrate()
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    async with running(app) as node:
-        if was_used:
-            note.submit_many([{"n": n} for n in range(50)])
-            await settled(app, node)
-        pair.promote()
-        if role == "store":
-            with pytest.raises(StoreUnavailable, match="READONLY"):
-                await asyncio.to_thread(note.submit, 50)
-        pair.move()
-        submitted = asyncio.get_running_loop().time()
-        await asyncio.to_thread(note.submit, 51)
-        await until(lambda: 51 in ran)
-        assert asyncio.get_running_loop().time() - submitted < 10
-        await settled(app, node)
-    app.close()
-    assert sorted(ran) == [*(range(50) if was_used else ()), 51]

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead import App  # noqa: E402
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
-from fairlead.testing import running, settled  # noqa: E402
 from services.redis_group import SERVICE, Certificates, RedisGroup  # noqa: E402
-from tests import tiers  # noqa: E402
 from tests.redis_states import NO_MASTER  # noqa: E402
-from tests.sharded_queues import Awaited, until  # noqa: E402
+from tests.sharded_queues import Awaited  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("redis_server")  # skips the tests without Redis
 
@@ -72,28 +69,6 @@ async def test_a_queue_goes_on_at_the_master_that_sentinel_names_next(
     read = [(await persist(lambda: queue.read("g", "c"))).id for _ in written]
     assert sorted(read) == sorted(written)
     await queue.close()
-
-
-@pytest.mark.parametrize("role", tiers.matrix("store", "channel"))
-async def test_a_worker_goes_on_at_the_master_that_sentinel_names_next(
-    group: RedisGroup, url: str, role: str, sqlite_url: str
-) -> None:
-    url += "&reclaim=2"
-    app = App(url) if role == "store" else App(sqlite_url, channel=url)
-    app.migrate()
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    async with running(app) as node:
-        await note.submit_async(1)
-        await settled(app, node)
-        await asyncio.to_thread(group.fail_over)
-        await persist(lambda: note.submit_async(2))
-        await until(lambda: 2 in ran)
-    app.close()
 
 
 @pytest.mark.full("an outage")
@@ -162,20 +137,13 @@ def secured(redis_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield found
 
 
-async def test_sentinel_and_servers_speak_tls(secured: RedisGroup, sqlite_url: str) -> None:
-    ran: list[int] = []
-    for app in (App(secured.url), App(sqlite_url, channel=secured.url)):
-        app.migrate()
-
-        @app.task
-        async def note(n: int) -> None:
-            ran.append(n)
-
-        async with running(app) as node:
-            await note.submit_async(len(ran))
-            await settled(app, node)
-        app.close()
-    assert ran == [0, 1]
+@kinds
+async def test_sentinel_and_servers_speak_tls(secured: RedisGroup, kind: str) -> None:
+    queue = queue_on(secured.url, kind)
+    written = await queue.write({"n": 1})
+    assert (await queue.read("g", "c")).id == written
+    await queue.ack("g", written)
+    await queue.close()
 
 
 @kinds

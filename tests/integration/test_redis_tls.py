@@ -10,7 +10,6 @@ import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
-from fairlead import App  # noqa: E402
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.process import free_port  # noqa: E402
@@ -22,7 +21,6 @@ from tests.integration.tls_kit import (  # noqa: E402
     PASSWORD,
     check_line,
     query_of,
-    refusal_of,
     with_other_files,
 )
 
@@ -57,6 +55,22 @@ def server() -> Iterator[SecureRedis]:
     yield from own_server(SecureRedis)
 
 
+async def refusals_of(url: str) -> tuple[str, str]:
+    """Return the line with which the server refuses an asynchronous and a synchronous queue."""
+    async with ShardedQueue(url, "shop") as queue:
+        with pytest.raises((ConfigurationError, StoreUnavailable)) as by_loop:
+            await queue.len()
+    with (
+        SyncShardedQueue(url, "shop") as sync_queue,
+        pytest.raises((ConfigurationError, StoreUnavailable)) as by_threads,
+    ):
+        sync_queue.len()
+    lines = str(by_loop.value), str(by_threads.value)
+    for line in lines:
+        check_line(line)
+    return lines
+
+
 @pytest.mark.parametrize("changes", [{}, {"host": "localhost", "ssl_check_hostname": "false"}])
 async def test_queues_of_both_clients_work_with_tls_and_a_user(
     changes: dict[str, str], server: SecureRedis
@@ -89,33 +103,18 @@ async def test_queues_of_both_clients_work_with_tls_and_a_user(
         "no certificate",
     ],
 )
-async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
+async def test_a_refusal_is_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: SecureRedis, tmp_path: Path
 ) -> None:
     url = server.secure_url(**with_other_files(changes, tmp_path))
-    with (
-        contextlib.closing(SyncShardedQueue(url, "shop")) as queue,
-        pytest.raises((ConfigurationError, StoreUnavailable)) as by_threads,
-    ):
-        queue.len()
-    app = App(url)
-    for line in (await refusal_of(app), str(by_threads.value)):
+    for line in await refusals_of(url):
         assert cause in line and f"{server.secure_port}" in line
-        check_line(line)
-    app.close()
 
 
-async def test_a_url_with_the_wrong_choice_of_tls_ends_a_worker(server: SecureRedis) -> None:
+async def test_a_url_with_the_wrong_choice_of_tls_is_refused(server: SecureRedis) -> None:
     without = server.secure_url().replace("rediss", "redis").partition("?")[0]
-    app = App(without)
-    assert "asks for TLS on this port: write rediss" in await refusal_of(app)
-    app.close()
+    for line in await refusals_of(without):
+        assert "asks for TLS on this port: write rediss" in line
     url = server.secure_url().replace(str(server.secure_port), str(server.port))
-    app = App(url)
-    assert "has no TLS on this port" in await refusal_of(app)
-    app.close()
-    with (
-        contextlib.closing(SyncShardedQueue(without, "shop")) as queue,
-        pytest.raises(ConfigurationError, match="asks for TLS on this port"),
-    ):
-        queue.len()
+    for line in await refusals_of(url):
+        assert "has no TLS on this port" in line

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from fairlead import App
-from fairlead.engine import context, runs
+from fairlead.engine import claimers
 from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask
 from fairlead.ports.task_store import Claim
@@ -91,41 +90,6 @@ async def test_a_worker_stops_at_once_and_names_the_end_that_it_could_not_write(
     app.close()
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("queue_kind", ["tasks", "ordered"])
-async def test_a_queue_whose_ends_are_all_refused_holds_back_no_other_queue(
-    sqlite_url: str, tmp_path: Path, queue_kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "MOST_REFUSED", 10)
-    monkeypatch.setattr(context, "MOST_WAITING", 40)
-    app, ran = App(sqlite_url), Counter[str]()
-    app.queue("bad", kind=queue_kind, partitions=1)
-    app.migrate()
-
-    @app.task(queue="bad", name="bad")
-    async def bad(n: int) -> None:
-        ran["bad"] += 1
-
-    @app.task
-    async def good(n: int) -> None:
-        ran["good"] += 1
-
-    refusal = REFUSAL.replace("r.ordering_key = NEW.ordering_key", "NEW.name = 'bad'")
-    with sqlite3.connect(tmp_path / "tasks.db", isolation_level=None, timeout=30) as admin:
-        admin.executescript(refusal)
-        async with running(app, concurrency=3):
-            for n in range(60):
-                bad.options(ordering_key=f"{n}").submit(n=n)
-            await until(lambda: ran["bad"] >= 10)
-            for n in range(100):
-                good.submit(n=n)
-            await until(lambda: ran["good"] == 100)
-            assert ran["bad"] < 60
-            admin.execute("DELETE FROM refused")
-            await until(lambda: ran["bad"] == 60)
-    app.close()
-
-
 REFUSED_CLAIM = """
 CREATE TABLE refused (fairness_key TEXT);
 INSERT INTO refused VALUES ('bad');
@@ -139,8 +103,14 @@ BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END;
 @pytest.mark.parametrize("has_keys", [False, True], ids=["without ordering keys", "with them"])
 @pytest.mark.parametrize("order", ["fair", "fifo"])
 async def test_a_trigger_that_refuses_some_claims_holds_back_no_other_task(
-    sqlite_url: str, tmp_path: Path, order: str, has_keys: bool, caplog: pytest.LogCaptureFixture
+    sqlite_url: str,
+    tmp_path: Path,
+    order: str,
+    has_keys: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(claimers, "RETRY_CLAIM", 1.0)
     app, ran = App(sqlite_url), list[tuple[str, int]]()
     app.queue("work", order=order, partitions=1)
     app.migrate()

@@ -383,25 +383,3 @@ async def test_notes_are_cleaned_with_the_history(app: App) -> None:
     while await app.store.clean(later, 1000):
         pass
     assert app.management.notes(handle.id) == []
-
-
-async def test_redis_alone_refuses_notes_with_the_stores_that_keep_them(redis_url: str) -> None:
-    app = App(redis_url)
-    texts: list[str] = []
-
-    @app.task(name="load", retry=NoRetry())
-    def load() -> None:
-        for call in (running().progress, running().checkpoint):
-            with pytest.raises(NotSupported) as caught:
-                call(1)
-            texts.append(str(caught.value))
-
-    handle = load.submit()
-    await drain(app)
-    assert len(texts) == 2 and all("postgresql://" in text for text in texts)
-    with pytest.raises(NotSupported, match="postgresql://"):
-        handle.progress()
-    app.task(name="kept", keep_log=True)(lambda: None)
-    with pytest.raises(NotSupported, match="keep_log=True"):
-        app.node()
-    app.close()

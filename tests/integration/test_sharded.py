@@ -14,8 +14,7 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import steps
-from fairlead.sharded import InvalidMessage, ShardedQueue, SyncShardedQueue
+from fairlead.sharded import InvalidMessage, ShardedQueue, SyncShardedQueue, steps
 from tests.sharded_queues import SOON, ago, key_of, until  # noqa: E402
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, entry  # noqa: E402
-from fairlead.backends.redis.sharded.steps import MOST_BYTES, QueueSteps, RunScript  # noqa: E402
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
+from fairlead.sharded.message import ClaimEnd, Entry, entry  # noqa: E402
+from fairlead.sharded.steps import MOST_BYTES, QueueSteps, RunScript  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
 

@@ -16,14 +16,20 @@ from typing import Any, NamedTuple
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import running, script  # noqa: E402
-from fairlead.backends.redis.sharded.dead_letters import Condition  # noqa: E402
-from fairlead.backends.redis.sharded.lanes import Lanes  # noqa: E402
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, NewMessage  # noqa: E402
-from fairlead.backends.redis.sharded.script import Script  # noqa: E402
-from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
-from fairlead.sharded import Empty, InvalidMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
+from fairlead.sharded import (  # noqa: E402
+    Empty,
+    InvalidMessage,
+    SyncShardedQueue,
+    UnknownMessage,
+    running,
+    script,
+)
+from fairlead.sharded.dead_letters import Condition  # noqa: E402
+from fairlead.sharded.lanes import Lanes  # noqa: E402
+from fairlead.sharded.message import ClaimEnd, Entry, NewMessage  # noqa: E402
+from fairlead.sharded.script import Script  # noqa: E402
+from fairlead.sharded.settings import ShardedSettings  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.sharded_queues import ago  # noqa: E402
 

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import steps
-from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage
+from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage, steps
 from tests import tiers  # noqa: E402
 from tests.sharded_queues import SOON, ago, drain, key_of, lives, until  # noqa: E402
 

@@ -12,8 +12,8 @@ import pytest
 from fairlead.errors import StoreUnavailable
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
+from fairlead.sharded.message import ClaimEnd, Entry  # noqa: E402
 from tests.sharded_queues import ago, drain  # noqa: E402
 
 KEYS = (

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from fairlead.errors import ConfigurationError  # noqa: E402
 from fairlead.sharded import (  # noqa: E402
     Empty,
@@ -20,6 +19,7 @@ from fairlead.sharded import (  # noqa: E402
     SyncShardedQueue,
     UnknownMessage,
 )
+from fairlead.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
 
 KEYS = ("{q}:dead", "{q}:dead:heads", "{q}:dead:names", "{q}:dead:keys")

@@ -15,9 +15,13 @@ from services.process import free_port
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import script  # noqa: E402
-from fairlead.backends.redis.sharded.script import Script  # noqa: E402
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import (  # noqa: E402
+    Empty,
+    ShardedQueue,
+    SyncShardedQueue,
+    script,
+)
+from fairlead.sharded.script import Script  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
 
 

@@ -8,8 +8,11 @@ import time
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import steps  # noqa: E402
-from fairlead.sharded import Empty, ShardedQueue  # noqa: E402
+from fairlead.sharded import (  # noqa: E402
+    Empty,
+    ShardedQueue,
+    steps,
+)
 from tests.sharded_queues import SOON, until  # noqa: E402
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded.lanes import Delivery, Lanes  # noqa: E402
-from fairlead.backends.redis.sharded.message import Entry  # noqa: E402
-from fairlead.backends.redis.sharded.running import run  # noqa: E402
-from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E402
+from fairlead.sharded.lanes import Delivery, Lanes  # noqa: E402
+from fairlead.sharded.message import Entry  # noqa: E402
+from fairlead.sharded.running import run  # noqa: E402
+from fairlead.sharded.settings import ShardedSettings  # noqa: E402
 from tests.sharded_queues import SOON  # noqa: E402
 
 GROUP = "workers"

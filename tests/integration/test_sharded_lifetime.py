@@ -12,11 +12,9 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
-from fairlead import App  # noqa: E402
-from fairlead.backends.redis.sharded.dead_letters import Revival  # noqa: E402
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
-from fairlead.testing import running, settled  # noqa: E402
+from fairlead.sharded.dead_letters import Revival  # noqa: E402
+from fairlead.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
 
@@ -55,27 +53,6 @@ async def test_a_server_that_was_down_for_longer_than_ttl_has_lost_nothing() -> 
             assert queue.ack("g", claimed) == 1
 
 
-@pytest.mark.usefixtures("redis_server")
-async def test_tasks_on_redis_alone_outlive_a_long_stop_of_the_server() -> None:
-    with RedisServer(appendonly=True) as server:
-        app = App(f"{server.url}?ttl=1")
-        ran: list[int] = []
-
-        @app.task
-        async def note(n: int) -> None:
-            ran.append(n)
-
-        note.submit_many([{"n": n} for n in range(100)])
-        note.options(priority=1).submit(100)
-        server.crash()
-        await until(is_later_than(time.monotonic() + 1.5))
-        server.start()
-        async with running(app) as node:
-            await settled(app, node)
-        app.close()
-        assert sorted(ran) == list(range(101))
-
-
 def test_messages_of_a_queue_that_nobody_uses_have_no_time_to_live(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, ttl=1000.0) as queue:
         for group in ("g", "other"):
@@ -94,19 +71,6 @@ async def test_an_empty_queue_expires_after_its_last_use(redis_url, client) -> N
         queue.write({"n": 1}, deadline=ago(hours=-1))
         drain(queue)
         await until(lambda: client.keys("*") == [])
-    app = App(f"{redis_url}?ttl=1&unique=1")
-
-    @app.task
-    async def note(n: int) -> None: ...
-
-    async with running(app) as node:
-        note.submit(1)
-        note.options(priority=2, unique_key="k").submit(2)
-        await settled(app, node)
-        await until(lambda: client.hget("{fairlead:default}:5:meta", "rests") == b"1")
-        await until(lambda: client.hget("{fairlead:default}:2:meta", "rests") == b"1")
-    app.close()
-    await until(lambda: client.keys("{fairlead:default}*") == [])
 
 
 def test_readers_keep_an_empty_queue_and_the_next_write_makes_it_stay(redis_url, client) -> None:
@@ -123,28 +87,6 @@ def test_readers_keep_an_empty_queue_and_the_next_write_makes_it_stay(redis_url,
         pass_time(client, "q", 100 * HOUR)
         assert client.hget("{q}:weights", "acme") == b"2.0"
         assert [message.values["n"] for message in drain(queue)] == [b"2"]
-
-
-def test_a_section_that_is_empty_takes_no_other_section_with_it(redis_url, client) -> None:
-    app = App(f"{redis_url}?ttl=1000")
-
-    @app.task
-    async def note(n: int) -> None: ...
-
-    note.options(priority=1).submit(1)
-    note.options(priority=9).submit(2)
-    endpoint = app.connector.store.endpoint  # type: ignore[attr-defined]
-    lanes = endpoint.lanes("default", 5)
-    with SyncShardedQueue(redis_url, "unused") as queue:
-        response = queue._do(_one(lanes.at(1).read_once("workers", "c", 1)))
-        id = f"{response[3][0].decode()}/{response[3][1].decode()}"
-        queue._do(lanes.at(1).ack("workers", [id]))
-        queue._do(_one(lanes.at(1).read_once("workers", "c", 1)))
-        assert client.hget("{fairlead:default}:1:meta", "rests") == b"1"
-        pass_time(client, "fairlead:default", 100 * HOUR)
-        assert 9 in queue._do(lanes.known())
-        assert queue._do(lanes.at(9).stats("workers")).waiting == 1
-    app.close()
 
 
 def _one(command: Any) -> Any:
@@ -244,54 +186,6 @@ def test_a_write_that_fails_leaves_no_unique_key_and_no_mark(redis_url, client, 
         ((stream, _),) = put(queue, made)
         assert stream is not None
         assert put(queue, made) == [[None, b"a"]]
-
-
-async def test_a_task_is_submitted_anew_after_the_repair_of_its_queue(redis_url, client) -> None:
-    app = App(f"{redis_url}?streams=1&per_shard=1")
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    client.set("{fairlead:default}:5:s0", "foreign")
-    with pytest.raises(QueueDamaged):
-        note.options(unique_key="k").submit(1)
-    client.delete("{fairlead:default}:5:s0")
-    async with running(app) as node:
-        assert note.options(unique_key="k").submit(1).is_new
-        await settled(app, node)
-    app.close()
-    assert ran == [1]
-
-
-async def test_a_trigger_is_written_after_the_repair_of_its_queue(
-    sqlite_url, redis_url, client
-) -> None:
-    app = App(sqlite_url, channel=f"{redis_url}?streams=1&per_shard=1")
-    app.migrate()
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    @app.task(queue="other")
-    async def other(n: int) -> None:
-        ran.append(n)
-
-    async with running(app) as node:
-        app.channel._heal_every = 0.2
-        client.set("{fairlead:triggers:default}:5:s0", "foreign")
-        note.submit(1)
-        await until(lambda: client.exists("{fairlead:triggers:default}:sections") == 0)
-        other.submit(2)
-        await until(lambda: 2 in ran)
-        assert 1 not in ran, "the damaged queue stops no other one"
-        client.delete("{fairlead:triggers:default}:5:s0")
-        await settled(app, node)
-    app.close()
-    assert ran == [2, 1]
 
 
 @pytest.mark.parametrize("how", ["again", "later"])

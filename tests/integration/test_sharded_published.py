@@ -9,8 +9,14 @@ import time
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import steps
-from fairlead.sharded import Empty, InvalidMessage, QueueDamaged, ShardedQueue, SyncShardedQueue
+from fairlead.sharded import (
+    Empty,
+    InvalidMessage,
+    QueueDamaged,
+    ShardedQueue,
+    SyncShardedQueue,
+    steps,
+)
 from tests import tiers  # noqa: E402
 from tests.sharded_queues import SOON, ago, drain, key_of, lives, pass_time, until  # noqa: E402
 

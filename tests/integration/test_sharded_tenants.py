@@ -279,7 +279,7 @@ def test_the_claims_of_hundreds_of_dead_consumers_are_reclaimed_beside_a_long_in
 
 
 def test_a_fleet_with_readers_that_know_no_index_reads_each_message_once(opened, client) -> None:
-    """Older readers claim from the streams, reclaim what is idle for long, and record the newest
+    """Plain clients claim from the streams, reclaim what is idle for long, and record the newest
     notification at which they found the streams empty."""
     queue = opened(streams=4, streams_per_shard=2, max_deliveries=1)
     read: list[str] = []

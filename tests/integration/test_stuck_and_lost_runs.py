@@ -75,8 +75,6 @@ async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
     app: App, what: Literal["resume", "error", "ignore"]
 ) -> None:
     """The poller knows no handlers; the claim stores the policy of the task."""
-    if app.channel.decides_order:
-        pytest.skip("the channel keeps no ordering keys")
     gate = asyncio.Event()
 
     @app.task(processing=Processing(max_stuck=0.05, when_stuck=what), on_failure="skip")

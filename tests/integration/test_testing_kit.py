@@ -10,11 +10,10 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 from unittest.mock import ANY
 
 import pytest
@@ -127,7 +126,7 @@ def test_a_kit_deletes_no_tasks_of_others(shop: Shop, tmp_path: Path):
         pass
     assert len(own.management.find()) == 1
     own.close()
-    with sqlite3.connect(tmp_path / "shop.db") as connection:  # as of an older release
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("DELETE FROM fairlead_schema")
     with pytest.raises(ConfigurationError), open_kit(own):
         pass
@@ -189,7 +188,7 @@ def test_a_kit_that_cannot_read_deletes_nothing_once_it_can(
 def test_a_kit_on_the_database_of_the_application_uses_no_other_server_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("FAIRLEAD_CHANNEL", "redis://production:1/0")
+    monkeypatch.setenv("FAIRLEAD_CHANNEL", "kafka://production:1")
     app = App(f"sqlite:///{tmp_path}/test.db", coordinator="zookeeper://production:1/x")
     with open_kit(app) as kit:
         assert app.connector.settings.parts == {}
@@ -309,11 +308,6 @@ def test_tasks_of_child_processes_run_in_the_process_of_the_test(shop: Shop, kit
     kit.drain(application="shop:app")
     kit.assert_submitted(shop.confirm, 1, order=1)
     assert shop.ran == [1]
-
-
-def test_a_kit_refuses_the_application_of_a_store_without_tables():
-    with pytest.raises(Exception, match="Redis|redis|SQL"), open_kit(App("redis://127.0.0.1:1/0")):
-        pass
 
 
 def test_two_applications_have_a_kit_each(shop: Shop, url: str, tmp_path: Path):
@@ -545,21 +539,26 @@ async def test_a_drain_works_in_an_event_loop_on_it_or_beside_it(shop: Shop, kit
         await kit.drain_async()
 
 
-def make_client() -> str:
-    raise AssertionError
+def test_the_state_of_the_lifespan_is_replaced_in_a_test(url: str):
+    async def lifespan(app: App) -> AsyncIterator[str]:
+        opened.append("lifespan")
+        yield "pool"
 
+    opened: list[str] = []
+    app = App(url, lifespan=lifespan)
 
-def test_resources_are_overridden_in_a_drain(shop: Shop, kit: Kit):
-    @shop.app.task
-    def fetch(
-        client: Annotated[str, fairlead.Resource(make_client, scope="run")] = fairlead.INJECTED,
-    ) -> None:
-        shop.ran.append(client)
+    @app.task
+    def fetch() -> None:
+        opened.append(app.state)
 
-    with shop.app.override(make_client, lambda: "fake"):
+    with open_kit(app, url) as kit:
+        with app.override_state("fake"):
+            fetch.submit()
+            kit.drain()
+            fetch()
         fetch.submit()
         kit.drain()
-    assert shop.ran == ["fake"]
+    assert opened == ["fake", "fake", "lifespan", "pool"]
 
 
 def test_the_observer_and_the_interceptors_of_a_project_work_in_a_test(url: str):

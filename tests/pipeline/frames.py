@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,6 @@ def attempt(**fields: Any) -> dict[str, Any]:
         "node": "node-1",
         "payload_bytes": 2,
         "trigger_path": "hook",
-        "schema_version": SCHEMA_VERSION,
     }
     row |= given
     for column, before in (
@@ -110,7 +109,6 @@ def event(**fields: Any) -> dict[str, Any]:
         "priority": 5,
         "actor": None,
         "details": None,
-        "schema_version": SCHEMA_VERSION,
     }
     row |= given
     row["run_at"] = given.get("run_at", row["at"])

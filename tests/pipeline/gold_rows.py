@@ -11,7 +11,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put
@@ -64,6 +64,7 @@ class GoldRows:
                         (busy[key] if peaks is None or window_s > 60 else peaks[key] * 60) * 1e6
                     ),
                     "weight": (weight or {}).get(key, 1.0),
+                    "weighted_us": busy[key] * 1e6 / (weight or {}).get(key, 1.0),
                     "demand_us": round(demand * 1e6),
                     "claimed": tasks[key],
                     "throughout": key in throughout,
@@ -100,10 +101,5 @@ class GoldRows:
         self.write(FAILURES, [row | {"first_seen": hour, "last_seen": hour}])
 
     def write(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        whole = [
-            {c.name: _NOTHING[c.type] for c in table.columns}
-            | {"schema_version": SCHEMA_VERSION}
-            | dict(row)
-            for row in rows
-        ]
+        whole = [{c.name: _NOTHING[c.type] for c in table.columns} | dict(row) for row in rows]
         put(self.lake, table, whole)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from tests.pipeline.frames import at
 
 SECOND = 1_000_000
@@ -23,13 +22,12 @@ def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any
         "name": "work",
         "weight": 1.0,
         "busy_us": busy_us,
-        "weighted_us": None,
+        "weighted_us": busy_us / fields.get("weight", 1.0),
         "attempts_started": 1,
         "attempts_done": 1,
         "failed": 0,
         "wasted_us": 0,
         "longest_run_us": busy_us,
-        "schema_version": SCHEMA_VERSION,
     } | fields
 
 
@@ -44,13 +42,12 @@ def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
         "arrived": 0,
         "arrived_us": 0,
         "claimed": 0,
-        "strides": None,
+        "strides": fields.get("claimed", 0) / fields.get("weight", 1.0),
         "depth_end": 1,
         "depth_min": 1,
         "backlogged_us": 60 * SECOND,
         "work_us": 0,
         "oldest_ready_at": at(0) if fields.get("depth_end", 1) else None,
-        "schema_version": SCHEMA_VERSION,
     } | fields
 
 

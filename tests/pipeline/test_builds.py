@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.warehouse.builds import BUILDS, Build, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH, PUBLISHED
@@ -29,7 +29,6 @@ HOURLY = Table(
     columns=(
         Column("id", "string", "which"),
         Column("at", "timestamp", "when"),
-        WRITTEN_UNDER,
     ),
 )
 DAILY = HOURLY._replace(name="gold.things", by="date")
@@ -47,9 +46,7 @@ def stage(warehouse: Warehouse, table: Table, name: str, job: str) -> int:
     here = warehouse.table(table)
     if here.state().snapshot is None:
         here.update(lambda seen: {})  # PyIceberg needs a snapshot before a branch; Spark does not
-    rows = pa.Table.from_pylist(
-        [{"id": name, "at": T0 + timedelta(hours=1), "schema_version": 1}], table.arrow()
-    )
+    rows = pa.Table.from_pylist([{"id": name, "at": T0 + timedelta(hours=1)}], table.arrow())
     stored = warehouse.catalog.load_table(f"fairlead.{table.name.replace('.', '_')}")
     schema = stored.schema().as_arrow()
     before = stored.current_snapshot()

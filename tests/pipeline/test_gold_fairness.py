@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.lab.fairness import jain
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.gold.fairness import fairness
+from tests.fairness_gap import jain
 from tests.pipeline.frames import at, frame, records
 from tests.pipeline.silver_rows import SECOND
 

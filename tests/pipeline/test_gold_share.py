@@ -382,14 +382,6 @@ def test_one_heavy_task_among_many_hardly_moves_the_weight_of_its_key(spark: Spa
     assert column(shares(spark, [], [waited(0, "b", weight=50.0)]), "weight") == [50.0]
 
 
-def test_rows_without_sums_of_weights_count_with_their_greatest_weight(spark: SparkSession) -> None:
-    """Rows that an earlier release wrote have no such sums."""
-    service = [served(0, "a", 30, weight=2.0), served(1, "a", 30, weighted_us=30e6)]
-    backlog = [waited(0, "a", claimed=2, weight=2.0), waited(1, "a", claimed=2, strides=2.0)]
-    (row,) = shares(spark, service, backlog, 3600)
-    assert (row["weight"], row["weighted_us"]) == (pytest.approx(4 / 3), 45e6)
-
-
 def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd.DataFrame:
     by = ["window_start", "queue", "fairness_key"]
     size = f"{window_s}s"

@@ -45,7 +45,6 @@ def burnt(
             "slo_id": "s",
             "good": good,
             "bad": bad,
-            "schema_version": 1,
         }
         for window, good, bad in counts
     ]

@@ -660,13 +660,3 @@ def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match="use "):
             wrong()
-
-
-def test_a_tenant_of_a_hashed_lake_gets_no_rows(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
-    lake.keep_hash_proof("proof")
-    put(lake, SERVICE, [row(SERVICE, window_start=START, fairness_key="acme")])
-    history = History(str(lake.location.folder))
-    assert len(history.runs().rows) == 1
-    scoped = history.runs(tenants={"acme"})
-    assert scoped.rows == [] and "hashed" in scoped.note

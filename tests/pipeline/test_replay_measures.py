@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.lab.fairness import jain
 from fairlead.lab.policies.calibration import as_recorded, gap, has_waits, ks_distance, most_at_once
 from fairlead.lab.policies.measures import (
     jain_by_window,
@@ -18,6 +17,7 @@ from fairlead.lab.policies.measures import (
     waits_of_keys,
 )
 from fairlead.lab.policies.windows import longest_unserved, served, waiting_windows, whole_windows
+from tests.fairness_gap import jain
 from tests.pipeline.replaying import arrivals, schedule
 from tests.tiers import examples
 

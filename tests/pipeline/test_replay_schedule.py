@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
 from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.lab.fairness import FairnessGap, PriorityFlow
 from fairlead.lab.policies import virtual
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.sessions import BREAK, Sessions
 from fairlead.lab.policies.virtual import VirtualSchedule, run
-from fairlead.lab.simulate.run import SimulationSettings, simulate
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, Trigger
+from tests.fairness_gap import FairnessGap, PriorityFlow
 from tests.pipeline.replaying import arrivals
 from tests.tiers import examples
 
@@ -156,31 +155,20 @@ def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, we
 
 
 @pytest.mark.parametrize(
-    ("script", "weights"),
-    [("push aaaab", ""), ("push a*20 b*20", "b=5"), ("push aabbbc", "c=2,a=3")],
+    ("letters", "weights", "expected"),
+    [
+        ("aaaab", {}, "abaaa"),
+        ("a" * 20 + "b" * 20, {"b": 5.0}, "abbbbb" * 4 + "a" * 16),
+        ("aabbbc", {"c": 2.0, "a": 3.0}, "abcabb"),
+    ],
 )
-def test_tasks_that_wait_from_the_start_run_in_the_order_of_the_simulator(
-    script: str, weights: str
+def test_tasks_that_wait_from_the_start_run_in_the_order_of_their_shares(
+    letters: str, weights: dict[str, float], expected: str
 ) -> None:
-    (polled,) = (
-        simulate(SimulationSettings(script=script, weights=weights or None))
-        .report.orders[1]
-        .sequence
-        or []
-    )
-    named = {
-        key: float(weight)
-        for key, _, weight in (pair.partition("=") for pair in weights.split(","))
-        if key
-    }
-    letters = (
-        [key for word in script.split()[1:] for key in word[0] * int(word[2:])]
-        if "*" in script
-        else script.split()[1]
-    )
     recorded = arrivals(*((0, 1, key) for key in letters))
-    found = run(recorded, CandidatePolicy(slots=1), named)
-    assert [recorded.keys[key] for key in found.key[np.argsort(found.start)]] == polled
+    found = run(recorded, CandidatePolicy(slots=1), weights)
+    order = [recorded.keys[key] for key in found.key[np.argsort(found.start)]]
+    assert "".join(order) == expected
 
 
 def test_a_higher_priority_starts_first_in_both_orders() -> None:

@@ -1,4 +1,4 @@
-"""A replay from a record to the lake: policies are chosen on early arrivals and reported on later ones,
+"""A replay of a record: policies are chosen on early arrivals and reported on later ones,
 with the same results on Spark and without."""
 
 from __future__ import annotations
@@ -17,26 +17,23 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
+from fairlead.clock import MICROS, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.lab.policies.arrivals import Arrivals, of_trace
+from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.candidate import Candidate, Setup, part_of, perform
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.runner import InProcess, longest_first
 from fairlead.lab.policies.samples import WEEK
-from fairlead.lab.policies.study import BASELINE, StudyPlan, study, usual_train
-from fairlead.lab.trace import Tenants
+from fairlead.lab.policies.study import BASELINE, Study, StudyPlan, study, usual_train
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
-from fairlead.pipeline.jobs.replay import Replayed, replay
+from fairlead.pipeline.replay.on_spark import OnSpark
 from fairlead.pipeline.replay.record import of_lake
-from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.replaying import arrivals
-from tests.pipeline.tables_by_hand import put, rows_of
+from tests.pipeline.tables_by_hand import put
 from tests.pipeline.warehouses import lake_in
 
 HOUR = 3600 * MICROS
@@ -271,61 +268,8 @@ def test_the_error_about_a_lake_without_matching_runs_is_one_line(
         of_lake(lake_in(tmp_path / "empty"))
 
 
-def trace(folder: Path, jobs: int = 400) -> Path:
-    lines = [
-        f"{n} {n * 5} -1 {20 + n % 7} 1 -1 -1 -1 -1 -1 -1 {1 if n % 4 else n % 3} 1 -1 -1 -1 -1 -1"
-        for n in range(jobs)
-    ]
-    path = folder / "jobs.swf"
-    path.write_text("\n".join(["; a trace", *lines]) + "\n")
-    return path
-
-
-def test_the_arrivals_from_a_trace_are_its_jobs(tmp_path: Path) -> None:
-    found = of_trace(trace(tmp_path), Tenants.USER, 8)
-    assert found.at.tolist() == [n * 5 * MICROS for n in range(8)]
-    assert found.run.tolist() == [(20 + n % 7) * MICROS for n in range(8)]
-    assert [found.keys[key] for key in found.key[:5]] == [
-        "user-0",
-        "user-1",
-        "user-1",
-        "user-1",
-        "user-1",
-    ]
-    assert of_trace(trace(tmp_path), Tenants.GROUP).keys == ("group-1",)
-
-
-# the job ------------------------------------------------------------------------------------------
-
-
-def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(
-    tmp_path: Path,
-) -> None:
-    lake, recorded = lake_in(tmp_path / "lake"), flood(1)
-    first = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
-    rows = rows_of(lake, REPLAYS)
-    assert len(rows) == 2 + 2 * 8 and len(rows_of(lake, REPLAY_WAITS)) == 2 * 3
-    assert len({tuple(row[name] for name in REPLAYS.key) for row in rows}) == len(rows)
-    assert {json.loads(row["policy"])["order"] for row in rows if row["is_best"]} == {"fair"}
-    assert {json.loads(row["policy"])["order"] for row in rows if row["is_baseline"]} == {"fifo"}
-    again = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
-    assert again.replay_id == first.replay_id and msgspec.to_builtins(
-        again.study.standings
-    ) == msgspec.to_builtins(first.study.standings)
-    assert len(rows_of(lake, REPLAYS)) == len(rows)
-    other = replay(recorded, plan(FIFO, FAIR, seed=7), lake, SYSTEM_CLOCK)
-    assert other.replay_id != first.replay_id and len(rows_of(lake, REPLAYS)) == 2 * len(rows)
-    assert last_runs(lake)["replay"]["rows_out"] == len(rows) + 6
-
-
-def timeless(replayed: Replayed) -> Any:
-    """Return all results except the times that the replay took."""
-    found = [msgspec.structs.replace(each, seconds=0.0) for each in replayed.study.found]
-    return msgspec.to_builtins(msgspec.structs.replace(replayed.study, found=found))
-
-
-def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
-    recorded, lake = flood(1), lake_in(tmp_path / "lake")
+def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None:
+    recorded = flood(1)
     asked = plan(
         FIFO,
         FAIR,
@@ -336,11 +280,14 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_pat
         resamples=1,
     )
     counts: list[int] = []
-    on_spark = replay(
-        recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: counts.append(count)
-    )
-    assert timeless(on_spark) == timeless(replay(recorded, asked, lake, SYSTEM_CLOCK))
-    assert on_spark.run.spark_version == spark.version
+
+    def timeless(found: Study) -> Any:
+        same = [msgspec.structs.replace(each, seconds=0.0) for each in found.found]
+        return msgspec.to_builtins(msgspec.structs.replace(found, found=same))
+
+    with OnSpark(spark, recorded) as runner:
+        on_spark = study(recorded, asked, runner, lambda what, count: counts.append(count))
+    assert timeless(on_spark) == timeless(study(recorded, asked, InProcess(recorded)))
     assert sum(counts) <= 2 * (4 + 3 * 3)
 
 
@@ -352,37 +299,43 @@ def command(tmp_path: Path) -> Callable[..., Any]:
     (tmp_path / "grid.toml").write_text(
         "[grid]\norder = ['fifo', 'fair']\nslots = 4\nweights = ['equal', 'usage^-0.5']"
     )
+    put(
+        lake_in(tmp_path / "lake"),
+        ATTEMPTS,
+        [
+            attempt(
+                fairness_key=f"user-{1 if n % 4 else n % 3}",
+                ready_at=at(n * 5),
+                started_at=at(n * 5),
+                finished_at=at(n * 5 + 20 + n % 7),
+            )
+            for n in range(400)
+        ],
+    )
 
     def call(*arguments: str) -> Any:
-        common = (
-            "--policies",
-            str(tmp_path / "grid.toml"),
-            "--trace",
-            str(trace(tmp_path)),
-            "--lake",
-            str(tmp_path / "lake"),
-        )
+        grid, lake = str(tmp_path / "grid.toml"), str(tmp_path / "lake")
         return CliRunner().invoke(
             app,
-            ["pipeline", "replay", *common, "--perturbations", "2", "--resamples", "2", *arguments],
+            ["pipeline", "replay", "--policies", grid, "--lake", lake]
+            + ["--perturbations", "2", "--resamples", "2", *arguments],
         )
 
     return call
 
 
-def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_prints_the_results(command: Callable[..., Any]) -> None:
     found = command("--here", "--train", "20m", "--objective", "key_p99_p50", "--json")
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
     assert (summary["tasks"], len(summary["policies"]), summary["objective"]) == (
         400,
-        3,
+        4,
         "least key_p99_p50",
     )
-    assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is None
-    assert {row["replay_id"] for row in rows_of(lake_in(tmp_path / "lake"), REPLAYS)} == {
-        summary["replay_id"]
-    }
+    assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is not None
+    assert all(len(each["keys"]) == 3 for each in summary["reported"])
+    assert {each["policy_id"] for each in summary["reported"]} >= {summary["best"]["policy_id"]}
     shown = command("--here", "--closed", "--objective", "jain_mean")
     assert (
         shown.exit_code == 0
@@ -391,15 +344,12 @@ def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: P
     )
 
 
-def test_a_dry_run_lists_the_policies_and_leaves_nothing(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_dry_run_lists_the_policies(command: Callable[..., Any]) -> None:
     found = command("--dry-run", "--json")
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
     assert (len(summary["policies"]), summary["tasks"]) == (3, 400)
     assert summary["runs"] == 3 + 4 * 5
-    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.parametrize(
@@ -407,7 +357,7 @@ def test_a_dry_run_lists_the_policies_and_leaves_nothing(
     [
         (["--objective", "speed"], "unknown measure"),
         (["--train", "9d"], "--train: nothing arrives after it"),
-        (["--queue", "q"], "--queue, --since and --until select rows of a lake"),
+        (["--queue", "none"], "no run of queue 'none'"),
         (["--train", "soon"], "duration 'soon'"),
         (["--require", "wait_p99 <= 3"], "is a time"),
     ],

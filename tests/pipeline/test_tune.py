@@ -13,12 +13,12 @@ import pytest
 from fairlead import App
 from fairlead.clock import SystemClock, to_micros
 from fairlead.core.tuning.guard_rails import Guards
-from fairlead.errors import ConfigurationError, NotAllowed, NotSupported
+from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.hashing import start_hashing
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
@@ -26,7 +26,6 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
@@ -129,13 +128,6 @@ def test_a_dry_run_shows_raw_and_guarded_weights_and_changes_nothing(world: Worl
     assert (found.outcome, found.version, found.holds) == ("would be published", None, [])
     assert world.weights() == {} and world.policies.policies() == []
     assert last_runs(world.lake) == {}
-
-
-def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> None:
-    start_hashing(world.lake, {"FAIRLEAD_HASH_SECRET": "a secret of the tests, and long"})
-    world.add_hours(3)
-    with pytest.raises(NotSupported, match="fairness keys of this lake are hashed"):
-        world.tune(apply=False)
 
 
 def test_each_version_is_published_after_the_canary_of_the_previous_one(
@@ -283,13 +275,12 @@ def test_each_change_names_the_rows_it_was_computed_from(world: World) -> None:
 
 
 def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World) -> None:
-    """Computed here from the rows alone. `b` appears every second hour, and its rows of an earlier
-    release have no worker time by weight."""
+    """Computed here from the rows alone. `b` appears every second hour."""
     rows = [
         # Hours ago, key, tasks, worker-seconds, weight, worker-seconds by weight.
         (6, "a", 200, 300.0, 2.0, 100.0),
         (4, "a", 100, 900.0, 1.5, 450.0),
-        (4, "b", 400, 200.0, 4.0, None),
+        (4, "b", 400, 200.0, 4.0, 50.0),
         (2, "b", 300, 450.0, 1.0, 450.0),
         (2, "a", 250, 250.0, 1.0, 125.0),
         (1, "c", 10, 40.0, 5.0, 8.0),
@@ -304,7 +295,7 @@ def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World)
                 "fairness_key": key,
                 "busy_us": round(busy * 1e6),
                 "weight": weight,
-                "weighted_us": None if weighted is None else weighted * 1e6,
+                "weighted_us": weighted * 1e6,
                 "demand_us": round(busy * 1e6),
                 "claimed": tasks,
             }
@@ -314,7 +305,7 @@ def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World)
 
     def total(key: str | None, of) -> float:
         return sum(
-            0.5 ** ((ago - 1) / 2) * of(tasks, busy, weight, weighted or busy / weight)
+            0.5 ** ((ago - 1) / 2) * of(tasks, busy, weight, weighted)
             for ago, name, tasks, busy, weight, weighted in rows
             if key in (None, name)
         )

@@ -268,9 +268,3 @@ def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
     assert "there is no lake at" in shop.run(
         "tune", "plan", "--lake", str(tmp_path / "none"), exits=2
     )
-
-
-def test_tune_on_redis_alone_is_refused(shop: Shop) -> None:
-    assert "sqlite:// and postgresql:// do" in shop.run(
-        "policies", "--url", "redis://localhost:1/0", exits=1
-    )

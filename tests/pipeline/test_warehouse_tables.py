@@ -40,8 +40,7 @@ def another(spark: SparkSession, warehouse: Warehouse) -> WarehouseTables:
 def things(spark: SparkSession, hours: Sequence[float], prefix: str = "t") -> DataFrame:
     """Return one row for each of these hours after T0 (a Monday at 10)."""
     rows = [
-        {"id": f"{prefix}{n}", "at": T0 + timedelta(hours=hour), "schema_version": 1}
-        for n, hour in enumerate(hours)
+        {"id": f"{prefix}{n}", "at": T0 + timedelta(hours=hour)} for n, hour in enumerate(hours)
     ]
     return frame(spark, HOURLY, rows)
 
@@ -258,7 +257,7 @@ def test_rows_of_a_wrong_clock_belong_to_the_first_partition(
     export(warehouse, ATTEMPTS, [attempt(task_id="a", finished_at=wrong), attempt()], "1")
     assert tables.parts(ATTEMPTS) == ["1970-01-01/00", "2026-03-02/10"]
     assert ids(tables.read(ATTEMPTS, ["1970-01-01/00"]), "task_id") == ["a"]
-    rows = [{"id": "x", "at": wrong, "schema_version": 1}]
+    rows = [{"id": "x", "at": wrong}]
     tables.replace(HOURLY, frame(on_warehouse, HOURLY, rows), ["1970-01-01/00"])
     assert tables.parts(HOURLY) == ["1970-01-01/00"]
 

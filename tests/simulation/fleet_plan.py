@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fairlead import ClusterLimit, Limit, LimitTree, RateLimit
 from fairlead.core.limits.cluster_limits import AnyLimit
@@ -62,7 +62,6 @@ class QueuePlan:
     """Levels below the total that a cluster tree has over the whole cluster: "works", "per_key"."""
     wide_works: int | None = None
     """Limit of the task "work" over the whole cluster, besides the limit of its queue."""
-    starve_after: float | None = None
 
     @classmethod
     def draw(cls, name: str, chance: random.Random, wide: random.Random) -> QueuePlan:
@@ -154,8 +153,7 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int, has_people: bool = False) -> Plan:
-        """`has_people`: whether people change tasks and weights meanwhile, and starved priorities
-        get a share."""
+        """`has_people`: whether people change tasks and weights meanwhile."""
         chance, wide = random.Random(seed), random.Random(f"limits of {seed}")
         names = QUEUES[: chance.randint(1, 3)]
         odds = {
@@ -164,11 +162,6 @@ class Plan:
         }
         queues = {name: QueuePlan.draw(name, chance, wide) for name in names}
         people = random.Random(f"people of {seed}") if has_people else None
-        if people is not None:
-            queues = {
-                name: replace(queue, starve_after=people.choice((None, 1.0, 5.0)))
-                for name, queue in queues.items()
-            }
         # Triggers that limits hold back fill the look-ahead of a fifo queue: with a small one, nodes
         # are idle by design.
         is_fair = all(queue.order == "fair" for queue in queues.values())

@@ -154,7 +154,6 @@ class Fleet:
                 name,
                 order=plan.order,
                 cost=plan.cost,
-                starve_after=plan.starve_after,
                 partitions=plan.partitions + self.plan.more_partitions.get(version, 0),
                 concurrency=None if is_submitter else plan.limit(),
             )

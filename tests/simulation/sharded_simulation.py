@@ -21,9 +21,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.backends.redis.sharded.settings import ShardedSettings
-from fairlead.backends.redis.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry
 from fairlead.sharded import Empty, Message, NewMessage
+from fairlead.sharded.settings import ShardedSettings
+from fairlead.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry
 
 GROUP = "g"
 MIN_IDLE = 3600.0

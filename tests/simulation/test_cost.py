@@ -21,10 +21,10 @@ from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.lab.fairness import jain
 from fairlead.lab.list_store import ListStore
 from fairlead.model import LaneRecord, Trigger
 from tests import tiers
+from tests.fairness_gap import jain
 
 SEED = tiers.seed()
 SECOND = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.memory.task_log import MemoryTaskLog
-from fairlead.core.batches import Retries
+from fairlead.batch_writer import BatchWriter
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
 from tests.simulation.ordered_simulation import Broken, simulate
@@ -38,11 +38,11 @@ def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def later_tasks_pass_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Persistence, "_on_task_refused", lambda self, refusal, is_alone: None)
+    monkeypatch.setattr(Persistence, "_on_task_refused", lambda self, refusal: None)
 
 
 def refused_ends_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Retries, "put", lambda self, refusal, now, took=0.0: None)
+    monkeypatch.setattr(BatchWriter, "_refuse", lambda self, refusal: None)
 
 
 def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:

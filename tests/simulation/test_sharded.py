@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded import script  # noqa: E402
-from fairlead.backends.redis.sharded.script import Script  # noqa: E402
-from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E402
-from fairlead.backends.redis.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry  # noqa: E402
-from fairlead.sharded import SyncShardedQueue  # noqa: E402
+from fairlead.sharded import (
+    SyncShardedQueue,
+    script,
+)
+from fairlead.sharded.script import Script  # noqa: E402
+from fairlead.sharded.settings import ShardedSettings  # noqa: E402
+from fairlead.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from fairlead.core.tuning.control import Key, Used, propose
 from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.lab.node import Memory, VirtualNode
-from fairlead.lab.simulate.orders import Order
+from fairlead.lab.node import VirtualNode
 from fairlead.model import Trigger
 
 HOUR = 3600.0
@@ -62,9 +61,7 @@ class Loop:
         self._now = 0.0
         self._overrides: dict[str, float] = {}
         """One mapping, as in the engine, which the lane reads and a publish changes."""
-        self._lane = Order(
-            1, lambda: VirtualNode("q", 1, memory=Memory(triggers=1000), weights=self._overrides)
-        )
+        self._node = VirtualNode("q", 1, in_memory=1000, weights=self._overrides)
         self._numbers = itertools.count(1)
         self._queued = dict.fromkeys(due, 0)
         self._ends: list[tuple[float, int, str]] = []
@@ -93,7 +90,9 @@ class Loop:
             busy[key] += min(at, until) - self._now
         while True:
             self._fill()
-            while self._free and (task := self._lane.pick()) is not None:
+            while self._free and (taken := self._node.take(0.0)):
+                [task] = taken
+                self._node.release(task, 0.0)  # the loop counts the free slots
                 key = task.fairness_key
                 self._queued[key] -= 1
                 mean = self._run_time(key, self._now / HOUR)
@@ -117,7 +116,7 @@ class Loop:
             if self._is_active(key, self._now / HOUR)
         ]
         if missing:
-            self._lane.push([self._task(key) for key in missing])
+            self._node.push([self._task(key) for key in missing])
 
     def _task(self, key: str) -> Trigger:
         self._queued[key] += 1

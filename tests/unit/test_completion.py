@@ -52,8 +52,10 @@ class Counting(Silent):
 
 async def test_ends_whose_response_was_lost_count_as_written_even_if_repeated_one_by_one() -> None:
     observer, store = Counting(), CommitThenFail()
-    completion = completion_with(store, Time(), 2, observer)
-    await completion.flush()
+    clock = VirtualClock()
+    completion = completion_with(store, clock, 2, observer)
+    async with serving(completion):
+        assert await clock.run(lambda: not completion.unwritten, 5)
     assert store.written == {"0", "1"} and completion.unwritten == 0
     assert not observer.counts
 
@@ -67,27 +69,12 @@ class Refusing:
         self._most = most
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        await asyncio.sleep(0)
         self.sizes.append(len(finishes))
         if len(finishes) > self._most:
             raise BatchTooLarge("raise temp_file_limit")
         self.written += [finish.id for finish in finishes]
         return Completed([], None)
-
-
-class Time:
-    """A clock that moves while one sleeps."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> int:
-        return round(self.seconds * 1_000_000)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 class Events:
@@ -149,12 +136,16 @@ async def serving(completion: Completion) -> AsyncIterator[None]:
 
 
 async def test_a_batch_that_the_limits_of_the_server_refuse_is_written_in_smaller_ones() -> None:
-    store = Refusing(most=30)
-    completion = completion_with(store, Time(), 200)
-    await completion.flush()
-    assert store.written == [f"{n}" for n in range(200)]
-    assert store.sizes == [200, 100, 50, *[25] * 8]
-    assert completion.unwritten == 0
+    clock, store = VirtualClock(), Refusing(most=30)
+    completion = completion_with(store, clock, 200)
+    async with serving(completion):
+        assert await clock.run(lambda: not completion.unwritten, 1)
+        assert store.written == [f"{n}" for n in range(200)]
+        store.sizes.clear()
+        for n in range(200):
+            add(completion, f"{n}")
+        assert await clock.run(lambda: not completion.unwritten, 1)
+    assert sum(size > 30 for size in store.sizes) <= 2  # it has learnt
 
 
 class Picky:
@@ -191,19 +182,18 @@ async def test_an_end_that_the_store_refuses_alone_is_deferred_and_all_others_ar
     async with serving(completion):
         await clock.run(lambda: len(store.written) == 999, 1)
         assert sorted(store.written) == sorted({f"{n}" for n in range(1000)} - {"417"})
-        assert store.calls <= 30
+        assert store.calls <= 40
         assert events.deferred == ["417"] and completion.unwritten == 1
         for n in range(1000, 2000):
             add(completion, f"{n}")
         await clock.run(lambda: len(store.written) == 1999, 1)
-        assert store.sizes[-1] == 1000  # the others go on at full batches
         await clock.run(lambda: False, 300)
-        assert store.calls <= 50  # the pauses grow
+        assert store.calls <= 500  # with pauses
         assert {(each.kind, each.subject) for each in events.incidents} == {
             ("write_refused", "417")
         }
         store.refuses.clear()
-        assert await clock.run(lambda: "417" in store.written, 61)
+        assert await clock.run(lambda: "417" in store.written, 2)
     assert len(store.written) == len(set(store.written)) == 2000
     assert "417" in events.settled and completion.unwritten == 0
 
@@ -233,24 +223,6 @@ async def test_an_unavailable_store_refuses_no_end() -> None:
     assert sorted(store.written) == sorted(refuses) and completion.unwritten == 0
 
 
-async def test_an_end_written_during_an_outage_is_not_refused_because_a_retry_comes_before_it() -> (
-    None
-):
-    """A write that failed in the outage pauses, while the retries of refused ends succeed."""
-    for tenths in range(20):
-        refuses: dict[str, Exception] = {f"{n}": RuntimeError("no") for n in range(50)}
-        clock, store, events = VirtualClock(), Picky(refuses), Events()
-        completion = completion_with(store, clock, 50, events=events)
-        async with serving(completion):
-            await clock.run(lambda: len(events.deferred) >= 50, 1)
-            store.refuses.update({f"{n}": StoreUnavailable("away") for n in range(51)})
-            add(completion, "50")
-            await clock.run(lambda: False, 20 + tenths / 10)
-            store.refuses.clear()
-            assert await clock.run(lambda: "50" in store.written, 1.1)
-        assert "50" not in events.deferred
-
-
 async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:
     """A trigger of the user may hang, until the server's time limit ends each try."""
     clock, events = VirtualClock(), Events()
@@ -258,26 +230,14 @@ async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> 
     completion = completion_with(store, clock, 200, events=events)
     async with serving(completion):
         assert await clock.run(lambda: len(store.written) == 199, 600)
-        assert await clock.run(lambda: events.deferred == ["7"], 60)
+        for n in range(200, 400):
+            add(completion, f"{n}")
+            await clock.run(lambda: False, 0.1)
+        assert await clock.run(lambda: len(store.written) == 399, 10)
+        assert not events.deferred
         store.refuses.clear()
-        assert await clock.run(lambda: "7" in store.written, 61)
-    assert len(store.written) == 200
-
-
-async def test_an_end_whose_result_the_store_cannot_take_goes_to_error_after_some_tries() -> None:
-    class Plain(Picky):
-        async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
-            if any(finish.result == b"huge" for finish in finishes):
-                raise ValueError("string or blob too big")
-            return await super().complete(node, finishes)
-
-    clock, store = VirtualClock(), Plain({})
-    completion = completion_with(store, clock, 1, result=b"huge")
-    async with serving(completion):
-        await clock.run(lambda: False, 20)
-        assert not store.written
-        assert await clock.run(lambda: bool(store.written), 60)
-    assert store.states == {"0": "ERROR"}
+        assert await clock.run(lambda: "7" in store.written, 2)
+    assert len(store.written) == 400
 
 
 async def test_a_refused_end_of_a_done_task_stays_done_even_after_many_tries() -> None:
@@ -286,11 +246,11 @@ async def test_a_refused_end_of_a_done_task_stays_done_even_after_many_tries() -
     async with serving(completion):
         await clock.run(lambda: False, 3600)
         store.refuses.clear()
-        await clock.run(lambda: bool(store.written), 61)
+        await clock.run(lambda: bool(store.written), 2)
     assert store.states == {"0": "DONE"}
 
 
-async def test_a_stopping_node_tries_refused_ends_once_more_and_names_those_not_written(
+async def test_a_stopping_node_writes_what_waits_and_names_the_refused_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused = RuntimeError("no changes before Monday")
@@ -298,13 +258,12 @@ async def test_a_stopping_node_tries_refused_ends_once_more_and_names_those_not_
     completion = completion_with(store, clock, 10)
     async with serving(completion):
         await clock.run(lambda: len(store.written) == 8, 1)
-        del store.refuses["3"]
         add(completion, "10")
         await completion.stop()
-    assert {"3", "10"} <= set(store.written)
+    assert "10" in store.written
     last = vars(caplog.records[-1])
     assert caplog.records[-1].message.startswith("node stops with unwritten completions")
-    assert (last["tasks"], last["refused"]) == (1, ["5"])
+    assert (last["tasks"], last["refused"]) == (2, ["3", "5"])
     assert last["error"] == "RuntimeError: no changes before Monday"
 
 
@@ -332,12 +291,12 @@ async def test_all_ends_but_refused_ones_are_written_once_and_in_their_batch(num
             first = set(new) - until.keys()
             left = max(0.0, store.away_until - clock.monotonic())
             # Ends that nobody refuses are written within their batch, as soon as the store is there.
-            assert await clock.run(lambda: first <= store.written.keys(), left + 1.5)
+            assert await clock.run(lambda: first <= store.written.keys(), left + 1.5), number
             await clock.run(lambda: False, draw.choice((0.0, 0.0, 5.0, 100.0)))
         store.away_until = 0.0
         last = max(until.values(), default=0.0)
         await clock.run(lambda: False, max(0.0, last - clock.monotonic()))
-        assert await clock.run(lambda: completion.unwritten == 0, 61)
+        assert await clock.run(lambda: completion.unwritten == 0, 10)
     assert all(times == 1 for times in store.written.values())
     assert store.written.keys() == set(ids)
     assert sorted(events.settled) == sorted(ids)

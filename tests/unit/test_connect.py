@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ import pytest
 from fairlead import App, ConfigurationError, InvalidTask, connect
 from fairlead.config import Settings
 from fairlead.connect import backend
-from fairlead.errors import NotSupported
-from fairlead.lab.replay.run import own_schema
 from fairlead.ports.backend import Backend
 from fairlead.urls import hosts_of, shown_url
 
@@ -52,6 +49,15 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("scheme", ["redis", "rediss+sentinel", "redis+cluster", "unix"])
+def test_redis_is_refused_with_what_it_is_for_and_what_to_use_instead(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"fairlead\.sharded.*; use .*postgresql://"):
+        App(f"{scheme}://host:1/0").migrate()
+    with pytest.raises(ConfigurationError, match=r"fairlead\.sharded.*; use .*kafka://") as refused:
+        App("sqlite:///x.db", channel=f"{scheme}://user:secret@host:1/0").migrate()
+    assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("rest", ["[::1", "user:secret@[::1/0", "user:secret@h:port/0"])
 @pytest.mark.parametrize("scheme", ["redis", "postgresql", "sqlite", "mysql"])
 def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
@@ -70,14 +76,6 @@ def test_a_database_in_memory_is_refused_and_makes_no_file_of_that_name(
     with pytest.raises(ConfigurationError, match="tasks live in a file.*fairlead_kit"):
         App(url).migrate()
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("url", ["postgresql://user:secret@[::1/db", "redis://:℀secret@h/0"])
-def test_a_replay_refuses_a_url_that_cannot_be_read(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="a URL cannot be read") as refused:
-        with own_schema(url):
-            raise AssertionError("it was read")
-    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -138,21 +136,6 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(
     monkeypatch.setattr("fairlead.connect._registered", lambda: {"much": entry})
     with pytest.raises(ConfigurationError, match=r"pip install 'much\[all\]'"):
         backend("store", "much://host")
-
-
-@pytest.mark.parametrize("name", ["channel", "backlog", "log", "schedule"])
-def test_tasks_on_redis_refuse_adapters_of_other_backends(name: str) -> None:
-    pytest.importorskip("redis", reason="needs the extra redis")
-    app = App("redis://host:1/0", **{name: "kafka://user:secret@host:9092"})
-    with pytest.raises(ConfigurationError, match=f"{name}=.*leave it out") as refused:
-        _ = app.connections
-    assert "secret" not in str(refused.value)
-
-
-def test_a_store_without_tables_refuses_features_that_need_tables() -> None:
-    pytest.importorskip("redis", reason="needs the extra redis")
-    with pytest.raises(NotSupported, match="sqlite:// and postgresql:// do"):
-        connect.task_store("redis://host:1/0")
 
 
 async def test_an_error_of_a_submit_passes_through_its_interceptors(sqlite_url: str) -> None:

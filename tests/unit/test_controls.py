@@ -50,16 +50,3 @@ def test_the_settings_of_a_queue_count_more_than_what_the_last_owner_knew() -> N
     controls.apply(view_of(False))
     controls.keep_pause("q")
     assert not controls.is_paused("q") and not table.paused
-
-
-def test_a_queue_that_is_held_back_stays_paused_until_both_reasons_are_gone() -> None:
-    controls, table = make()
-    controls.apply(view_of(True))
-    controls.hold_back("q", True)
-    controls.apply(view_of(False))
-    assert table.paused == {"q"} and not controls.is_paused("q")
-    controls.apply(view_of(True))
-    controls.hold_back("q", False)
-    assert table.paused == {"q"}
-    controls.apply(view_of(False))
-    assert not table.paused

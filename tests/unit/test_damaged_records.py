@@ -12,21 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.clock import to_datetime
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Timing
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.core.limits import permits, sharded_permits
 from fairlead.core.payload import unpack
-from fairlead.core.policies.catch_up import CatchUp
 from fairlead.declare.arguments import Arguments
 from fairlead.errors import InvalidTask
 from fairlead.model import (
-    Incident,
-    IncidentKind,
     LaneRecord,
     Level,
     NewTask,
@@ -38,9 +33,7 @@ from fairlead.model import (
 from fairlead.model.lane import ReweighingRecord, RunTimesRecord
 from fairlead.model.peer import Call, Grant, Offer, Report
 from fairlead.ports import notification, owner_record, task_log
-from fairlead.ports.cluster_state import NO_FACTS, NodeRecord
 from fairlead.ports.notification import Lane, Notification
-from fairlead.ports.periodic_store import PeriodicDeclaration, PeriodicRecord
 from fairlead.ports.run_history import RunCursor, RunPosition, read_cursor
 from tests.damage import Reader, damaged, try_damaged
 
@@ -61,55 +54,19 @@ def kafka_triggers() -> Reader:
     )
 
 
-def redis_triggers() -> Reader:
-    triggers = pytest.importorskip(
-        "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
-    )
-    from fairlead.backends.redis.sharded.message import message, removed_message
-
-    fields = triggers.encode(TRIGGER).fields
-    good = [part for part in fields if isinstance(part, bytes)]
+def sharded_messages() -> Reader:
+    messages = pytest.importorskip("fairlead.sharded.message", reason="needs the extra redis")
 
     def read(record: bytes) -> object:
-        """Read the record in the field of the trigger, and in every other place of a message."""
-        for name in (
-            b"fairlead:key",
-            b"fairlead:deadline",
-            b"fairlead:context",
-            record,
-            b"trigger",
-        ):
-            flat = [name, record, b"trigger", record]
-            found = message((b"3", b"1767225600000-0", 1, 1767225600000, flat))
+        """Read the record in each place of a message."""
+        for name in (b"fairlead:key", b"fairlead:deadline", b"fairlead:context", record, b"n"):
+            flat = [name, record]
+            found = messages.message((b"3", b"1767225600000-0", 1, 1767225600000, flat))
             letter = [b"id", b"3/1767225600000-0", b"deliveries", b"1", *flat]
-            removed_message((b"1767225600000-0", letter))
-            triggers.decode("mail", 1, found)
+            messages.removed_message((b"1767225600000-0", letter))
         return found
 
-    return Reader(read, [*good, b'{"traceparent": "00-1-2"}'], (msgspec.DecodeError,))
-
-
-def redis_tasks() -> Reader:
-    tasks = pytest.importorskip(
-        "fairlead.backends.redis.task_messages", reason="needs the extra redis"
-    )
-    from fairlead.backends.redis.sharded.lanes import Delivery
-    from fairlead.backends.redis.sharded.message import message, removed_message
-
-    def read(record: bytes) -> object:
-        flat = [b"fairlead:key", b"acme", b"task", record, b"payload", b"{}"]
-        found = message((b"3", b"1767225600000-0", 2, 1767225600000, flat))
-        errors = [b"error_type", record, b"error_text", record]
-        letter = removed_message((b"1-0", [b"id", b"3/1-0", b"deliveries", b"1", *flat, *errors]))
-        if (body := tasks.dead(letter)) is not None:
-            msgspec.json.encode(tasks.record("mail", 5, letter, body))
-        held = tasks.held("mail", Delivery(5, found))
-        held.again()
-        return held.trigger(), held.claimed(), msgspec.json.encode(held)
-
-    fields = tasks.new_entry(TASK, 1000).fields
-    good = fields[fields.index("task") + 1]
-    return Reader(read, [good], (msgspec.DecodeError,))
+    return Reader(read, [b'{"traceparent": "00-1-2"}', b"1767225600000"], ())
 
 
 def notifications() -> Reader:
@@ -266,62 +223,6 @@ def owner_records() -> Reader:
     return Reader(owner_record.decode, [good], ())
 
 
-def redis_records() -> Reader:
-    """Return a reader of the records of nodes, periodic tasks and incidents on Redis."""
-    pytest.importorskip("fairlead.backends.redis.registry", reason="needs the extra redis")
-    from fairlead.backends.redis.incidents import RedisIncidents
-    from fairlead.backends.redis.periodic import RedisPeriodics
-    from fairlead.backends.redis.registry import Registry
-
-    registry = Registry("p")
-    parts: Any = None
-    periodics = RedisPeriodics("p", registry, parts)
-    incidents = RedisIncidents("p", parts, parts)
-    incident = Incident(1, IncidentKind.ERROR, ID, "why", 5, "mail", "send", 3, 0, None)
-    good: list[Any] = [
-        NodeRecord("n", 5, 6, ["mail"], ["send"]),
-        PeriodicRecord(
-            name="p", task="send", queue="mail", cron="* * * * *", timezone="UTC",
-            catch_up="last", registered_at=5, passed_at=6, declared_at=7, declared_by="n",
-        ),
-        LedgerEntry(incident, 5, 6),
-    ]  # fmt: skip
-
-    def read(record: bytes) -> object:
-        def response(call: Any) -> object:
-            match call.arguments[0]:
-                case "HVALS":
-                    return [record]
-                case "HMGET":
-                    return [record]
-                case "HGETALL":
-                    return {b"key": record}
-                case "EVAL" if "TIME" in call.arguments[1]:
-                    return b"5", b"6"
-                case "HGET":
-                    return record
-            return 1
-
-        for steps in (
-            registry.nodes(),
-            registry.silent(1000),
-            registry.beat("n"),
-            registry.register_node("n", ["mail"], [], NO_FACTS),
-            periodics.register(
-                [PeriodicDeclaration("p", "t", "q", "* * * * *", "UTC", "all")], "n", 9
-            ),
-            periodics.pause("p", True, 9),
-            periodics.remove("p", 9),
-        ):
-            _drive(steps, response)
-        for each in _drive(periodics.records(), response):
-            to_datetime(each.passed_at), CatchUp(each.catch_up)
-        ledger = _drive(incidents._read(["key"]), response)
-        return ledger.claim(9, 10, 100), ledger.counts(), ledger.undelivered(9)
-
-    return Reader(read, [msgspec.json.encode(each) for each in good], ())
-
-
 def _drive(steps: Any, response: Callable[[Any], object]) -> Any:
     result: Any = None
     while True:
@@ -429,11 +330,9 @@ READERS = [
     cassandra_rows,
     run_histories,
     run_cursors,
-    redis_records,
     arguments,
     kafka_triggers,
-    redis_triggers,
-    redis_tasks,
+    sharded_messages,
     notifications,
     leases,
     permit_ledgers,

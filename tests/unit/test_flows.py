@@ -297,7 +297,7 @@ def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
 
 
 def test_a_new_key_starts_as_much_later_as_its_level_is_ahead_but_at_most_one_stride() -> None:
-    lane = FairLane("q", 5, VirtualTime(), {})
+    lane = FairLane(5, VirtualTime(), {})
     first = leveled("a", 1000)
     lane.open(first).ran(first)
     lane.time.now = 50
@@ -418,7 +418,7 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
 
 
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
-    lane = FairLane("q", 5, VirtualTime(), {})
+    lane = FairLane(5, VirtualTime(), {})
     for n in range(10_000):
         trigger = leveled(f"k{n}")
         flow = lane.open(trigger)
@@ -431,7 +431,7 @@ def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flows, "MOST_IDLE", 100)
-    lane = FairLane("q", 5, VirtualTime(), {})
+    lane = FairLane(5, VirtualTime(), {})
     for n in range(1001):
         lane.open(leveled(f"k{n}")).rank = 1000 + n
     assert lane.flows.keys() == {f"k{n}" for n in (*range(950, 1000), 1000)}

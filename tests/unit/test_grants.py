@@ -381,21 +381,6 @@ def named(report: PeerMessage) -> list[tuple[str, object, int | None]]:
     ]
 
 
-def test_reports_are_read_by_nodes_of_an_earlier_version_and_theirs_by_newer_nodes() -> None:
-    class Earlier(msgspec.Struct, tag="report", array_like=True):
-        owner: str
-        node: str
-        claimed: list[str] = []
-        returned: list[str] = []
-        ended: list[tuple[str, int]] = []
-
-    new = Report("o", "n", [id_of(1)], [id_of(2)], [(id_of(3), 4)], [5, 6, 7])
-    old = msgspec.json.decode(msgspec.json.encode(new), type=Earlier)
-    assert (old.claimed, old.returned, old.ended) == (new.claimed, new.returned, new.ended)
-    found = msgspec.json.decode(msgspec.json.encode(old), type=Report)
-    assert found == msgspec.structs.replace(new, versions=[])
-
-
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:
     long = msgspec.structs.replace(trigger(1), fairness_key="k" * 2000)
     message = Notification(peer=Grant("n", "o", 1, 0.0, False, [long]))

@@ -14,10 +14,6 @@ from fairlead.ports import notification
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 
 kafka = pytest.importorskip("fairlead.backends.kafka.messages", reason="needs the extra kafka")
-redis = pytest.importorskip(
-    "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
-)
-from fairlead.backends.redis.sharded.message import message  # noqa: E402
 
 ID = "01977420-e271-7173-b85e-7c76d9bd202d"
 GOOD = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
@@ -52,13 +48,6 @@ def by_kafka(trigger: Trigger) -> Any:
     return kafka.decode(key, kafka.encode_trigger(trigger))
 
 
-def by_redis(trigger: Trigger) -> Any:
-    entry = redis.encode(trigger)
-    flat = [part if isinstance(part, bytes) else str(part).encode() for part in entry.fields]
-    found = message((b"3", b"1767225600000-0", 1, 1767225600000, flat))
-    return redis.decode(trigger.queue, trigger.priority, found)
-
-
 def by_notification(sent: Notification) -> Notification:
     found = notification.decode(notification.encode(sent))
     if found == LOOK_EVERYWHERE:
@@ -76,17 +65,17 @@ def by_submitter(trigger: Trigger) -> Any:
     return by_notification(Notification(triggers=[trigger], due=5)).triggers[0]
 
 
-@pytest.mark.parametrize("read", [by_kafka, by_redis, by_grant, by_submitter])
+@pytest.mark.parametrize("read", [by_kafka, by_grant, by_submitter])
 def test_a_good_trigger_is_read(read: Callable[[Trigger], Any]) -> None:
     assert read(GOOD) == GOOD
 
 
-NOT_CARRIED = {by_kafka: "partition", by_redis: "priority"}
-"""Field that a message does not have: the topic has the partition, and the stream the priority."""
+NOT_CARRIED = {by_kafka: "partition"}
+"""Field that a message does not have: the topic has the partition."""
 
 CASES = [
     (read, field, value)
-    for read in (by_kafka, by_redis, by_grant, by_submitter)
+    for read in (by_kafka, by_grant, by_submitter)
     for field, value in DAMAGED
     if field != NOT_CARRIED.get(read)
 ]

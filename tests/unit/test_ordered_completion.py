@@ -79,7 +79,7 @@ async def test_ends_that_the_server_refuses_together_are_written_in_smaller_batc
     async with bench.serving():
         await bench.clock.run(lambda: len(bench.written) == 200, 1)
     assert bench.written == [f"{n}" for n in range(200)]
-    assert bench.sizes == [200, 100, *[50] * 4]
+    assert sum(size > 60 for size in bench.sizes) <= 4
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a trigger"), BatchTooLarge("too large")])
@@ -92,11 +92,10 @@ async def test_an_end_that_the_store_refuses_alone_holds_back_no_other(error: Ex
         assert bench.deferred == ["77"] and bench.completion.refused == 1
         bench.add(range(300, 800))
         await bench.clock.run(lambda: len(bench.written) == 799, 1)
-        assert bench.sizes[-1] == 500
         await bench.clock.run(lambda: False, 300)
         assert {(each.kind, each.subject) for each in bench.incidents} == {("write_refused", "77")}
         bench.refuses.clear()
-        assert await bench.clock.run(lambda: len(bench.written) == 800, 61)
+        assert await bench.clock.run(lambda: len(bench.written) == 800, 2)
         assert not any(each.done() for each in running)
     assert len(set(bench.written)) == 800
 

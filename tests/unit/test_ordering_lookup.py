@@ -307,7 +307,7 @@ class Engine:
             observer=None,
             clock=SYSTEM_CLOCK,
             settings=NodeSettings("n", look_ahead=look_ahead),
-            kinds=kinds_of([], channel),
+            kinds=kinds_of([]),
         )
         self.intake = Intake(context, self.backlogs, ordering)
 

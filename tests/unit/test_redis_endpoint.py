@@ -6,9 +6,7 @@ import pytest
 
 from fairlead.errors import ConfigurationError, StoreUnavailable, WriteRefused
 
-endpoint = pytest.importorskip(
-    "fairlead.backends.redis.sharded.endpoint", reason="needs the extra redis"
-)
+endpoint = pytest.importorskip("fairlead.sharded.endpoint", reason="needs the extra redis")
 
 
 def test_options_of_fairlead_are_removed_from_the_url_and_others_go_to_redis_py() -> None:
@@ -153,7 +151,7 @@ def test_a_url_of_one_server_sets_what_it_says(url: str, expected: dict[str, obj
 def test_a_command_that_redis_refuses_for_its_content_is_no_outage() -> None:
     from redis.exceptions import ResponseError
 
-    from fairlead.backends.redis.sharded.redis_errors import translated
+    from fairlead.sharded.redis_errors import translated
 
     assert type(translated(ResponseError("ERR value is too large"), "q")) is WriteRefused
     outage = translated(ResponseError("MISCONF cannot write"), "q")

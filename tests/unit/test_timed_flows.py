@@ -17,7 +17,6 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import timed_flows
-from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane, TimedTenantFlow
@@ -413,20 +412,6 @@ def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_c
     table.table.ended(one, 3 * SECOND)
     assert flow.rank == pytest.approx(3 * SECOND, abs=1)
     assert flow.is_idle and not table.lane.runs
-
-
-def test_low_priorities_get_their_share_beside_keys_that_share_run_time() -> None:
-    ledger, run_times = SlotLedger(10_000), Steady()
-    table = TriggerTable(ledger, Aging({"q": 10.0}))
-    table.share_run_time("q", run_times)
-    for n in range(100):
-        table.push(trigger(f"acme/k{n % 3}"))
-        table.push(msgspec.structs.replace(trigger(f"acme/k{n % 3}"), priority=7))
-    assert {found.priority for found in table.take(10, 0.0)[0]} == {5}
-    late = table.take(80, 11.0)[0]
-    low = [found for found in late if found.priority == 7]
-    assert len(low) == 8
-    assert max(Counter(found.fairness_key for found in low).values()) <= 3
 
 
 def test_a_run_that_began_under_an_earlier_owner_costs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop
@@ -18,8 +19,9 @@ from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimi
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
 from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import FifoLane, Level, PartitionKey, Trigger, TriggerPath
-from tests.tiers import examples
+from fairlead.model import FifoLane, LaneKey, Level, PartitionKey, Trigger, TriggerPath
+from tests import tiers
+from tests.tiers import examples, seeds
 
 
 def trigger(
@@ -620,3 +622,90 @@ def test_a_priority_behind_a_full_one_runs_after_a_still_higher_one_has_come_bet
         [running] = table.take(9, 0)[0]
         order.append(running.id)
     assert order == ["1", "5", "9"]
+
+
+@pytest.mark.parametrize("seed", seeds(200, few=10))
+def test_tasks_under_changing_limits_pauses_and_weights_all_start(seed: int) -> None:
+    """Fair and fifo tasks, paths, ordering keys; random limits; other nodes take some tasks. Each
+    starts once."""
+    chance = random.Random(f"table {tiers.seed() + seed}")
+    limits = (
+        Limit(2),
+        RateLimit(1, per=3.0, key="fairness_key"),
+        LimitTree(3, names={"pay": 1}, per_fairness_key=2),
+        RateLimit(1, per=3.0),
+    )
+    table, slot_ledger = table_of(*chance.sample(limits, chance.randint(1, 3)), slots=4)
+    weights: dict[str, float] = {}
+    numbers = count()
+    table.weigh("q", weights)
+    running: list[Trigger] = []
+    pushed, started, now = 0, 0, 0.0
+
+    def end(task: Trigger) -> None:
+        table.freed(slot_ledger.release(task, now))
+        release_ordering_key(task)
+
+    def release_ordering_key(task: Trigger) -> None:
+        if task.ordering_key is not None:
+            key = OrderingKey(task.queue, task.ordering_key)
+            table.freed(slot_ledger.release_reservation(key))
+
+    for step in range(600):
+        now += chance.choice((0.0, 1.0, 60.0))
+        is_last = step >= 200
+        match chance.choice(("end", "end", "take", "take") if is_last else STEPS):
+            case "push":
+                for _ in range(chance.randint(1, 6)):
+                    table.push(random_trigger(chance, next(numbers)))
+                    pushed += 1
+            case "end" if running:
+                end(running.pop(chance.randrange(len(running))))
+            case "pause":
+                table.pause("q")
+            case "weigh":
+                key = chance.choice(KEYS)
+                weights[key] = chance.choice((0.1, 1.0, 50.0))
+                table.reweigh(LaneKey("q", 0, chance.randint(0, 9)), [key])
+            case "limit":
+                table.set_limits("q", {chance.choice(KEYS): chance.randint(1, 2)})
+            case "lend":
+                lent = table.lend(chance.randint(1, 3), lambda trigger: chance.random() < 0.8)
+                started += len(lent)
+                for one in lent:
+                    release_ordering_key(one.trigger)
+            case _:
+                found, failed = table.take(chance.randint(1, 5), now)
+                assert not failed
+                running += found
+                started += len(found)
+        if is_last or chance.random() < 0.3:
+            table.resume("q")
+    for _ in range(2 * pushed):
+        now += 60.0
+        while running:
+            end(running.pop())
+        running += (found := table.take(5, now)[0])
+        started += len(found)
+    assert started == pushed and not len(table)
+
+
+STEPS = ("push", "push", "end", "take", "take", "pause", "weigh", "limit", "lend")
+KEYS = ("", "a", "b", "t/1", "t/2")
+
+
+def random_trigger(chance: random.Random, number: int) -> Trigger:
+    level = Level(number * 1_000_000, number) if chance.random() < 0.7 else None
+    return Trigger(
+        str(number),
+        1,
+        "q",
+        0,
+        chance.choice(("pay", "mail", "ship")),
+        chance.choice((0, 5, 9)),
+        chance.choice(KEYS),
+        1.0,
+        chance.choice((None, None, None, "x", "y")),
+        level=level,
+        order_at=number,
+    )

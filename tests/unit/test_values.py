@@ -119,7 +119,6 @@ def test_declarations_are_taken_or_refused(shop: App, value: Any) -> None:
         lambda: shop.queue("q", partitions=value),
         lambda: shop.queue("q", order=value),
         lambda: shop.queue("q", concurrency=value),
-        lambda: shop.queue("q", starve_after=value),
         lambda: shop.queue("q", grace=value),
         lambda: shop.task(name=value)(_nothing),
         lambda: shop.task(name=f"r{id(value)}", retry=value)(_nothing),

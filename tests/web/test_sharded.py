@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.web import Access, console
-from fairlead.web.client import ConsoleClient, ConsoleError
 from tests.web.api_kit import serving
 from tests.web.browsing import SAME_ORIGIN, Browser, with_access
 
@@ -151,37 +151,46 @@ def test_wrong_queues_are_refused(app: App, redis_url: str) -> None:
     queue.close()
 
 
-def test_the_client_reads_and_acts_as_the_screens_do(
-    app: App, queues: list[SyncShardedQueue]
-) -> None:
+def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncShardedQueue]) -> None:
     token, images = "t" * 20, queues[0]
     first, second, third = (letter.id for letter in images.dead_letter_heads())
     with (
         serving(console(app, token=token, sharded=queues)) as address,
-        ConsoleClient(address, token) as client,
+        httpx.Client(
+            base_url=f"{address}/api/v1", headers={"Authorization": f"Bearer {token}"}
+        ) as client,
     ):
-        listed = {each.name: each for each in client.sharded().queues}
-        assert listed["images"].group == "resizers" and listed["unused"].groups == []
-        stats = listed["images"].stats
-        assert stats is not None and (stats.dead, stats.messages) == (3, 6)
-        assert stats.oldest is not None
-        found = client.sharded_queue("images", group="resizers")
-        assert [(key.shard_key, key.messages) for key in found.shard_keys][:1] == [("acme", 4)]
-        assert [(each.name, each.messages) for each in found.consumers][:1] == [("ann", 1)]
-        page = client.dead_letters("images", rows=2)
-        assert [letter.id for letter in page.letters] == [first, second]
-        assert page.letters[0].fields["html"] == "<b>" and page.letters[0].shard_key == "bad"
-        rest = client.dead_letters("images", after=page.next)
-        assert [letter.id for letter in rest.letters] == [third] and rest.next is None
-        assert client.requeue_dead_letters("images", [first]) == [first]
-        assert client.delete_dead_letters("images", [first, second]) == [second]
-        client.set_shard_key_weight("images", "acme", 2.5)
-        assert client.sharded_queue("images").shard_keys[0].weight == 2.5
-        client.set_shard_key_weight("images", "acme", None)
-        assert client.sharded_queue("images").shard_keys[0].weight is None
-        assert client.delete_dead_letters("images", ["not an id"]) == []
-        with pytest.raises(ConsoleError, match="400"):
-            client.delete_dead_letters("images", [first] * 101)
+
+        def read(path: str, **query: Any) -> Any:
+            return client.get(f"/sharded{path}", params=query).raise_for_status().json()
+
+        def act(path: str, **body: Any) -> Any:
+            sent = client.post(f"/sharded{path}", json={"name": "images", **body})
+            return sent.raise_for_status().json()
+
+        listed = {each["name"]: each for each in read("")["queues"]}
+        assert listed["images"]["group"] == "resizers" and listed["unused"]["groups"] == []
+        stats = listed["images"]["stats"]
+        assert (stats["dead"], stats["messages"]) == (3, 6) and stats["oldest"] is not None
+        found = read("/queue", name="images", group="resizers")
+        heaviest = found["shard_keys"][0]
+        assert (heaviest["shard_key"], heaviest["messages"]) == ("acme", 4)
+        consumer = found["consumers"][0]
+        assert (consumer["name"], consumer["messages"]) == ("ann", 1)
+        page = read("/dead-letters", name="images", rows=2)
+        assert [letter["id"] for letter in page["letters"]] == [first, second]
+        letter = page["letters"][0]
+        assert letter["fields"]["html"] == "<b>" and letter["shard_key"] == "bad"
+        rest = read("/dead-letters", name="images", after=page["next"])
+        assert [letter["id"] for letter in rest["letters"]] == [third] and rest["next"] is None
+        assert act("/requeue", ids=[first])["ids"] == [first]
+        assert act("/delete", ids=[first, second])["ids"] == [second]
+        for weight in (2.5, None):
+            act("/weight", shard_key="acme", weight=weight)
+            assert read("/queue", name="images")["shard_keys"][0]["weight"] == weight
+        assert act("/delete", ids=["not an id"])["ids"] == []
+        too_many = client.post("/sharded/delete", json={"name": "images", "ids": [first] * 101})
+        assert too_many.status_code == 400
     assert [letter.id for letter in images.dead_letter_heads()] == [third]
     verbs = [entry.verb for entry in app.management.audit.list()]
     assert {"requeue_dead_letters", "delete_dead_letters", "set_weight"} <= {*verbs}

@@ -16,7 +16,7 @@ from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.changes import MOST_KEYS, SetLimits, SetWeights
 from fairlead.operate.pollers import perform_actions
-from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.web import Access
 from tests.web.api_kit import HOSTILE
 from tests.web.browsing import SAME_ORIGIN, Browser, with_access

@@ -24,9 +24,6 @@ class ToyCoordinator:
         self._range_ids: dict[str, int] = {}
         self._ledgers: dict[tuple[str, str], tuple[bytes, int]] = {}
 
-    def check_limits(self, names: Sequence[str]) -> None:
-        """Accept any limit."""
-
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         taken = await self.owners()
         won = {name: self._range_ids.get(name, 0) + 1 for name in names if name not in taken}

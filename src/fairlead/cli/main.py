@@ -26,7 +26,6 @@ _COMMANDS = {
     "periodic": "fairlead.cli.periodic:periodic",
     "ordered": "fairlead.cli.ordered:ordered",
     "doctor": "fairlead.cli.doctor:doctor",
-    "replay": "fairlead.cli.replay:replay_command",
     "simulate": "fairlead.cli.simulate:simulate_command",
     "web": "fairlead.cli.web:web",
     "mcp": "fairlead.cli.mcp:mcp",

@@ -42,8 +42,8 @@ from fairlead.operate.changes import (
     Retry,
     check_state,
 )
+from fairlead.operate.store.actions import ActionState
 from fairlead.operate.tasks import BulkResult, Management
-from fairlead.ports.action_store import ActionState
 
 ASKED_FROM = 100
 """Greatest number of tasks that a command changes without asking."""
@@ -371,12 +371,11 @@ def _change_all(
 ) -> _Done:
     if not (options.yes or options.dry_run):
         _ask(change, management, query)
-    actions = None if options.dry_run else management.stored_actions()
-    if actions is None:
-        result, is_interrupted = _change_unstored(change, management, query, options)
+    if options.dry_run:
+        result, is_interrupted = _count(change, management, query), False
     else:
         where = {name: value for name, value in query.items() if name != "limit"}
-        action = actions.start(change, management.where(**where), limit=query["limit"])
+        action = management.actions.start(change, management.where(**where), limit=query["limit"])
         action = perform(management, action, options.json)
         result = BulkResult(action.changed, action.refused, action.id)
         is_interrupted = action.state == ActionState.INTERRUPTED
@@ -390,24 +389,14 @@ def _change_all(
     )
 
 
-def _change_unstored(
-    change: Change, management: Management, query: dict[str, Any], options: ChangeOptions
-) -> tuple[BulkResult, bool]:
-    """Change or count all tasks that match where no bulk action is stored; return the sums, and
-    whether a person interrupted it."""
-    result = BulkResult()
+def _count(change: Change, management: Management, query: dict[str, Any]) -> BulkResult:
+    """Count the tasks that the change would concern."""
     with Console(stderr=True).status("") as shown:
 
         def on_batch(sums: BulkResult) -> None:
-            nonlocal result
-            result = sums
             shown.update(f"{change.done}: {sums.changed:,}")
 
-        try:
-            management.bulk(change, **query, dry_run=options.dry_run, on_batch=on_batch)
-        except KeyboardInterrupt:
-            return result, True
-    return result, False
+        return management.bulk(change, **query, dry_run=True, on_batch=on_batch)
 
 
 def _ask(change: Change, management: Management, query: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.queue import Queue
-from fairlead.declare.resource import resources_of
 from fairlead.errors import LONGEST_DELAY, ConfigurationError
 
 encode_result = msgspec.json.Encoder().encode
@@ -95,11 +94,7 @@ class Handler:
             raise ConfigurationError(
                 f"task {name!r}: a transactional handler takes a parameter named `connection`"
             )
-        try:
-            self.resources = resources_of(function)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"task {name!r}: {error}") from error
-        self.arguments = Arguments(function, name, injected | frozenset(self.resources))
+        self.arguments = Arguments(function, name, injected)
 
     def fit(self, queue: Queue, default: RetryPolicy) -> None:
         """Fit the handler to an ordered queue: retry for ever unless the task declares a policy

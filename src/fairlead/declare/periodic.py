@@ -136,8 +136,8 @@ class Periodic:
         return self._draft(slot, Options(ordering_key=self._key))
 
     def slot_draft(self, slot: datetime) -> Draft:
-        """Return the draft of the task for one slot. In a store without transactions, its unique
-        key prevents a second task for the slot. In an ordered queue its time is the slot."""
+        """Return the draft of the task for one slot. Its unique key prevents a second task for the
+        slot. In an ordered queue its time is the slot."""
         options = Options(
             unique_key=f"periodic/{self.handler.name}/{slot.isoformat()}",
             ordering_key=self._key,

@@ -13,7 +13,6 @@ DEFAULT_PARTITIONS = 1
 ORDERED_PARTITIONS = 120
 """Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
 any number of nodes."""
-LEAST_STARVE_AFTER = 0.1
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Queue:
     name: str
     order: str | None = None
     """Order of tasks: "fair" (by level, so that no fairness key delays another) or "fifo" (by
-    arrival). The default is "fair", except on a channel that decides the order itself (Redis)."""
+    arrival). The default is "fair"."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"
@@ -39,10 +38,6 @@ class Queue:
     """Quantity that fairness keys share by weight: "tasks" (the number of runs) or "runtime" (the
     time that they take)."""
 
-    starve_after: float | None = None
-    """Seconds without a start after which a lower priority of the queue gets one start in ten of a
-    node although higher priorities have work; None leaves priorities strict."""
-
     def __post_init__(self) -> None:
         values.name("queue name", self.name)
         if self.order is not None:
@@ -54,13 +49,6 @@ class Queue:
             raise ConfigurationError(
                 f"queue {self.name!r}: cost='runtime' is for fair queues; leave {what} out, or"
                 " cost= out"
-            )
-        if self.starve_after is not None:
-            what = f"queue {self.name!r}: starve_after (leave it out to keep priorities strict)"
-            values.number(what, self.starve_after, LEAST_STARVE_AFTER, values.MOST_SECONDS)
-        if self.starve_after is not None and self.kind == "ordered":
-            raise ConfigurationError(
-                f"queue {self.name!r}: an ordered queue has no priorities; leave starve_after= out"
             )
         values.number(f"queue {self.name!r}: grace", self.grace, 0, values.MOST_SECONDS)
         values.number(f"queue {self.name!r}: look_ahead", self.look_ahead, 1, values.MOST_SECONDS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlead.batch_writer import is_outage
 from fairlead.clock import MICROS
-from fairlead.core.batches import BatchSize, Refusal, Retries
+from fairlead.core.batches import BatchSize
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
@@ -25,9 +27,8 @@ log = logging.getLogger("fairlead.dispatcher")
 MOST_AT_ONCE = 10_000
 """Maximum number of tasks in one claim."""
 
-MOST_REFUSED = 100
-"""Refused claims that wait for their next try. With more, each batch with a refused claim is
-followed by a pause."""
+RETRY_CLAIM = 10.0
+"""Seconds until a refused claim is tried again."""
 
 _NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
@@ -55,20 +56,20 @@ class Claimer(Protocol):
         """Hand back tasks that were claimed but have not started."""
 
 
-class _Waiting(NamedTuple):
-    """A trigger whose claim the store refuses."""
+class _Deferred(NamedTuple):
+    """Triggers of one batch whose claims the store refuses."""
 
-    trigger: Trigger
+    retry_at: float
+    """Monotonic seconds."""
+    triggers: Sequence[Trigger]
     holds_slots: bool
-    accepted: int
-    """Number of claims that the store had accepted at the first refusal."""
 
 
 class TaskClaimer:
     """Claim rows of the task store in batches, each row by compare-and-set on its version.
 
-    A claim that the store refuses alone is tried again, with growing pauses, and all others of its
-    batch are made. Meanwhile the trigger has no slot and is not in the table; its ordering key
+    A claim that the store refuses alone is tried again after RETRY_CLAIM seconds, and all others of
+    its batch are made. Meanwhile the trigger has no slot and is not in the table; its ordering key
     stays reserved.
     """
 
@@ -79,11 +80,7 @@ class TaskClaimer:
         self._batches: set[int] = set()
         self._being_claimed: Sequence[Trigger] = ()
         self._size = BatchSize(MOST_AT_ONCE)
-        self._retries = Retries[_Waiting]()
-        self._refusals: dict[str, Refusal[_Waiting]] = {}
-        """Last refusals, by task id."""
-        self._accepted = 0
-        """Number of claims that the store has accepted."""
+        self._deferred = deque[_Deferred]()
         self._log_refused = RefusedWrites("claim", log, context.clock, context.events.on_incidents)
 
     def being_claimed(self) -> set[str]:
@@ -121,7 +118,7 @@ class TaskClaimer:
             return []
         self._being_claimed = ()
         if refused:
-            triggers = await self._defer(triggers, refused, holds_slots)
+            triggers = self._defer(triggers, refused, holds_slots)
         wanted_by: dict[tuple[str, int], Trigger] = {}
         for trigger in triggers:
             wanted_by.setdefault((trigger.id, trigger.version), trigger)
@@ -142,8 +139,6 @@ class TaskClaimer:
             execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots, notes)
             in_flight[task.id] = execution
             executions.append(execution)
-            if self._refusals:
-                self._refusals.pop(task.id, None)
         if len(executions) < len(claimed):
             raise RuntimeError("the store claimed tasks at versions that this node did not name")
         self._batches.update(task.batch for task in claimed)
@@ -164,7 +159,6 @@ class TaskClaimer:
         then have made some of the claims."""
         claimed: list[ClaimedTask] = []
         refused: dict[str, Exception] = {}
-        self._size.begin()
         pieces = [wanted]  # the next one last
         while pieces:
             piece = pieces.pop()
@@ -186,72 +180,44 @@ class TaskClaimer:
                     pieces += [piece[half:], piece[:half]]
             else:
                 self._size.accepted(len(piece))
-                self._accepted += len(piece)
         return claimed, refused
 
     # refused claims -------------------------------------------------------------------------------
 
-    async def _defer(
+    def _defer(
         self, triggers: Sequence[Trigger], refused: dict[str, Exception], holds_slots: bool
     ) -> Sequence[Trigger]:
         """Release the slots of triggers whose claims the store refuses, and return the others."""
-        others = [trigger for trigger in triggers if trigger.id not in refused]
         unwanted = [trigger for trigger in triggers if trigger.id in refused]
         if holds_slots:
             release_slots(self._context, unwanted)
-        now, beyond = self._context.clock.monotonic(), list[_Waiting]()
         for trigger in unwanted:
             self._context.table.ended(trigger, 0)  # it is charged again when it starts
-            refusal = self._refusal_of(trigger, refused[trigger.id], holds_slots, now)
-            if len(self._retries) < MOST_REFUSED:
-                self._retries.put(refusal, now)
-            else:
-                beyond.append(refusal.entry)
-            is_alone = self._accepted > refusal.entry.accepted
-            count = len(self._retries) + len(beyond)
             self._log_refused.on_refused(
-                refusal, is_alone, count, trigger.id, trigger.queue, trigger.name
+                refused[trigger.id], len(refused), trigger.id, trigger.queue, trigger.name
             )
-        if beyond:
-            await self._context.clock.sleep(outage_pause())
-            self._put_back(beyond)
-            self._context.channel.redeliver()
+        retry_at = self._context.clock.monotonic() + RETRY_CLAIM
+        self._deferred.append(_Deferred(retry_at, unwanted, holds_slots))
         self._context.events.on_ready()
-        return others
-
-    def _refusal_of(
-        self, trigger: Trigger, error: Exception, holds_slots: bool, now: float
-    ) -> Refusal[_Waiting]:
-        known = self._refusals.pop(trigger.id, None)
-        accepted = self._accepted if known is None else known.entry.accepted
-        refusal = Refusal(_Waiting(trigger, holds_slots, accepted), error, now)
-        if known is not None:
-            refusal.since, refusal.times = known.since, known.times + 1
-        self._refusals[trigger.id] = refusal
-        if len(self._refusals) > 2 * MOST_REFUSED:
-            del self._refusals[next(iter(self._refusals))]
-        return refusal
+        return [trigger for trigger in triggers if trigger.id not in refused]
 
     def retry(self) -> float:
         """Put back the triggers whose refused claims are due. Return the time of the next ones, in
         monotonic seconds."""
-        now, due = self._context.clock.monotonic(), list[_Waiting]()
-        while (refusal := self._retries.take(now)) is not None:
-            due.append(refusal.entry)
-        if due:
-            self._put_back(due)
-        return self._retries.next_at
+        while self._deferred and self._deferred[0].retry_at <= self._context.clock.monotonic():
+            self._put_back(self._deferred.popleft())
+        return self._deferred[0].retry_at if self._deferred else math.inf
 
-    def _put_back(self, waiting: Iterable[_Waiting]) -> None:
+    def _put_back(self, deferred: _Deferred) -> None:
         returned, runnable = list[Trigger](), list[Trigger]()
-        for trigger, holds_slots, _ in waiting:
+        for trigger in deferred.triggers:
             is_granted = trigger.path == TriggerPath.GRANT
             if trigger.ordering_key is None and trigger.level is None and not is_granted:
                 runnable.append(trigger)
                 continue
             # A lost partition has taken its reservations along.
             is_reserved = is_granted or self._context.ledger.has_reservation(trigger)
-            if trigger.ordering_key is not None and holds_slots and is_reserved:
+            if trigger.ordering_key is not None and deferred.holds_slots and is_reserved:
                 self._sources.key_refused(trigger)
             returned.append(trigger)
         self._sources.returned(returned)

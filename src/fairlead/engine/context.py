@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.clock import Clock
@@ -15,7 +14,6 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
-from fairlead.declare.resource import Factory
 from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.lifespan import Lifespan
@@ -28,6 +26,7 @@ from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -43,7 +42,8 @@ caught up."""
 class NodePorts:
     """Adapters that a node is connected to."""
 
-    store: TaskStore
+    cluster: OrderedStore
+    """Store of queues, nodes and incidents."""
     backlog: BacklogStore
     channel: TriggerChannel
     coordinator: Coordinator
@@ -53,6 +53,11 @@ class NodePorts:
     """This node's reader of the ordered queues' log; None without ordered queues."""
     schedule: ScheduleStore | None = None
     """Schedule of the ordered queues; None without ordered queues."""
+
+    @property
+    def tasks(self) -> TaskStore | None:
+        """The task store; None in an application with ordered queues only."""
+        return self.cluster.with_tasks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +81,6 @@ class Served:
     """Seconds that one call of `on_incident` may take."""
     lifespan: Lifespan | None = None
     """Context manager of the user around the whole life of the node."""
-    overrides: Mapping[Factory, Factory] = field(default_factory=dict)
-    """Factories of resources that a test replaces now, by the replaced factory."""
 
 
 class NodeEvents(Protocol):
@@ -134,10 +137,6 @@ class NodeEvents(Protocol):
     async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
         """Partitions are about to be released: stop them, and save the state for the next owner."""
 
-    def on_held_back(self, queue: str, is_held_back: bool) -> None:
-        """The store refuses so many ends of runs of this queue that no other task of it starts
-        here; or no longer."""
-
     def on_view(self, view: View) -> None:
         """The membership read a new view from the store."""
 
@@ -160,8 +159,6 @@ class NodeContext:
     events: NodeEvents
     notes: Reporter | None = None
     """Takes the notes of runs to the store; None if the store keeps none."""
-    refused: Counter[str] = field(default_factory=Counter)
-    """Number of runs in flight whose ends the store refuses, by queue."""
 
     @property
     def name(self) -> str:
@@ -171,13 +168,19 @@ class NodeContext:
     @property
     def is_behind(self) -> bool:
         """Whether so many completions wait for the store that this node claims no task."""
-        refused = self.refused.total()
-        return len(self.in_flight) - self.ledger.acquired - refused >= MOST_WAITING
+        return len(self.in_flight) - self.ledger.acquired >= MOST_WAITING
+
+    @property
+    def cluster(self) -> OrderedStore:
+        """The store of queues, nodes and incidents."""
+        return self.ports.cluster
 
     @property
     def store(self) -> TaskStore:
-        """The task store."""
-        return self.ports.store
+        """The task store, for parts that have tasks of other queues than ordered ones."""
+        tasks = self.ports.tasks
+        assert tasks is not None
+        return tasks
 
     @property
     def channel(self) -> TriggerChannel:

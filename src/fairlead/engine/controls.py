@@ -19,8 +19,6 @@ class Controls:
         self._backlogs = backlogs
         self.paused: set[str] = set()
         """Names of the paused queues."""
-        self._held_back: set[str] = set()
-        """Queues whose ends of runs the store refuses."""
         self._known: set[str] = set()
         """Queues whose settings were read."""
 
@@ -40,8 +38,7 @@ class Controls:
                 self._pause(queue, "by its settings")
             elif not settings.paused and queue in self.paused:
                 self.paused.remove(queue)
-                if queue not in self._held_back:
-                    context.table.resume(queue)
+                context.table.resume(queue)
                 log.info("queue resumed", extra={"queue": queue})
                 context.events.on_ready()
 
@@ -59,21 +56,3 @@ class Controls:
         self.paused.add(queue)
         self._context.table.pause(queue)
         log.info("queue paused", extra={"queue": queue, "reason": reason})
-
-    def hold_back(self, queue: str, is_held_back: bool) -> None:
-        """Start no task of a queue while the store refuses the ends of very many of its runs."""
-        if is_held_back == (queue in self._held_back):
-            return
-        if is_held_back:
-            self._held_back.add(queue)
-            self._context.table.pause(queue)
-            log.error(
-                "the store refuses too many ends of a queue: none of its tasks starts here",
-                extra={"queue": queue},
-            )
-            return
-        self._held_back.remove(queue)
-        if queue not in self.paused:
-            self._context.table.resume(queue)
-        log.info("tasks of a queue start again", extra={"queue": queue})
-        self._context.events.on_ready()

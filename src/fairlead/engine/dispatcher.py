@@ -90,14 +90,12 @@ class Dispatcher:
             return False
         self._wanted.clear()
         self._claimers.retry()
-        context, ledger, table = self._context, self._context.ledger, self._context.table
+        context, table = self._context, self._context.table
         if context.is_behind:
             return False
         triggers, broken = table.take(MOST_AT_ONCE, context.clock.monotonic())
         if not triggers and not broken:
-            self._intake.set_blocked(ledger.room > 0 and len(table) > 0)
             return False
-        self._intake.set_blocked(False)
         if triggers:
             await self._start(triggers)
         if broken:

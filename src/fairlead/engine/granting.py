@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from itertools import chain, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -116,7 +115,7 @@ class Granting(SimplePart):
 
     def on_report(self, report: Report) -> None:
         """Note the results of granted triggers."""
-        versions = chain(report.versions, repeat(None))  # None: of a node of an earlier version
+        versions = iter(report.versions)
         claimed = self._close(zip(report.claimed, versions, strict=False))
         if claimed:
             triggers = [grant.lent.trigger for grant in claimed]
@@ -127,7 +126,7 @@ class Granting(SimplePart):
         self._take_back(self._close(zip(report.returned, versions, strict=False)))
         for (task_id, run_us), version in zip(report.ended, versions, strict=False):
             running = self._running.get(task_id)
-            if running and running[1] == report.node and _is_of(running[0], version):
+            if running and running[1] == report.node and running[0].version == version:
                 del self._running[task_id]
                 self._ended(running[0], run_us)
         if report.returned:
@@ -278,12 +277,12 @@ class Granting(SimplePart):
             self._context.observer.counted("expired_grants", len(expired))
             self._take_back([self._open.pop(task_id) for task_id in expired])
 
-    def _close(self, named: Iterable[tuple[str, int | None]]) -> list[_OpenGrant]:
+    def _close(self, named: Iterable[tuple[str, int]]) -> list[_OpenGrant]:
         """Remove and return the grants of these task ids and versions."""
         closed = []
         for task_id, version in named:
             grant = self._open.get(task_id)
-            if grant is not None and _is_of(grant.lent.trigger, version):
+            if grant is not None and grant.lent.trigger.version == version:
                 closed.append(self._open.pop(task_id))
         return closed
 
@@ -318,11 +317,6 @@ class Granting(SimplePart):
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
-
-
-def _is_of(trigger: Trigger, version: int | None) -> bool:
-    """Return whether a trigger has this version, as far as that is known."""
-    return version is None or version == trigger.version
 
 
 def _is_long(trigger: Trigger) -> bool:

@@ -19,10 +19,6 @@ from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.intake")
 
-LEAST_LOOK_AHEAD = 100
-"""Least look-ahead where the channel decides the order. The look-ahead stays small there, because a
-newer trigger cannot overtake one that a node has received."""
-
 AGAIN = 1000
 """Triggers of a fifo lane in one repeated read, and so the most beyond the look-ahead."""
 
@@ -41,9 +37,8 @@ class Intake(SimplePart):
         self._backlogs = backlogs
         self._ordering = ordering
         self._look_ahead = context.look_ahead
-        self._least = _least_look_ahead(context)
-        """Maximum number of triggers of a lane in memory while limits let some of them run."""
-        self._most = self._least
+        self._most = context.settings.look_ahead
+        """Maximum number of triggers of a lane in memory."""
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or in flight on this node."""
         self._queued: dict[FifoLane, int] = {}
@@ -105,8 +100,8 @@ class Intake(SimplePart):
 
     def resize(self, lanes: Collection[FifoLane]) -> None:
         """Drop triggers that the shares of fifo lanes no longer hold. The channel delivers them
-        again when there is room; but never in a channel that decides the order."""
-        if not lanes or self._context.kinds.channel_decides_order:
+        again when there is room."""
+        if not lanes:
             return
         kept = {
             lane: capacity
@@ -124,13 +119,6 @@ class Intake(SimplePart):
             self._channel.unread(positions)
             self.drop(dropped)
         self._channel.room_freed()
-
-    def set_blocked(self, is_blocked: bool) -> None:
-        """Note whether limits stop every trigger in memory; if so, allow more of them."""
-        most = self._context.settings.look_ahead if is_blocked else self._least
-        if most != self._most:
-            self._most = most
-            self._channel.room_freed()
 
     def set_known_names(self, names: frozenset[str]) -> None:
         """Note the names of the tasks that some living node knows. Read triggers of new names."""
@@ -300,9 +288,6 @@ class Intake(SimplePart):
         waits for them already. Sweeps read it again."""
         if trigger.name in self._context.served.handlers:
             return False
-        kinds = self._context.kinds
-        if not kinds.shared or kinds.channel_decides_order:
-            return False
         if trigger.name not in self._known_names:
             self._has_met_others = True
             return True
@@ -319,10 +304,3 @@ class Intake(SimplePart):
         for trigger in triggers:
             if known.get(trigger.id, 0) <= trigger.version:
                 known.pop(trigger.id, None)
-
-
-def _least_look_ahead(context: NodeContext) -> int:
-    settings = context.settings
-    if context.kinds.channel_decides_order:
-        return min(max(LEAST_LOOK_AHEAD, 2 * settings.concurrency), settings.look_ahead)
-    return settings.look_ahead

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractContextManager,
@@ -22,13 +21,10 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
 from fairlead.engine.outcome import NotBegun, done
-from fairlead.engine.resources import Resources
 from fairlead.errors import FairleadError, StoreUnavailable
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed
-
-log = logging.getLogger("fairlead.node")
 
 
 class Superseded(FairleadError):
@@ -49,12 +45,11 @@ class Invocation:
     """Calls of handlers. The writes of a transactional handler, the tasks it submits and
     its completion commit together or not at all."""
 
-    def __init__(self, context: NodeContext, resources: Resources) -> None:
+    def __init__(self, context: NodeContext) -> None:
         interceptors = context.served.interceptors
         self._node = context.name
-        self._resources = resources
-        self._store = context.store
-        self._database: Database = context.store.database
+        self._context = context
+        self._database: Database = context.cluster.database
         self._announce = context.channel.announce
         self._run_hooks = overridden(interceptors, "run")
         self._running_hooks = overridden(interceptors, "running")
@@ -87,13 +82,11 @@ class Invocation:
         args, kwargs = execution.arguments()
         handler = execution.handler
         assert handler is not None
-        if not handler.transactional and not self._run_hooks and not handler.resources:
+        if not handler.transactional and not self._run_hooks:
             return await handler.function(*args, **kwargs)
         call: Callable[..., Any] = handler.function
         if handler.transactional:
             call = functools.partial(self._in_transaction_async, execution)
-        if handler.resources:
-            call = functools.partial(self._with_resources_async, execution, call)
         call = functools.partial(call, *args, **kwargs)
         return await self._intercepted(execution.current, call)
 
@@ -101,29 +94,9 @@ class Invocation:
         args, kwargs = execution.arguments()
         handler = execution.handler
         assert handler is not None
-        call: Callable[..., Any] = handler.function
         if handler.transactional:
-            call = functools.partial(self._in_transaction, execution)
-        if not handler.resources:
-            return call(*args, **kwargs)
-        result: Any = None
-        with (
-            _kept_if_committed(lambda: result, handler.name),
-            self._resources.of_run_in_thread(handler.resources) as resources,
-        ):
-            result = call(*args, **kwargs, **resources)
-        return result
-
-    async def _with_resources_async(
-        self, execution: Execution, call: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Any:
-        handler = execution.handler
-        assert handler is not None
-        result: Any = None
-        with _kept_if_committed(lambda: result, handler.name):
-            async with self._resources.of_run(handler.resources) as resources:
-                result = await call(*args, **kwargs, **resources)
-        return result
+            return self._in_transaction(execution, *args, **kwargs)
+        return handler.function(*args, **kwargs)
 
     async def _intercepted(self, task: CurrentTask, call: Callable[[], Any]) -> Any:
         for run in reversed(self._run_hooks):
@@ -141,7 +114,8 @@ class Invocation:
                 complete = (
                     self._database.complete if handler.transaction is None else self._database.join
                 )
-                completed = complete(connection, self._store.completion(self._node, [finish]))
+                steps = self._context.store.completion(self._node, [finish])
+                completed = complete(connection, steps)
                 self._check(execution, completed)
             finally:
                 current.connection = None
@@ -157,7 +131,7 @@ class Invocation:
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
-                steps = self._store.completion(self._node, [finish])
+                steps = self._context.store.completion(self._node, [finish])
                 completed = await self._database.complete_async(connection, steps)
                 self._check(execution, completed)
             finally:
@@ -212,22 +186,6 @@ class Invocation:
             if notification is not None:
                 self._announce(notification)
         return Committed(finish)
-
-
-@contextmanager
-def _kept_if_committed(result: Callable[[], Any], name: str) -> Iterator[None]:
-    """Log an error of the block, which closes the resources of a run, if its transaction is
-    committed: the task is done."""
-    try:
-        yield
-    except Exception as error:
-        if type(result()) is not Committed:
-            raise
-        log.error(
-            "a resource could not be closed after the commit",
-            extra={"task_name": name, "error": str(error)},
-            exc_info=error,
-        )
 
 
 @contextmanager

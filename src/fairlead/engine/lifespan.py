@@ -7,13 +7,11 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
-from fairlead.declare.resource import Factory
-from fairlead.engine.resources import Resources
 from fairlead.errors import LifespanFailed
 
 log = logging.getLogger("fairlead.node")
@@ -56,17 +54,15 @@ def _one_line(step: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_child(
-    lifespan: Lifespan | None, overrides: Mapping[Factory, Factory]
-) -> Iterator[Resources]:
-    """Open lifespan and resources of a child process on an event loop in a thread of its own, so
-    that handlers keep the main thread. Raise LifespanFailed."""
-    found: Future[tuple[Resources, Callable[[], None]]] = Future()
+def in_child(lifespan: Lifespan) -> Iterator[None]:
+    """Open the lifespan of a child process on an event loop in a thread of its own, so that
+    handlers keep the main thread. Raise LifespanFailed."""
+    found: Future[Callable[[], None]] = Future()
 
     async def hold() -> None:
-        async with opened(lifespan), Resources(overrides) as resources:
+        async with opened(lifespan):
             loop, leaving = asyncio.get_running_loop(), asyncio.Event()
-            found.set_result((resources, lambda: _poke(loop, leaving)))
+            found.set_result(lambda: _poke(loop, leaving))
             await leaving.wait()
 
     def run() -> None:
@@ -80,9 +76,9 @@ def in_child(
 
     thread = threading.Thread(target=run, name="fairlead-lifespan", daemon=True)
     thread.start()
-    resources, leave = found.result()
+    leave = found.result()
     try:
-        yield resources
+        yield
     finally:
         leave()
         thread.join()

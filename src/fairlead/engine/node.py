@@ -11,7 +11,6 @@ from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.lifespan import opened
 from fairlead.engine.parts import NodeParts
-from fairlead.engine.resources import Resources
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
@@ -65,16 +64,20 @@ class Node:
     async def unfinished(self) -> tuple[int, int]:
         """Return how many tasks of the served queues are left to run or retry, and how many are in
         ERROR."""
-        store = self._context.store
-        left, in_error = await store.database.read(store.unfinished(self.queues))
+        left, in_error = 0, 0
+        if (store := self._context.ports.tasks) is not None:
+            left, in_error = await store.database.read(store.unfinished(self.queues))
         return left + await self.parts.ordered.unfinished(), in_error
 
     async def has_unfinished(self) -> bool:
         """Return whether a task of the served queues is left to run or retry, without a count. May
         miss one that changes its state meanwhile."""
-        store = self._context.store
-        left = await store.database.read(store.has_unfinished(self.queues))
-        return left or await self.parts.ordered.has_unfinished()
+        store = self._context.ports.tasks
+        if store is not None:
+            left: bool = await store.database.read(store.has_unfinished(self.queues))
+            if left:
+                return True
+        return await self.parts.ordered.has_unfinished()
 
     async def run(self) -> None:
         """Open the lifespan, start, serve until `stop`, drain, leave, close. Raise the exception of
@@ -84,11 +87,11 @@ class Node:
     async def _run(self) -> None:
         served = self._context.served
         keeps_log = any(handler.keep_log for handler in served.handlers.values())
-        async with opened(served.lifespan), Resources(served.overrides) as resources:
+        async with opened(served.lifespan):
             with collecting(keeps_log):
-                await self._run_parts(resources)
+                await self._run_parts()
 
-    async def _run_parts(self, resources: Resources) -> None:
+    async def _run_parts(self) -> None:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
@@ -99,7 +102,7 @@ class Node:
                 raise
             log.warning(
                 "the task store is away: ordered queues are served, all else waits for it",
-                extra={"store": self._context.store.database.location, "error": str(error)},
+                extra={"store": self._context.cluster.database.location, "error": str(error)},
             )
             parts.begin_without_store()
         await channel.open(parts.on_notification, self._context.name)
@@ -107,7 +110,7 @@ class Node:
             await parts.ownership.renew()
             parts.partitions.join()
             self.ready.set()
-            await self._serve(resources)
+            await self._serve()
         finally:
             await channel.close()
             await parts.ordered.close()
@@ -117,9 +120,9 @@ class Node:
         """Claim no more tasks, let runs end, hand back the rest, then leave. Safe to call twice."""
         self._stopping.set()
 
-    async def _serve(self, resources: Resources) -> None:
+    async def _serve(self) -> None:
         async with asyncio.TaskGroup() as executors:
-            self.parts.runs.open(executors, resources)
+            self.parts.runs.open(executors)
             log.info("node started", extra={"node": self.settings.name, "queues": self.queues})
             await serve(self.parts.in_order, self._stopping)
             await self.parts.limits.leave()
@@ -135,7 +138,7 @@ class Node:
             # other nodes treat it as alive until then.
             is_final = not self.settings.restart_seconds
             if is_final and not self.in_flight and not self.parts.reconciler.is_requested:
-                notification = await self._context.store.drop_node(self.settings.name)
+                notification = await self._context.cluster.drop_node(self.settings.name)
                 await self.parts.deaths.release_lock()
                 self._context.channel.announce(notification)
         except StoreUnavailable as error:

@@ -21,7 +21,6 @@ from fairlead.errors import (
     FairleadError,
     InvalidDelay,
     InvalidTask,
-    ResourceFailed,
     Retry,
     Snooze,
     StoreUnavailable,
@@ -305,7 +304,7 @@ def error_text(error: BaseException) -> str:
     """Return the error as text for operators: the message, and for errors that are not Fairlead's
     own the end of the traceback. Raises nothing, whatever the error does when it is printed."""
     message = message_of(error)
-    if not issubclass(type(error), FairleadError) or type(error) is ResourceFailed:
+    if not issubclass(type(error), FairleadError):
         message += _traceback_of(error)
     return _storable(message, MOST_ERROR_TEXT)
 

@@ -93,7 +93,7 @@ class Partitions:
         context, kinds = self._context, self._context.kinds
         changed = self._owned ^ owned
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
-        if lost and not kinds.channel_decides_order:
+        if lost:
             self._granting.drop(lost)
             dropped, _ = split(context.table.drop(lost))
             context.events.on_ready()  # `drop` has made all columns of the table ready again

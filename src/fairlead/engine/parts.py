@@ -13,7 +13,6 @@ from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
-from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
@@ -77,21 +76,17 @@ class NodeParts:
         self._moved: set[PartitionKey] = set()
         """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
-        starve_after = {
-            queue.name: queue.starve_after
-            for queue in served.queues
-            if queue.starve_after is not None
-        }
-        notes = _notes_writer(settings.name, ports.store, clock)
+        self._has_tasks = ports.tasks is not None
+        notes = _notes_writer(settings.name, ports.tasks, clock)
         context = self.context = NodeContext(
             settings=settings,
             served=served,
             ports=ports,
-            kinds=kinds_of(served.queues, ports.channel),
+            kinds=kinds_of(served.queues),
             clock=clock,
             observer=observer,
             ledger=ledger,
-            table=TriggerTable(ledger, Aging(starve_after) if starve_after else None),
+            table=TriggerTable(ledger),
             look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,
@@ -125,7 +120,7 @@ class NodeParts:
         self.reconciler = Reconciler(context, tasks, ordering)
         self.membership = Membership(context, tasks)
         self._rounds = Pollers(
-            ports.store,
+            ports.cluster,
             ports.channel.announce,
             observer,
             clock,
@@ -136,11 +131,11 @@ class NodeParts:
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
         self.delivery = IncidentDelivery(
-            ports.store.incidents, observer, clock, served.on_incident, served.incident_timeout
+            ports.cluster.incidents, observer, clock, served.on_incident, served.incident_timeout
         )
         own.append(Poller("incidents", settings.intervals.incidents, self.delivery.round))
         self.incident_reports = IncidentReports(
-            ports.store.incidents, clock, lambda: self.pollers.poke("incidents")
+            ports.cluster.incidents, clock, lambda: self.pollers.poke("incidents")
         )
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
         self.ownership = Ownership(context, [*pollers], self.ordered.releasable)
@@ -186,7 +181,7 @@ class NodeParts:
             self.partitions,
             self.dispatcher,
             Rebalances(context.look_ahead, self._held, self._resize, clock),
-            intake,
+            *([] if ports.tasks is None else [intake]),
             self.granting,
             self.helping,
         ]
@@ -221,7 +216,7 @@ class NodeParts:
         if notification.is_empty:
             self.ordering.poke()
         self.ordering.on_finished(notification.finished)
-        if notification.due is not None or notification.is_empty:
+        if self._has_tasks and (notification.due is not None or notification.is_empty):
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
             self.ordered.poke()
@@ -292,9 +287,6 @@ class NodeParts:
     def on_end_refused(self, execution: Execution) -> None:
         self.runs.end_refused(execution)
 
-    def on_held_back(self, queue: str, is_held_back: bool) -> None:
-        self.controls.hold_back(queue, is_held_back)
-
     def on_overdue(self, execution: Execution) -> None:
         self.runs.overdue(execution)
 
@@ -328,8 +320,10 @@ class NodeParts:
         self.membership.poke()
 
 
-def _notes_writer(node: str, store: TaskStore, clock: Clock) -> RunNotesWriter | None:
+def _notes_writer(node: str, store: TaskStore | None, clock: Clock) -> RunNotesWriter | None:
     """Return the part that writes progress; None if the store keeps no notes of runs."""
+    if store is None:
+        return None
     try:
         _ = store.run_notes
     except NotSupported:

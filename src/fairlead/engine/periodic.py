@@ -41,7 +41,7 @@ class SlotSubmitter(Protocol):
 
     def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> Awaitable[bool]:
         """Submit the drafts and pass the slots, both or neither; return False if the record has
-        changed. A log or store without transactions may have submitted the drafts before that; it
+        changed. A log may have submitted the drafts before that; it
         drops what comes twice."""
 
 

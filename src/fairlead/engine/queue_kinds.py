@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.declare.queue import Queue
-from fairlead.ports.trigger_channel import TriggerChannel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,21 +20,17 @@ class QueueKinds:
     """Queues kept in a log and a schedule instead of the task store."""
     shared: frozenset[str]
     """Queues whose owners grant triggers to other nodes."""
-    channel_decides_order: bool
-    """Whether the channel delivers triggers in order, each to any node, so that no trigger belongs
-    to a partition."""
 
 
-def kinds_of(queues: Iterable[Queue], channel: TriggerChannel) -> QueueKinds:
-    """Return the kinds of these queues on this channel."""
+def kinds_of(queues: Iterable[Queue]) -> QueueKinds:
+    """Return the kinds of these queues."""
     queues = list(queues)
     names = frozenset(queue.name for queue in queues)
     ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
     fair = frozenset(queue.name for queue in queues if queue.order != "fifo") - ordered
     return QueueKinds(
-        fair=frozenset() if channel.decides_order else fair,
+        fair=fair,
         timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
         ordered=ordered,
-        shared=frozenset() if channel.holds_tasks else names - ordered,
-        channel_decides_order=channel.decides_order,
+        shared=names - ordered,
     )

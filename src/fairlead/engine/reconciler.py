@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from fairlead.batch_writer import BatchWriter
-from fairlead.core.batches import Refusal
+from fairlead.batch_writer import BatchWriter, Refusal
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable, WriteRefused
-from fairlead.model import IncidentReport
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import TaskVersion
 from fairlead.refused_writes import RefusedWrites
@@ -38,14 +36,16 @@ class Reconciler(SimplePart):
         """Whether the store is to be asked which tasks this node holds."""
         self._wanted = TimedEvent(context.clock)
         self._refused = RefusedWrites(
-            "return of a task that this node does not run", log, context.clock, self._on_incidents
+            "return of a task that this node does not run",
+            log,
+            context.clock,
+            lambda reports: context.events.on_incidents(reports),
         )
         self._writer = BatchWriter[TaskVersion, Notification | None](
             _AT_ONCE,
             context.clock,
             lambda tasks, notification: self._announce(notification),
             self._on_refused,
-            on_too_large=self._refused.on_too_large,
         )
 
     @property
@@ -117,9 +117,5 @@ class Reconciler(SimplePart):
             self._context.channel.announce(notification)
             self._ordering.poke()
 
-    def _on_incidents(self, reports: Sequence[IncidentReport]) -> None:
-        self._context.events.on_incidents(reports)
-
-    def _on_refused(self, refusal: Refusal[TaskVersion], is_alone: bool) -> None:
-        count = len(self._writer.refused)
-        self._refused.on_refused(refusal, is_alone, count, refusal.entry[0], "", "")
+    def _on_refused(self, refusal: Refusal[TaskVersion]) -> None:
+        self._refused.on_refused(refusal.error, len(self._writer.refused), refusal.entry[0], "", "")

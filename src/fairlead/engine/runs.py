@@ -19,18 +19,12 @@ from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.outcome import failed, stopped, succeeded
-from fairlead.engine.resources import Resources
 from fairlead.model import Finish, State
 
 log = logging.getLogger("fairlead.node")
 
 CLEAN_UP_SECONDS = 1.0
 """Seconds for interrupted runs to clean up."""
-
-
-MOST_REFUSED = 1000
-"""Runs of one queue whose ends the store refuses, from which this node starts no other task of the
-queue; it starts them again when the store has accepted half of the ends."""
 
 
 class Runs:
@@ -51,10 +45,10 @@ class Runs:
 
     # executors ------------------------------------------------------------------------------------
 
-    def open(self, group: asyncio.TaskGroup, resources: Resources) -> None:
+    def open(self, group: asyncio.TaskGroup) -> None:
         """Make the executors; `group` owns the asyncio tasks that keep child processes."""
         clock, settings = self._context.clock, self._context.settings
-        invocation = Invocation(self._context, resources)
+        invocation = Invocation(self._context)
         self._loop = LoopExecutor(clock, invocation.on_loop, self._finished)
         self._threads = ThreadExecutor(
             clock, settings.threads, invocation.in_thread, self._finished
@@ -237,10 +231,6 @@ class Runs:
     def settled(self, executions: Sequence[Execution]) -> None:
         """Drop runs whose ends the store has recorded or refused."""
         was_behind = self._context.is_behind
-        in_flight = self._context.in_flight
-        for execution in executions:
-            if execution.is_refused and in_flight.get(execution.claimed.id) is execution:
-                self._count_refused(execution, -1)
         for claimer, batch in self._claimers.split(executions, _queue_of):
             claimer.settle(batch)
         self._ended.set()
@@ -250,25 +240,13 @@ class Runs:
 
     def end_refused(self, execution: Execution) -> None:
         """Stop waiting for a run whose end the store refuses."""
-        if not execution.is_refused:
-            execution.is_refused = True
-            self._count_refused(execution, 1)
+        execution.is_refused = True
         self._ended.set()
-
-    def _count_refused(self, execution: Execution, change: int) -> None:
-        queue, refused = execution.trigger.queue, self._context.refused
-        refused[queue] += change
-        if change > 0 and refused[queue] >= MOST_REFUSED:
-            self._context.events.on_held_back(queue, True)
-        elif change < 0 and refused[queue] <= MOST_REFUSED // 2:
-            self._context.events.on_held_back(queue, False)
 
     def ordered_settled(self, ids: Collection[str]) -> None:
         """Drop tasks of an ordered queue whose ends are written."""
         for task_id in ids:
-            execution = self._context.in_flight.pop(task_id, None)
-            if execution is not None and execution.is_refused:
-                self._count_refused(execution, -1)
+            self._context.in_flight.pop(task_id, None)
         self._ended.set()
         self._context.events.on_ready()
 

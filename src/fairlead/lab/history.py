@@ -16,22 +16,18 @@ _BATCH = 10_000
 # twice.
 _ATTEMPTS = {
     "sqlite": (
-        """SELECT task_id, attempt, partition, fairness_key, outcome, next_state, ready_at,
+        """SELECT task_id, attempt, fairness_key, outcome, next_state, ready_at,
         started_at, finished_at FROM fairlead_attempts
         WHERE (task_id, attempt) > (?1, ?2) ORDER BY task_id, attempt LIMIT ?3"""
     ),
     "postgres": (
-        """SELECT task_id::text, attempt, partition, fairness_key, outcome, next_state, ready_at,
+        """SELECT task_id::text, attempt, fairness_key, outcome, next_state, ready_at,
         started_at, finished_at FROM fairlead_attempts
         WHERE (task_id, attempt) > ($1::uuid, $2::integer) ORDER BY task_id, attempt LIMIT $3"""
     ),
 }
 _BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
 _UNFINISHED = "SELECT 1 FROM fairlead_tasks WHERE state <> 'ERROR' LIMIT 1"
-_ANYTHING = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM fairlead_tasks) OR EXISTS (SELECT 1 FROM"
-    " fairlead_attempts)"
-)
 _COUNTS = "SELECT outcome, next_state, count(*) FROM fairlead_attempts GROUP BY outcome, next_state"
 
 
@@ -40,7 +36,6 @@ class HistoryRun(NamedTuple):
 
     task_id: str
     attempt: int
-    partition: int
     fairness_key: str
     outcome: str
     next_state: str
@@ -100,11 +95,6 @@ def has_unfinished(store: SqlStore) -> bool:
     """Return whether a task waits, may run or runs. A task in ERROR waits for a person, not for a
     worker."""
     return bool(store.database.run(_rows(_UNFINISHED)))
-
-
-def is_empty(store: SqlStore) -> bool:
-    """Return whether the store holds no task and no history."""
-    return not store.database.run(_rows(_ANYTHING))
 
 
 def _rows(sql: str, *params: object) -> Steps[list[Row]]:

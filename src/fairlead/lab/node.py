@@ -1,14 +1,13 @@
 """A virtual node: the trigger table, the ledger of slots and limits, and the fair backlogs of its
 partitions.
 
-`simulate` and `policies` both run on this node. Its parts are the core of a worker, composed as in
-the engine; a task is claimed and acked when it is taken.
+Its parts are the core of a worker, composed as in the engine; a task is claimed and acked when it
+is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from sys import maxsize
 
 from fairlead.core.fair.counters import Counters
@@ -18,19 +17,6 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory of each fair backlog of a node; unlimited by default. The number of triggers in memory
-    does not change their order."""
-
-    exact_keys: int = maxsize
-    """Keys whose next pass is kept exactly; a sketch holds the passes of the others."""
-    triggers: int = maxsize
-
-
-IN_MEMORY = Memory()
 
 
 class VirtualNode:
@@ -43,17 +29,18 @@ class VirtualNode:
         slots: int,
         limits: Sequence[ConcurrencyPolicy] = (),
         is_fair: bool = True,
-        memory: Memory = IN_MEMORY,
+        in_memory: int = maxsize,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """`slots`: tasks that run at once. `limits`: limits of each task beside the slots.
-        `is_fair`: False for the order of arrival. `weights`: weights set at run time, by key; the
+        `is_fair`: False for the order of arrival. `in_memory`: triggers of each lane in memory.
+        `weights`: weights set at run time, by key; the
         mapping may change while the node is in use."""
         self._ledger = SlotLedger(slots)
         self._ledger.register_queue(queue, *limits)
         self._table = TriggerTable(self._ledger)
         self._is_fair = is_fair
-        self._memory = memory
+        self._in_memory = in_memory
         self._weights = weights
         if weights is not None:
             self._table.weigh(queue, weights)
@@ -74,8 +61,8 @@ class VirtualNode:
         where = (tasks[0].partition, tasks[0].priority)
         lane = self._lanes.get(where)
         if lane is None:
-            counters = Counters(self._memory.exact_keys)
-            lane = ListedBacklog(counters, self._memory.triggers, self._apply, self._weights)
+            counters = Counters(maxsize)
+            lane = ListedBacklog(counters, self._in_memory, self._apply, self._weights)
             self._lanes[where] = lane
         lane.push(tasks)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from fairlead.errors import FairleadError
 _ENDS_WITH_STDIN = "FAIRLEAD_WORKER_ENDS_WITH_STDIN"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
-_PEAK_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 class WorkerEnded(FairleadError):
@@ -42,9 +40,6 @@ class WorkerProcesses:
         environment: Mapping[str, str],
         concurrency: int | None = None,
     ) -> None:
-        self.peak_memory: int | None = None
-        """Peak resident memory of the largest worker in bytes; None where the system does not
-        report it."""
         self._command = [sys.executable, "-m", "fairlead", "worker", application]
         if concurrency is not None:
             self._command += ["--concurrency", str(concurrency)]
@@ -93,7 +88,7 @@ class WorkerProcesses:
             self._pause.wait(0.05)
 
     def check(self) -> None:
-        """Record the memory of the workers. Raise WorkerEnded if one has ended."""
+        """Raise WorkerEnded if a worker has ended."""
         for number, process in enumerate(self._processes):
             if process.poll() is not None:
                 log_end = self._log(number).read_text(errors="replace").strip()[-2000:]
@@ -101,14 +96,12 @@ class WorkerProcesses:
                     f"worker {number} ended with code {process.returncode}; the end of its"
                     f" log:\n{log_end}"
                 )
-            self._note_memory(process.pid)
 
     def stop(self, at_once: bool = False) -> None:
         """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time. `at_once`:
         send SIGKILL first."""
         for process in self._processes:
             if process.poll() is None:
-                self._note_memory(process.pid)
                 process.kill() if at_once else process.terminate()
         for process in self._processes:
             try:
@@ -128,11 +121,6 @@ class WorkerProcesses:
 
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"
-
-    def _note_memory(self, pid: int) -> None:
-        with contextlib.suppress(OSError):
-            if match := _PEAK_MEMORY.search(Path(f"/proc/{pid}/status").read_text()):
-                self.peak_memory = max(self.peak_memory or 0, int(match[1]) * 1024)
 
 
 def end_with_parent() -> None:

@@ -40,8 +40,6 @@ Small = Annotated[int, Meta(ge=-(1 << 7), le=(1 << 7) - 1)]
 Int = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 BigInt = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Integers of columns of 8, 32 and 64 bits."""
-PositionText = Annotated[str, Meta(pattern=r"\A[0-9]{1,19}\.[0-9]{1,19}\Z")]
-"""Position of a row in a history."""
 Key = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]
 """Text that PostgreSQL can store."""
 

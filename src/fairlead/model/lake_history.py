@@ -127,7 +127,6 @@ class Incident(msgspec.Struct, frozen=True):
     keys_hit: int | None
     tasks_delayed: int | None
     extra_wait_us: int | None
-    found_by: str
 
 
 class Tenant(msgspec.Struct, frozen=True):

@@ -62,8 +62,8 @@ class LaneRecord(msgspec.Struct, frozen=True):
     reweighing: ReweighingRecord | None = None
     """None if every entry has its level at `weights`."""
     weights: list[tuple[str, Weight]] | None = None
-    """(fairness key, weight) of the weights set at run time that the levels follow; None if an
-    older version wrote the record."""
+    """(fairness key, weight) of the weights set at run time that the levels follow; None before
+    the first write of the lane."""
 
 
 _read = json_reader(LaneRecord)

@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=Fals
     with an ordering key or of a queue with cost="runtime"."""
     versions: list[Version] = []
     """Versions of the granted triggers of `claimed`, `returned` and `ended`, one after the other,
-    so that a late report acts on no newer run; empty from a node of an earlier Fairlead."""
+    so that a late report acts on no newer run."""
 
 
 PeerMessage = Call | Offer | Grant | Report

@@ -10,15 +10,14 @@ from fairlead.core import values
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.ports.audit_log import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
+from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
 
 
 class Recorder:
-    """Notes the actions of people in the audit log, where the store has one. Tasks on Redis alone
-    have none."""
+    """Notes the actions of people in the audit log, if the store is a SQL database."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -35,7 +34,7 @@ class Recorder:
         """Note an action in a transaction of its own."""
         log = self._log()
         if log is not None:
-            self._context.store.database.run(log.add([entry]))
+            self._context.cluster.database.run(log.add([entry]))
 
     def entry(
         self,
@@ -66,7 +65,7 @@ class Recorder:
 
     def _log(self) -> AuditLog | None:
         try:
-            return self._context.sql_store.audit()
+            return AuditLog(self._context.sql_store.database)
         except NotSupported:
             return None
 
@@ -76,7 +75,7 @@ class AuditManagement:
 
     def __init__(self, context: OperateContext) -> None:
         store = context.sql_store
-        self._log = store.audit()
+        self._log = AuditLog(store.database)
         self._database = store.database
 
     def list(

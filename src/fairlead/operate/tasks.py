@@ -31,6 +31,7 @@ from fairlead.model import (
     State,
     TaskRecord,
 )
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement, Recorder
 from fairlead.operate.batches import (
@@ -66,14 +67,16 @@ from fairlead.operate.filters import (
 )
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
-from fairlead.ports.action_store import ActionState, BulkAction
-from fairlead.ports.audit_log import AuditDraft, AuditOutcome
+from fairlead.operate.queues import counted_queues
+from fairlead.operate.store.actions import ActionState, BulkAction
+from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_reads import TaskPage
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
 
+MOST_SEARCHED = 100_000
+"""Number of attempts in which `find` looks for finished tasks."""
 MOST_LISTED = 1000
 """Greatest number of tasks of a page, and up to which tasks are counted."""
 
@@ -85,7 +88,7 @@ class BulkResult(msgspec.Struct, frozen=True):
     changed: int = 0
     refused: int = 0
     action: int | None = None
-    """Id of the bulk action; None where nothing is stored: on Redis alone, and with `dry_run`."""
+    """Id of the bulk action; None with `dry_run`, which stores nothing."""
     is_interrupted: bool = False
     """Whether a person has interrupted the action."""
 
@@ -96,9 +99,12 @@ class Management:
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
-        self._store = context.store.records
-        self._database = self._store.database
+        self._database = context.cluster.database
         self._recorder = Recorder(context)
+
+    @property
+    def _store(self) -> TaskRecords:
+        return self._context.store.records
 
     # looking --------------------------------------------------------------------------------------
 
@@ -155,18 +161,16 @@ class Management:
     def attempts(
         self, task_id: str, *, tenants: Collection[str] | None = None
     ) -> list[AttemptRecord]:
-        """Return the attempts of a task, first to last. Without a SQL database, the lake has the
-        attempts, and none is returned for a task that waits. Raise UnknownTask for a task of none
-        of `tenants`."""
+        """Return the attempts of a task, first to last; without a SQL database, only the last one
+        of a task that has ended: the lake has the others. Raise UnknownTask for a task of none of
+        `tenants`."""
         checked_id(task_id)
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        attempts: list[AttemptRecord] = []
-        try:
-            attempts = self._database.read_now(self._store.attempts(task_id))
-        except NotSupported:
-            if self._waiting(task_id) is None:
-                raise
+        if (runs := self._context.cluster.runs) is not None:
+            last = self._database.read_now(runs.last_attempt(task_id))
+            return [] if last is None else [last]
+        attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
     def notes(self, task_id: str, *, tenants: Collection[str] | None = None) -> list[RunNotes]:
@@ -189,15 +193,12 @@ class Management:
         bytes, UnknownTask for a task of none of `tenants`."""
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        found, refusal = None, None
-        try:
-            found = self._database.read_now(self._store.payload(checked_id(task_id)))
-        except NotSupported as error:
-            refusal = error
+        checked_id(task_id)
+        found = None
+        if self._context.cluster.runs is None:
+            found = self._database.read_now(self._store.payload(task_id))
         if found is None and (waiting := self._waiting(task_id)) is not None:
             found = (waiting.task.payload, waiting.task.payload_format)
-        elif refusal is not None:
-            raise refusal
         return None if found is None else unpack(*found)
 
     def find(
@@ -215,8 +216,11 @@ class Management:
         """
         where = self._filter(tenants, filters)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
-        found: list[TaskRecord] = self._database.read_now(read(where, limit))
+        if where.state in FINAL_STATES:
+            read = self._context.reads.page(where, limit, True, MOST_SEARCHED)
+            page: TaskPage = self._database.read_now(read)
+            return page.tasks
+        found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
     def page(
@@ -243,7 +247,7 @@ class Management:
         values.whole("limit", limit, 1, MOST_LISTED, InvalidTask)
         where = self._filter(tenants, filters, after)
         page: TaskPage = self._database.read_now(
-            self._store.reads.page(where, limit, bool(newest_first))
+            self._context.reads.page(where, limit, bool(newest_first))
         )
         return page
 
@@ -253,17 +257,16 @@ class Management:
         """Return the number of tasks that match, counted up to 1,000 and as far as one page walks.
         Raise InvalidTask, NotSupported."""
         where = self._filter(tenants, filters)
-        number, is_cut = self._database.read_now(self._store.reads.count(where, MOST_LISTED))
+        number, is_cut = self._database.read_now(self._context.reads.count(where, MOST_LISTED))
         return Counted(number, is_cut)
 
     def queues(self) -> list[QueueStatus]:
         """Return every queue with its counts by state."""
-        statuses: list[QueueStatus] = self._database.read_now(self._store.queue_statuses())
-        return statuses
+        return counted_queues(self._context)
 
     def nodes(self) -> list[NodeRecord]:
         """Return every known node."""
-        nodes: list[NodeRecord] = self._database.read_now(self._store.nodes())
+        nodes: list[NodeRecord] = self._database.read_now(self._context.cluster.nodes())
         return nodes
 
     @property
@@ -278,19 +281,12 @@ class Management:
 
     @property
     def actions(self) -> ActionManagement:
-        """Return the commands for bulk actions. Raise NotSupported on Redis alone."""
+        """Return the commands for bulk actions. Raise NotSupported without a SQL database."""
         return ActionManagement(self._context)
-
-    def stored_actions(self) -> ActionManagement | None:
-        """Return the commands for bulk actions; None on Redis alone, which stores none."""
-        try:
-            return self.actions
-        except NotSupported:
-            return None
 
     @property
     def audit(self) -> AuditManagement:
-        """Return the log of the actions of people. Raise NotSupported on Redis alone."""
+        """Return the log of the actions of people. Raise NotSupported without a SQL database."""
         return AuditManagement(self._context)
 
     # changing -------------------------------------------------------------------------------------
@@ -427,18 +423,17 @@ class Management:
         submitted before now, or to the first `limit` of them, oldest first.
 
         Each batch of at most 500 tasks is one transaction with the row of a bulk action, which
-        `actions` shows, interrupts and resumes; tasks on Redis alone have no such row, and an
-        interrupted call can be made again. `on_batch` is given the sums after each batch. `tenants`
-        limits the change to tasks of these tenants. With `dry_run`, nothing is changed. Raise
-        InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for a
-        fairness key of another tenant, and if another process has taken the action over.
+        `actions` shows, interrupts and resumes. `on_batch` is given the sums after each batch.
+        `tenants` limits the change to tasks of these tenants. With `dry_run`, nothing is changed.
+        Raise InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for
+        a fairness key of another tenant, and if another process has taken the action over.
         """
         check_change(change)
         if not (on_batch is None or callable(on_batch)):
             raise InvalidTask(f"on_batch {values.brief(on_batch)}: use a function of a BulkResult")
         where = self._filter(tenants, filters)
-        if not dry_run and (actions := self.stored_actions()) is not None:
-            action = actions.start(change, where, limit=limit, tenants=tenants)
+        if not dry_run:
+            action = self.actions.start(change, where, limit=limit, tenants=tenants)
             return self._perform(action, on_batch)
         now = self._context.clock.now()
         action = unstored(draft_of(change, where, limit, tenants, now))
@@ -448,8 +443,7 @@ class Management:
                 self._store.tasks(rest_of(action), page_size(action))
             )
             page = judge(action, change, found)
-            changed = len(page.fit) if dry_run else len(self._change(change, page.fit))
-            action, is_last = advanced(action, page, changed), page.is_last
+            action, is_last = advanced(action, page, len(page.fit)), page.is_last
             if on_batch is not None:
                 on_batch(_sums(action))
         return _sums(action)
@@ -601,7 +595,7 @@ class Management:
         verb = "pause_queue" if paused else "resume_queue"
         entry = self._recorder.entry(actor, verb, queue=_name(queue))
         steps = self._recorder.noted(
-            self._store.pause(queue, paused), lambda done: [entry] if done else []
+            self._context.cluster.pause(queue, paused), lambda done: [entry] if done else []
         )
         if not self._database.run(steps):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")

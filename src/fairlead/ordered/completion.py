@@ -7,9 +7,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from fairlead.batch_writer import BatchWriter
+from fairlead.batch_writer import BatchWriter, Refusal
 from fairlead.clock import Clock
-from fairlead.core.batches import Refusal
 from fairlead.errors import StoreUnavailable
 from fairlead.model import IncidentReport, RunEnd
 from fairlead.ports.schedule_store import Fenced
@@ -27,8 +26,8 @@ class OrderedCompletion:
     """Ends that the store does not have yet. If a partition fails, its next tenure writes the
     waiting ends.
 
-    An end that the store refuses alone is tried again, with growing pauses. Later
-    tasks of its ordering key wait meanwhile, and the ends of other keys are written.
+    An end that the store refuses alone is tried again. Later tasks of its ordering key wait
+    meanwhile, and the ends of other keys are written.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class OrderedCompletion:
             lambda ends, _: on_written(ends),
             self._on_refused,
             (Fenced,),
-            self._refused.on_too_large,
         )
 
     @property
@@ -76,9 +74,9 @@ class OrderedCompletion:
         store refuses single ends."""
         await self._writer.run_retries(write)
 
-    def _on_refused(self, refusal: Refusal[RunEnd], is_alone: bool) -> None:
+    def _on_refused(self, refusal: Refusal[RunEnd]) -> None:
         task = refusal.entry.scheduled.task
-        self._refused.on_refused(refusal, is_alone, self.refused, task.id, task.queue, task.name)
+        self._refused.on_refused(refusal.error, self.refused, task.id, task.queue, task.name)
         self._on_end_refused(refusal.entry)
 
 
@@ -89,7 +87,7 @@ async def write_once(
     have, and the error of the last one."""
     last: Exception | None = None
     writer = BatchWriter[RunEnd, None](
-        MOST_AT_ONCE, clock, lambda ends, _: None, lambda refusal, is_alone: None, (Fenced,)
+        MOST_AT_ONCE, clock, lambda ends, _: None, lambda refusal: None, (Fenced,)
     )
     for end in ends:
         writer.add(end)

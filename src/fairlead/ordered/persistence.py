@@ -17,9 +17,8 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead.batch_writer import RETRY_GAP, BatchWriter
+from fairlead.batch_writer import BatchWriter, Refusal
 from fairlead.clock import MICROS, Clock
-from fairlead.core.batches import Refusal
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import IncidentReport, NewTask, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ordered.fenced_schedule import FencedSchedule
@@ -93,12 +92,7 @@ class Persistence:
         waits = "tasks of its ordering key and entries of the log of its partition"
         self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents, waits)
         self._tasks = BatchWriter[NewTask, set[TaskKey]](
-            MOST_AT_ONCE,
-            clock,
-            self._on_persisted,
-            self._on_task_refused,
-            (Fenced,),
-            self._refused.on_too_large,
+            MOST_AT_ONCE, clock, self._on_persisted, self._on_task_refused, (Fenced,)
         )
         self._drops = BatchWriter[Drop, None](
             1, clock, lambda drops, _: None, self._on_drop_refused, (Fenced,)
@@ -154,13 +148,12 @@ class Persistence:
                 await self._wanted.wait(self._wake_at())
 
     def _wake_at(self) -> int | None:
-        """Return when to read or to try a refused entry again (microseconds since the epoch). Two
-        tries are RETRY_GAP apart, so that many refused entries leave time for reads."""
+        """Return when to read or to try a refused entry again (microseconds since the epoch)."""
         times = [self._schedule.next_read_at()]
         for writer in (self._tasks, self._drops, self._commits):
             left = writer.next_retry()
             if left is not None:
-                times.append(self._clock.now() + max(left, round(RETRY_GAP * MICROS)))
+                times.append(self._clock.now() + left)
         return min((at for at in times if at is not None), default=None)
 
     async def _check_log(self) -> None:
@@ -234,23 +227,22 @@ class Persistence:
                 self._tasks.add(behind)
         self._events.on_changed()
 
-    def _on_task_refused(self, refusal: Refusal[NewTask], is_alone: bool) -> None:
+    def _on_task_refused(self, refusal: Refusal[NewTask]) -> None:
         task, waiting = refusal.entry, self._tasks.waiting
         behind = [each for each in waiting if each.ordering_key == task.ordering_key]
         if behind:  # or they would run before the refused one
             self._behind.setdefault(task.ordering_key or "", []).extend(behind)
             waiting[:] = [each for each in waiting if each.ordering_key != task.ordering_key]
         count = len(self._tasks.refused)
-        self._refused.on_refused(refusal, is_alone, count, task.id, task.queue, task.name)
+        self._refused.on_refused(refusal.error, count, task.id, task.queue, task.name)
 
-    def _on_drop_refused(self, refusal: Refusal[Drop], is_alone: bool) -> None:
+    def _on_drop_refused(self, refusal: Refusal[Drop]) -> None:
         queue, key = self._store.partition.queue, refusal.entry.key
-        self._refused.on_refused(refusal, is_alone, 1, "/".join(map(str, key)), queue, "")
+        self._refused.on_refused(refusal.error, 1, "/".join(map(str, key)), queue, "")
 
-    def _on_commit_refused(self, refusal: Refusal[Batch], is_alone: bool) -> None:
-        # The store has accepted the entries, so this is a refusal and no outage.
+    def _on_commit_refused(self, refusal: Refusal[Batch]) -> None:
         queue, number = self._store.partition
-        self._refused_commits.on_refused(refusal, True, 1, f"log of {queue}/{number}", queue, "")
+        self._refused_commits.on_refused(refusal.error, 1, f"log of {queue}/{number}", queue, "")
 
     async def _drop(self, drops: Sequence[Drop]) -> None:
         (drop,) = drops

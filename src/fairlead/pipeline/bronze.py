@@ -3,7 +3,7 @@ and all other tables are made from them."""
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 TRIGGER_PATHS = (
     "hook (a submit), poller (the task came due), heal (a sweep, or a dead node), spill (read back"
@@ -38,10 +38,6 @@ ATTEMPTS = Table(
         run_at          timestamp  earliest start of this run
         ready_at        timestamp? time at which the task last became SUBMITTED
         triggered_at    timestamp? time at which the trigger was sent
-        received_at     timestamp? time at which a node received the trigger; null, because this
-                                   version does not record it
-        acquired_at     timestamp? time at which the slot was acquired; null, because this version
-                                   does not record it
         claimed_at      timestamp? time at which a node claimed the task
         started_at      timestamp? time at which the handler was called
         finished_at     timestamp  time at which the run, or the task, ended
@@ -54,8 +50,6 @@ ATTEMPTS = Table(
                                    class and the first line of its text, without digits
         error_text      string?    first 500 characters of the error's text
         node            string?    node that ran the task
-        worker          int?       number of the worker process; null, because this version does not
-                                   record it
         version         int        version of the task during the run
         payload_bytes   int        stored size of the arguments
         trigger_path    string     source of the trigger of the run: {TRIGGER_PATHS}
@@ -63,7 +57,6 @@ ATTEMPTS = Table(
                                    published weights
         exported_at     timestamp  time at which the row was exported
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -94,7 +87,6 @@ EVENTS = Table(
         details      string?   further facts, as JSON
         exported_at  timestamp time at which the row was exported
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -113,6 +105,5 @@ QUARANTINE = Table(
         seen_at timestamp instant that decides the partition, as in the table of the row:
                           finished_at for an attempt, at for an event; 1970 if it is missing
         """,
-        WRITTEN_UNDER,
     ),
 )

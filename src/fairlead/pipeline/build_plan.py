@@ -16,10 +16,6 @@ from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-EDITION = 6
-"""Edition of the tables, raised when new code makes other tables from the same attempts; a new
-edition needs a full build."""
-
 
 class Snapshots:
     """The newest build, and the tables that no build makes, as one job sees them."""
@@ -126,14 +122,14 @@ class BuildPlan(msgspec.Struct, frozen=True):
 
 
 def plan(tables: Snapshots, settings: str, full: bool, zone: str = "UTC") -> BuildPlan:
-    """Return the plan of the next build. A snapshot or a partition that is gone, another edition
-    and other settings need a full build, which is a build of all kept days if bronze has forgotten
+    """Return the plan of the next build. A snapshot or a partition that is gone and other
+    settings need a full build, which is a build of all kept days if bronze has forgotten
     days. Raise BrokenLake, StoreUnavailable.
 
     settings: digest of the settings that change the tables; zone: time zone of business days.
     """
     before = tables.before
-    full = full or before.edition != EDITION or before.settings != settings
+    full = full or before.settings != settings
     attempts, events = (set() if full else tables.changed(table) for table in (ATTEMPTS, EVENTS))
     if attempts is None or events is None:
         full, attempts, events = True, set(), set()
@@ -188,7 +184,7 @@ def facts(tables: Snapshots, plan: BuildPlan, settings: str, zone: str) -> Build
     """Return what the next plan needs to know about a build that followed this plan."""
     read = {table.name: tables.snapshot(table) for table in (ATTEMPTS, EVENTS)}
     sources = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
-    return Build(sources=sources, edition=EDITION, settings=settings, until=plan.until, zone=zone)
+    return Build(sources=sources, settings=settings, until=plan.until, zone=zone)
 
 
 def known_until(tables: Snapshots) -> int:

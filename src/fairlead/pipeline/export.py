@@ -15,22 +15,24 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.model.history import START, Feed, Position
+from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
-from fairlead.pipeline.landing import land
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
+from fairlead.pipeline.tombstones import parted
+from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.statements import Row, Steps
 
@@ -38,15 +40,6 @@ log = logging.getLogger("fairlead.export")
 
 ROWS = 50_000
 """Maximum number of rows in one file of bronze before compaction."""
-
-Attempts = Literal["unless streamed", "never", "take over"]
-"""Whether an exporter exports attempts. A stream is a job that reads them from Kafka instead.
-
-"unless streamed": export them if no stream does. "never": export only events, beside a running
-stream. "take over": export them, after which the stream exports none of this store until the
-stream is restarted."""
-
-_TASK_ID = ATTEMPT_FIELDS.index("task_id")
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -58,15 +51,13 @@ class Exported(msgspec.Struct, frozen=True):
     seconds: float
     more: bool = False
     """Whether the round ended after the requested number of batches with more history left."""
-    streamed: str | None = None
-    """Topic of the stream that exports the attempts."""
 
 
 class Batch(NamedTuple):
     """Next rows of a feed."""
 
     rows: int
-    """Number of rows that were read, including those that are not in `table`."""
+    """Number of rows that were read."""
     table: pa.Table
     name: str
     """Beginning of the names of the files."""
@@ -81,7 +72,7 @@ class HistoryExporter(ABC):
     """Exporter of a history in rounds. Several may run on one history and one lake."""
 
     def __init__(
-        self, history: HistoryStore | RunHistory, lake: Warehouse, clock: Clock, rows: int
+        self, history: SqlHistory | RunHistory, lake: Warehouse, clock: Clock, rows: int
     ) -> None:
         self._read: Callable[[Steps[Any]], Any] = history.database.read_now
         self._store_id_of = history.store_id
@@ -97,18 +88,17 @@ class HistoryExporter(ABC):
         """Export all history below the horizon, or at most `batches` batches of each feed; call
         `on_rows` with the number of rows after each batch.
 
-        Raise StoreUnavailable, BrokenLake, CheckFailed when the lake has rows that the store does
-        not have, and ConfigurationError when the lake has hashed keys and the secret is missing.
+        Raise StoreUnavailable, BrokenLake, and CheckFailed when the lake has rows that the store
+        does not have.
         """
         started = time.monotonic()
-        hashing = hashing_of(self._lake)
         self._store_id = self._read(self._store_id_of())
         moved = dict.fromkeys((ATTEMPTS, EVENTS), 0)
         files, more = 0, False
         feeds = self._feeds()
         for table, read in feeds:
             for _ in islice(count(), batches):
-                rows, written = self._batch(table, read, hashing)
+                rows, written = self._batch(table, read)
                 moved[table] += rows
                 files += written
                 on_rows(rows)
@@ -123,10 +113,9 @@ class HistoryExporter(ABC):
             log.info(
                 "history exported", extra={"attempts": attempts, "events": events, "files": files}
             )
-        topic = next(iter(topics_of(self._attempts.state(), self._store_id)), None)
-        return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
+        return Exported(attempts, events, files, round(time.monotonic() - started, 3), more)
 
-    def _batch(self, table: Table, read: Next, hashing: Hashing | None) -> tuple[int, int]:
+    def _batch(self, table: Table, read: Next) -> tuple[int, int]:
         """Export the next rows of a feed, except those of erased keys; return the numbers of rows
         and files. Read again if another process has changed the table meanwhile."""
         stored = self._lake.table(table)
@@ -135,11 +124,19 @@ class HistoryExporter(ABC):
             batch = read(seen)
             if batch is None:
                 return 0, 0
-            landed = land(self._lake, table, batch.table, batch.name, seen, hashing)
+            landed = self._land(table, batch, seen)
             if stored.append(landed, batch.moves, seen):
                 self._save(batch.moves)
                 return batch.rows, len(landed)
             stored.take_away(landed)
+
+    def _land(self, table: Table, batch: Batch, seen: TableState) -> list[Written]:
+        """Write the rows of a batch, without those of keys erased in the state `seen`, to files
+        that no snapshot lists yet. Erased attempts go into the ledger."""
+        kept, erased = parted(self._lake, batch.table, seen.erased)
+        if table is ATTEMPTS:
+            ledger.add(self._lake, erased, batch.name)
+        return self._lake.table(table).write(kept, batch.name, seen)
 
     @abstractmethod
     def behind(self) -> int:
@@ -160,22 +157,20 @@ class Exporter(HistoryExporter):
 
     def __init__(
         self,
-        history: HistoryStore,
+        history: SqlHistory,
         lake: Warehouse,
         clock: Clock,
         rows: int = ROWS,
-        attempts: Attempts = "unless streamed",
     ) -> None:
         super().__init__(history, lake, clock, rows)
         self._history = history
-        self._mode = attempts
         self._horizons: dict[Feed, Position] = {}
 
     def behind(self) -> int:
         store_id = self._read(self._history.store_id())
         until: Position = self._read(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
-        cursor = store_position(self._attempts.state(), store_id)
+        cursor = attempts_cursor(self._attempts.state(), store_id)
         return int(self._read(self._history.attempts_between(cursor, last)).rows)
 
     def _feeds(self) -> list[tuple[Table, Next]]:
@@ -184,8 +179,6 @@ class Exporter(HistoryExporter):
             "events": self._horizon("events", self._lake.table(EVENTS).state()),
         }
         self._register()
-        if self._mode == "take over":
-            self._release()
         return [
             (ATTEMPTS, self._next_attempts),
             (EVENTS, self._next_events),
@@ -206,9 +199,9 @@ class Exporter(HistoryExporter):
 
     def _register(self) -> None:
         name = self._lake.reader
-        before = store_position(self._attempts.state(), self._store_id)
+        before = attempts_cursor(self._attempts.state(), self._store_id)
         reader = self._read(self._history.reader(name))
-        cursor = store_position(self._attempts.state(), self._store_id)
+        cursor = attempts_cursor(self._attempts.state(), self._store_id)
         self._save_position("attempts", cursor)
         self._save_position("events", START)
         # The store may have deleted exported rows after it dropped this reader, so compare only
@@ -227,19 +220,9 @@ class Exporter(HistoryExporter):
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
     def _next_attempts(self, seen: TableState) -> Batch | None:
-        store_id, topics = self._store_id, topics_of(seen, self._store_id)
-        if self._mode == "never" or (topics and self._mode == "unless streamed"):
-            return None
-        after, until = store_position(seen, store_id), self._horizons["attempts"]
+        after, until = attempts_cursor(seen, self._store_id), self._horizons["attempts"]
         rows = self._read(self._history.attempts(after, until, self._rows))
-        batch = self._batch_of("attempts", rows, attempts_table)
-        if batch is None or not topics:
-            return batch
-        is_streamed = streamed_test(seen, store_id)
-        new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
-        moves = {**batch.moves, **release(seen, store_id, Position(*rows[-1][:2]))}
-        table = attempts_table(store_id, new, self._clock.now())
-        return batch._replace(table=table, moves=moves)
+        return self._batch_of("attempts", rows, attempts_table)
 
     def _next_events(self, seen: TableState) -> Batch | None:
         after = Position.of(seen.cursors.get(f"{self._store_id}/events", str(START)))
@@ -265,16 +248,6 @@ class Exporter(HistoryExporter):
         )
         name, moves = f"{self._store_id}-{feed}-{first}-{last}", {f"{self._store_id}/{feed}": last}
         return Batch(len(rows), as_table(self._store_id, rows, self._clock.now()), name, moves)
-
-    def _release(self) -> None:
-        """Remove this store from the cursors of its stream if the lake has all attempts of the
-        store that the stream exported. Otherwise `_next_attempts` removes the store, when it
-        reaches the last of these attempts."""
-        while True:
-            seen = self._attempts.state()
-            moves = release(seen, self._store_id, store_position(seen, self._store_id))
-            if not moves or self._attempts.append([], moves, seen):
-                return
 
     def _save(self, moves: Moves) -> None:
         feeds: tuple[Feed, ...] = ("attempts", "events")

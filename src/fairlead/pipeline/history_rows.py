@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairlead.model.history import ATTEMPT_FIELDS, EVENT_FIELDS, SUBMITTED_FIELDS
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
-from fairlead.ports.history import ATTEMPT_FIELDS, EVENT_FIELDS, SUBMITTED_FIELDS
+from fairlead.pipeline.schema import Table
 from fairlead.ports.statements import Row
 
 if TYPE_CHECKING:
@@ -21,23 +21,9 @@ LONGEST_ERROR = 500
 _DIGITS = re.compile(r"\d+")
 
 
-RECORDED_FIELDS = (
-    *(name for name in ATTEMPT_FIELDS if name != "unique_key"),
-    "unique_key_hash",
-    "error_fp",
-)
-"""Columns of bronze.attempts that a store records."""
-
-
-def by_column(fields: Sequence[str], rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """Return rows of these fields as columns by name."""
-    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
-    return dict(zip(fields, columns, strict=True))
-
-
-def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """Return RECORDED_FIELDS of rows of ATTEMPT_FIELDS, as columns by name."""
-    columns = by_column(ATTEMPT_FIELDS, rows)
+def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
+    """Return rows of ATTEMPT_FIELDS as bronze.attempts."""
+    columns = _by_column(ATTEMPT_FIELDS, rows)
     columns["unique_key_hash"] = tuple(
         None if k is None else zlib.crc32(k.encode()) for k in columns["unique_key"]
     )
@@ -45,25 +31,20 @@ def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
     columns["error_text"] = tuple(
         None if text is None else text[:LONGEST_ERROR] for text in columns["error_text"]
     )
-    return {name: columns[name] for name in RECORDED_FIELDS}
-
-
-def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
-    """Return rows of ATTEMPT_FIELDS as bronze.attempts."""
-    return recorded_table(store_id, recorded(rows), exported_at)
+    return _table(store_id, columns, exported_at, ATTEMPTS)
 
 
 def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of EVENT_FIELDS as bronze.events."""
-    return recorded_table(store_id, by_column(EVENT_FIELDS, rows), exported_at, EVENTS)
+    return _table(store_id, _by_column(EVENT_FIELDS, rows), exported_at, EVENTS)
 
 
 def submitted_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of SUBMITTED_FIELDS as bronze.events of kind `submitted`."""
-    columns = by_column(SUBMITTED_FIELDS, rows)
+    columns = _by_column(SUBMITTED_FIELDS, rows)
     del columns["position"]
     same = {"version": 1, "kind": "submitted", "xid": 0, "seq": 0}
-    return recorded_table(store_id, columns, exported_at, EVENTS, same)
+    return _table(store_id, columns, exported_at, EVENTS, same)
 
 
 def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
@@ -74,11 +55,17 @@ def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
     return zlib.crc32(f"{error_type}: {_DIGITS.sub('#', first_line)}".encode(errors="replace"))
 
 
-def recorded_table(
+def _by_column(fields: Sequence[str], rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+    """Return rows of these fields as columns by name."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    return dict(zip(fields, columns, strict=True))
+
+
+def _table(
     store_id: str,
     columns: Mapping[str, Sequence[Any]],
     exported_at: int,
-    table: Table = ATTEMPTS,
+    table: Table,
     same: Mapping[str, Any] = {},
 ) -> pa.Table:
     """Return columns by name as an Arrow table; columns that a store does not record are null.
@@ -88,7 +75,7 @@ def recorded_table(
     import pyarrow as pa
 
     count = len(columns["task_id"])
-    own = {"store_id": store_id, "exported_at": exported_at, "schema_version": SCHEMA_VERSION}
+    own = {"store_id": store_id, "exported_at": exported_at}
     constants = {**own, **same}
     schema = table.arrow()
     arrays = []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fairlead.clock import MICROS
 from fairlead.model import Outcome
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -137,5 +137,4 @@ def quarantined(rows: DataFrame, table: Table = ATTEMPTS) -> DataFrame:
         F.expr(_first_broken(table, "column")).alias("column"),
         F.to_json(F.struct(*map(F.col, table.column_names))).alias("raw"),
         seen_at.alias("seen_at"),
-        F.lit(SCHEMA_VERSION).cast("smallint").alias(QUARANTINE.column_names[-1]),
     )

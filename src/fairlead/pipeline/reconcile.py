@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.model.history import FINGERPRINT_MODULUS, START, Position, Totals
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.stream.cursors import store_position
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
 PIECE = 1_000_000
 """Rows in one comparison."""
@@ -34,7 +35,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 
 def reconcile(
-    history: HistoryStore,
+    history: SqlHistory,
     lake: Warehouse,
     clock: Clock,
     piece: int = PIECE,
@@ -55,7 +56,7 @@ def reconcile(
     seen = lake.table(ATTEMPTS).state()
     reader = read(history.reader(lake.reader))
     position = START if reader is None or reader.checked is None else reader.checked
-    end = max(position, store_position(seen, store_id))
+    end = max(position, attempts_cursor(seen, store_id))
     if reader is None and position < end:
         raise CheckFailed(
             f"the store has no reader {lake.reader!r}; `fairlead pipeline ingest` registers it"

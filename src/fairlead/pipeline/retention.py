@@ -21,7 +21,7 @@ from fairlead.clock import to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.parts import dates_of, start_of
-from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import CURSOR, FORGOTTEN_BEFORE, TableState
@@ -140,7 +140,7 @@ def _counted(
         .select(["day", *by, "count_all_sum", "busy_sum_sum"])
         .rename_columns(["day", "store_id", "queue", "name", "outcome", "rows", "busy_us"])
     )
-    same = {"table": table.name, "batch": batch, "schema_version": SCHEMA_VERSION}
+    same = {"table": table.name, "batch": batch}
     return pa.Table.from_pylist([row | same for row in totals.to_pylist()], FORGOTTEN.arrow())
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 RUNS = Table(
@@ -39,7 +39,6 @@ RUNS = Table(
         spark_version string    version of Spark; empty if the job uses no Spark
         error         string?   cause of the failure; null without one
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -119,7 +118,6 @@ def _keep(lake: Warehouse, clock: Clock, run: JobRun, started_at: int, error: st
         "params": msgspec.json.encode(run.params).decode(),
         "checks": msgspec.json.encode(run.checks).decode(),
         "error": error,
-        "schema_version": SCHEMA_VERSION,
     }
     table = lake.table(RUNS)
     table.add(pa.Table.from_pylist([row], schema=RUNS.arrow()), str(row["run_id"]))

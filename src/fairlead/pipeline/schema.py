@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-SCHEMA_VERSION = 1
-"""Version of the schema, raised when a column is added; each row names its version."""
-
 
 class Column(NamedTuple):
     """One column. `type` is one of the types in `Table.arrow`, by its name in SQL. Instants are UTC
@@ -88,8 +85,3 @@ def columns_in(*parts: str | Column) -> tuple[Column, ...]:
             column = Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?"))
             found.append(column)
     return tuple(found)
-
-
-WRITTEN_UNDER = Column(
-    "schema_version", "smallint", "version of the tables when the row was written"
-)

@@ -99,9 +99,6 @@ def session(
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         # Write the files of a task's partitions side by side, without sorting its rows.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": (

@@ -1,5 +1,5 @@
-"""Settings of the pipeline from a file: objectives, prices, bills and rules of alerts.
-docs/how-to/pipeline.md and docs/how-to/alerts.md have examples."""
+"""Settings of the pipeline from a file: objectives, prices, bills and rules of incidents.
+docs/how-to/pipeline.md and docs/how-to/incidents.md have examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.business_days import bounds_of
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents.detector import Rules
 
 _HOUR = timedelta(hours=1)
 _HOUR_US = 3_600_000_000
@@ -88,7 +88,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bill: list[Bill] = []
     latency: Latency = Latency()
     time: Time = Time()
-    alerts: Rules = Rules()
+    incidents: Rules = Rules()
 
     @property
     def zone(self) -> ZoneInfo:

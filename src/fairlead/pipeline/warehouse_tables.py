@@ -113,7 +113,7 @@ class WarehouseTables(Snapshots):
                 self._builds.hold(table, snapshot, self._branch)
 
     def publish(self, facts: Build | None = None) -> None:
-        """Publish the replaced tables in one commit, with the sources, edition, settings and end of
+        """Publish the replaced tables in one commit, with the sources, settings and end of
         `facts`, by default those of the newest build. Raise BrokenLake when another job has
         published meanwhile, and publish nothing."""
         made = {**self.before.snapshots, **self._staged}

@@ -20,10 +20,6 @@ class Coordinator(Protocol):
     def location(self) -> str:
         """Name of the coordinator for people, without secrets."""
 
-    def check_limits(self, names: Sequence[str]) -> None:
-        """Raise NotSupported if `names` has cluster-wide limits and the coordinator can keep no
-        ledger for them."""
-
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         """Acquire those of the leases that are free or expired, for `ttl` seconds; return the range
         id of each one won. Each change of owner raises the range id, so that stores refuse writes

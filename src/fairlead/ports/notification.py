@@ -86,10 +86,9 @@ def with_triggers(
     notification: Notification,
     tasks: Sequence[NewTask],
     submitted: Sequence[Submitted],
-    known_seq_only: bool = True,
 ) -> Notification:
-    """Return the notification of a submit with the triggers of its tasks that may run now.
-    `known_seq_only`: leave out tasks whose `seq` is not known yet."""
+    """Return the notification of a submit with the triggers of those tasks that may run now and
+    whose `seq` is known."""
     triggers = [
         Trigger(
             task.id,
@@ -101,11 +100,11 @@ def with_triggers(
             task.fairness_key,
             task.weight,
             task.ordering_key,
-            seq=seq or 0,
+            seq=seq,
             order_at=0 if task.ordering_key is None else task.run_at,
         )
         for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
-        if is_new and (seq is not None or (task.is_due and not known_seq_only))
+        if is_new and seq is not None
     ]
     return msgspec.structs.replace(notification, triggers=triggers) if triggers else notification
 

@@ -87,8 +87,7 @@ class PeriodicStore(Protocol):
         self, advance: Advance, tasks: Sequence[NewTask]
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
         """Submit the tasks of due slots and advance the record, both or neither. Return None and
-        submit nothing if the record is paused or has another version. A store without transactions
-        may submit tasks without the advance, so each task needs a unique key made from its slot."""
+        submit nothing if the record is paused or has another version."""
 
     def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
         """Pause or resume a record; return False if it is unknown. A record that was paused skips

@@ -65,28 +65,6 @@ class PartitionStatus(NamedTuple):
     """Messages that are not yet processed."""
 
 
-class QueueLoad(NamedTuple):
-    """Load of one queue in a channel that decides the order."""
-
-    queue: str
-    waiting: int
-    """Triggers that no node has."""
-    held: int
-    """Triggers that nodes have and have not claimed."""
-    oldest: float | None
-    """Age in seconds of the oldest waiting trigger; None if no trigger waits."""
-
-
-class Risk(NamedTuple):
-    """Something that the servers of a channel could lose, as they are configured."""
-
-    what: str
-    """Setting and effect, for people."""
-    cure: str
-    is_severe: bool
-    """True if a person must act, False if a person may have chosen it."""
-
-
 class ChannelStatus(NamedTuple):
     """Status of a channel with servers of its own."""
 
@@ -94,9 +72,6 @@ class ChannelStatus(NamedTuple):
     """Health of the servers, for people."""
     partitions: list[PartitionStatus]
     """Partitions of the queues in question that exist in the channel."""
-    loads: Sequence[QueueLoad] = ()
-    """Loads of the queues in question, in a channel that has no partitions."""
-    risks: Sequence[Risk] = ()
 
 
 class QueueDeclaration(Protocol):
@@ -105,14 +80,6 @@ class QueueDeclaration(Protocol):
     @property
     def name(self) -> str:
         """Name of the queue."""
-
-    @property
-    def order(self) -> str | None:
-        """Order that the application asks for, "fair" or "fifo"; None if it asks for neither."""
-
-    @property
-    def cost(self) -> str:
-        """Quantity that fairness keys share by weight: "tasks" or "runtime"."""
 
     @property
     def is_ordered(self) -> bool:
@@ -128,22 +95,12 @@ class TriggerChannel(Protocol):
     """Whether notifications of submits must carry their triggers."""
     shares_partitions: bool
     """Whether the channel divides partitions among nodes; if not, leases of the coordinator do."""
-    decides_order: bool
-    """Whether the channel decides the order of triggers and gives each of them to any node, so that
-    queues have no order of their own."""
-
-    holds_tasks: bool
-    """Whether the tasks themselves are in the channel, so that only the node that received a
-    trigger can claim its task."""
     reads_by_key: bool
     """Whether the channel keeps the triggers of a long lane until there is room, and reads them by
     fairness key."""
 
     def check_queue(self, queue: QueueDeclaration) -> None:
-        """Raise ConfigurationError for a queue whose order this channel cannot keep."""
-
-    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Raise InvalidTask for the first task that this channel cannot deliver as submitted."""
+        """Raise ConfigurationError for a queue that this channel cannot serve."""
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
@@ -184,8 +141,7 @@ class TriggerChannel(Protocol):
 
     def is_behind(self, lane: LaneKey) -> bool:
         """Return whether the lane may have more triggers than were received; in a lane that is read
-        by fairness key, more that there is room for. A channel that decides the order need not
-        know."""
+        by fairness key, more that there is room for."""
 
     def floor(self, lane: LaneKey) -> int | None:
         """Return the position up to which all triggers of the lane were received, while the lane is
@@ -194,26 +150,23 @@ class TriggerChannel(Protocol):
     async def receive(self, room: Room) -> Sequence[Trigger]:
         """Return the next triggers of the owned partitions that have room, better priorities first.
         Those of a lane come in the order of submission, or those of each of its fairness keys if
-        `room.of_keys` says so, unless the channel decides the order. Wait while
-        there are none; return nothing when a lane is no longer behind. A lane without room delays
-        no other. A trigger may come twice. A trigger that commits late comes too, although its
-        position is below those received. Cancelling loses nothing. Raises StoreUnavailable; call
-        again to continue."""
+        `room.of_keys` says so. Wait while there are none; return nothing when a lane is no longer
+        behind. A lane without room delays no other. A trigger may come twice. A trigger that
+        commits late comes too, although its position is below those received. Cancelling loses
+        nothing. Raises StoreUnavailable; call again to continue."""
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Record that these triggers were claimed, refused or stored elsewhere, so that the node
         does not need them again. Harmless for triggers that were settled before or never came."""
 
     def unread(self, positions: Mapping[LaneKey, int]) -> None:
-        """Deliver the triggers of these lanes from these positions on again, when there is room.
-        A channel that decides the order need not."""
+        """Deliver the triggers of these lanes from these positions on again, when there is room."""
 
     def room_freed(self) -> None:
         """Resume lanes that waited for room in the look-ahead."""
 
     def redeliver(self) -> None:
-        """Deliver again, now, the triggers that were received and may have been dropped. A channel
-        whose triggers stay claimed by the node that received them does nothing."""
+        """Deliver again, now, the triggers that were received and may have been dropped."""
 
     async def close(self) -> None:
         """Stop receiving and close everything; no notification arrives afterwards. Safe to call

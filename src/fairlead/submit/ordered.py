@@ -175,7 +175,7 @@ class OrderedSubmission:
             return
         connector = self._context.connector
         _ = connector.ordered_stores  # raises NotSupported where there can be no ordered queue
-        store = connector.store
+        store = connector.cluster
         try:
             # Read without waiting for other writers: most queues are registered already.
             known = store.database.read_now(store.queue_settings())
@@ -189,7 +189,7 @@ class OrderedSubmission:
                 self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
             return
         missing = {name: count for name, count in declared.items() if name not in known}
-        if connection is not None and not store.as_sql().database.has_one_writer:
+        if connection is not None and not connector.sql_store.database.has_one_writer:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:

@@ -109,9 +109,9 @@ class Submitter:
     def _order(self, drafts: Sequence[Draft]) -> list[int] | None:
         """Return the positions of the drafts in the order to store their tasks; None for that of
         the drafts. Only a fair queue leaves the order open."""
-        declared, channel = self._context.declared.queues, self._context.connector.channel
-        if len(drafts) == 1 or channel.decides_order:
+        if len(drafts) == 1:
             return None
+        declared = self._context.declared.queues
         queues = {draft.handler.queue for draft in drafts}
         if any(declared[queue].order == "fifo" for queue in queues):
             return None
@@ -162,6 +162,4 @@ class Submitter:
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
         context = self._context
         now = context.hooks.clock.now()
-        tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
-        context.connector.channel.check_tasks(tasks)
-        return tasks
+        return encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 import msgspec
 from cassandra import (
     ConsistencyLevel,
-    InvalidRequest,
     ProtocolVersion,
     UnresolvableContactPoints,
 )
@@ -36,7 +35,7 @@ from cassandra.query import BatchStatement, BatchType, tuple_factory
 from fairlead.backends.cassandra.failures import translated
 from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.sql.sql_file import load
-from fairlead.errors import ConfigurationError, SchemaMismatch
+from fairlead.errors import ConfigurationError
 from fairlead.ports.statements import Row
 from fairlead.tls import PARAMETERS, Tls, explain, find_mismatch
 from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
@@ -70,8 +69,6 @@ _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
 _SCANNED = re.compile(r"Read (\d+) live rows and (\d+) tombstone")
 _NAME = r"[A-Za-z0-9_.-]+"
-_ADDED = re.compile(r"ALTER TABLE \w+\.(\w+) ADD (\w+) ")
-"""A column that tables of an earlier version lack."""
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
 
@@ -221,45 +218,20 @@ class CassandraSession:
         self.on_written: Callable[[str], None] = lambda datacentre: None
         """Called after each batch with the datacentre that has acknowledged it."""
 
-    async def migrate(self, together: Sequence[str] = ()) -> None:
-        """Create the keyspace and the tables that are missing, as `migrate_now` does."""
-        await asyncio.to_thread(self.migrate_now, together)
+    async def migrate(self) -> None:
+        """Create the keyspace and the tables that are missing."""
+        await asyncio.to_thread(self.migrate_now)
 
-    def migrate_now(self, together: Sequence[str] = ()) -> None:
-        """Create the keyspace, and the tables and columns that are missing. Raise SchemaMismatch if
-        the first table of `together` exists and another one does not: its rows are those of an
-        earlier version."""
-        with self.translate_errors():
-            self._migrate(together)
-
-    def _migrate(self, together: Sequence[str]) -> None:
-        with self.make_cluster() as cluster:
+    def migrate_now(self) -> None:
+        """Create the keyspace and the tables that are missing."""
+        with self.translate_errors(), self.make_cluster() as cluster:
             session = self._connect(cluster)
-            keyspace = cluster.metadata.keyspaces.get(self.url.keyspace)
-            tables = {} if keyspace is None else keyspace.tables
-            missing = [table for table in together if table not in tables]
-            if missing and together[0] in tables:
-                raise SchemaMismatch(
-                    f"Cassandra's keyspace {self.url.keyspace} has {together[0]} without"
-                    f" {', '.join(missing)}, from an earlier version: end its tasks with that"
-                    " version, drop its tables fairlead_schedule* and fairlead_completions, and run"
-                    " `fairlead migrate` again"
-                )
             session.execute(
                 f"CREATE KEYSPACE IF NOT EXISTS {self.url.keyspace} WITH replication ="
                 f" {self.url.strategy}"
             )
             for name in self._schema:
-                if (added := _ADDED.search(self._cql[name])) is not None:
-                    table, column = added.groups()
-                    if table not in tables or column in tables[table].columns:
-                        continue
-                try:
-                    session.execute(self._cql[name])
-                except InvalidRequest as error:
-                    # Another process has added the column at the same time.
-                    if added is None or "existing column" not in str(error):
-                        raise
+                session.execute(self._cql[name])
 
     @property
     def datacentres(self) -> int:

@@ -150,22 +150,10 @@ class KafkaEndpoint:
         return replace(self, prefix=f"{self.prefix}task.log.")
 
     @property
-    def attempts(self) -> str:
-        """The topic of finished attempts (see `fairlead.pipeline.stream`). No queue has this topic:
-        in a topic of a queue two hexadecimal digits follow each dot, and "at" is not hexadecimal.
-        The names of logs begin differently."""
-        return f"{self.prefix}task.attempts"
-
-    @property
-    def heartbeats(self) -> str:
-        """The topic of heartbeats of queues, for alerts (see `fairlead.pipeline.alerts`). No queue
-        has this topic either."""
-        return f"{self.prefix}task.heartbeats"
-
-    @property
     def owner(self) -> str:
         """The topic that names the owner of the prefix (see `prefix_owner`). No queue has this
-        topic either."""
+        topic: in a topic of a queue two hexadecimal digits follow each dot, and "ow" is not
+        hexadecimal. The names of logs begin differently."""
         return f"{self.prefix}task.owner"
 
     @property
@@ -254,29 +242,26 @@ class KafkaEndpoint:
             about = admin.list_topics(timeout=seconds).topics.get(topic)
             return None if about is None or about.error is not None else len(about.partitions)
 
-    def create_topic(
-        self, topic: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
-    ) -> int:
-        """Create the topic with this configuration if it is missing, and return its number of
-        partitions. Raise StoreUnavailable while Kafka is unavailable, ConfigurationError if it
-        refuses."""
-        deadline = time.monotonic() + seconds
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create the topic with this configuration if it is missing. Raise StoreUnavailable while
+        Kafka is unavailable, ConfigurationError if it refuses."""
+        deadline = time.monotonic() + ADMIN_SECONDS
         with self.asking() as admin:
             while True:
-                about = admin.list_topics(timeout=seconds).topics.get(topic)
+                about = admin.list_topics(timeout=ADMIN_SECONDS).topics.get(topic)
                 if about is not None and about.error is None:
-                    return len(about.partitions)
+                    return
                 new = NewTopic(topic, partitions, self.replication, config=dict(config))
                 try:
-                    admin.create_topics([new], request_timeout=seconds)[topic].result()
-                    return partitions
+                    admin.create_topics([new], request_timeout=ADMIN_SECONDS)[topic].result()
+                    return
                 except KafkaException as error:
                     # Another process is creating the topic: it will be listed in a moment.
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
                     if time.monotonic() > deadline:
                         # Kafka hides topics that we may not see, unless it is asked by name.
-                        hidden = admin.list_topics(topic, timeout=seconds).topics[topic].error
+                        hidden = admin.list_topics(topic, timeout=ADMIN_SECONDS).topics[topic].error
                         raise KafkaException(hidden or error.args[0]) from error
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:

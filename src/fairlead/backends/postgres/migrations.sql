@@ -31,12 +31,6 @@ SELECT current_user::text, n.nspname::text
 -- name: applied
 SELECT version, name FROM fairlead_schema ORDER BY version
 
--- name: columns
-SELECT c.relname::text, a.attname::text
-  FROM pg_class c
-  JOIN pg_attribute a ON a.attrelid = c.oid
- WHERE c.relname LIKE 'fairlead%' AND pg_table_is_visible(c.oid) AND a.attnum > 0 AND NOT a.attisdropped
-
 -- name: add
 -- $1 version, $2 name, $3 applied at
 INSERT INTO fairlead_schema (version, name, applied_at) VALUES ($1, $2, $3)

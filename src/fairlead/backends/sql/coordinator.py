@@ -115,9 +115,6 @@ class DatabaseCoordinator:
     def location(self) -> str:
         return self._database.location
 
-    def check_limits(self, names: Sequence[str]) -> None:
-        """Accept any limit names."""
-
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
             raise ValueError("a lease needs an owner: the empty name means that it is free")

@@ -9,7 +9,7 @@ if a right can be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -20,8 +20,6 @@ from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
-_TABLE = re.compile(r"^CREATE TABLE (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
-_COLUMN = re.compile(r"^    ([a-z]\w*) ", re.MULTILINE)
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
 
 
@@ -53,9 +51,8 @@ def migrations_of(package: str) -> list[Migration]:
     return sorted(found)
 
 
-_EARLIER = "an earlier development version made them: make a new database"
-CURE = f"run `fairlead migrate`; if it refuses the tables, {_EARLIER}"
-"""Cure for a missing table or column. A development version may change a migration."""
+CURE = "run `fairlead migrate`"
+"""Cure for a missing table or column."""
 
 _RAISED = "P0001"
 """SQLSTATE of an exception that a function of the database raised."""
@@ -65,8 +62,7 @@ def migrate(database: SqlDatabase) -> list[str]:
     """Apply the missing migrations and return their names.
 
     Safe to run twice, and by many processes at once. Raise SchemaMismatch, and change nothing, if
-    the tables are newer than this code, or lack a column of an applied migration. Raise
-    ConfigurationError if a trigger refuses a command.
+    the tables are newer than this code. Raise ConfigurationError if a trigger refuses a command.
     """
     try:
         return database.run(_migrate(database))
@@ -81,8 +77,8 @@ def migrate(database: SqlDatabase) -> list[str]:
 
 
 def check(database: SqlDatabase) -> None:
-    """Raise SchemaMismatch if the tables are missing, older or newer than this code, or lack a
-    column of an applied migration. Raise ConfigurationError if this role may not use their schema.
+    """Raise SchemaMismatch if the tables are missing, older or newer than this code. Raise
+    ConfigurationError if this role may not use their schema.
 
     The error names the migrations and the command to run, or the grant.
     """
@@ -102,7 +98,6 @@ def check(database: SqlDatabase) -> None:
             f"the tables in {database.location} are older than this code: {', '.join(missing)} not"
             " applied; run `fairlead migrate`"
         )
-    _refuse_lacking(database, database.read_now(_columns(database)))
 
 
 def is_new(database: SqlDatabase) -> bool:
@@ -131,7 +126,6 @@ def _migrate(database: SqlDatabase) -> Steps[list[str]]:
             yield Statement(statement)
         yield Statement(sql["add"], (migration.version, migration.name, SYSTEM_CLOCK.now()))
         done.append(migration.name)
-    _refuse_lacking(database, (yield from _columns(database)))
     return done
 
 
@@ -146,19 +140,6 @@ def _hidden(database: SqlDatabase) -> Steps[Sequence[Row]]:
     """Return role and schema if a missing right hides the tables."""
     sql = _statements(database)
     return (yield Statement(sql["hidden"])) if "hidden" in sql else ()
-
-
-def _columns(database: SqlDatabase) -> Steps[Sequence[Row]]:
-    """Return table and column of each column that our tables have."""
-    return (yield Statement(_statements(database)["columns"]))
-
-
-def _declared(database: SqlDatabase) -> Iterator[tuple[str, str]]:
-    """Yield table and column of each column that the migrations declare."""
-    for migration in migrations(database):
-        for table, body in _TABLE.findall(migration.sql):
-            for column in _COLUMN.findall(body):
-                yield table, column
 
 
 def _statements(database: SqlDatabase) -> dict[str, str]:
@@ -182,15 +163,6 @@ def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
             f" here; upgrade fairlead (this code knows {ours[-1][1]} as its last; `fairlead"
             " migrate` cannot go back)"
         )
-
-
-def _refuse_lacking(database: SqlDatabase, columns: Sequence[Row]) -> None:
-    """Raise SchemaMismatch if a declared column is not among these tables and columns."""
-    lacking = sorted({*_declared(database)}.difference(map(tuple, columns)))
-    if lacking:
-        names = ", ".join(map(".".join, lacking[:3]))
-        more = f" and {len(lacking) - 3} more columns" if len(lacking) > 3 else ""
-        raise SchemaMismatch(f"the tables in {database.location} lack {names}{more}; {_EARLIER}")
 
 
 def _has_code(part: str) -> bool:

@@ -14,9 +14,6 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fairlead_schema'
 -- name: applied
 SELECT version, name FROM fairlead_schema ORDER BY version
 
--- name: columns
-SELECT t.name, c.name FROM sqlite_master t, pragma_table_xinfo(t.name) c WHERE t.name LIKE 'fairlead%' AND t.type IN ('table', 'view')
-
 -- name: add
 -- ?1 version, ?2 name, ?3 applied at
 INSERT INTO fairlead_schema (version, name, applied_at) VALUES (?1, ?2, ?3)

@@ -21,9 +21,7 @@ from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.declare.current import current_run, set_run
 from fairlead.declare.handler import Handler
 from fairlead.engine.execution import Execution
-from fairlead.engine.lifespan import in_child
 from fairlead.engine.outcome import failed, succeeded
-from fairlead.engine.resources import Resources
 from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, Finish, State, Trigger
 from fairlead.testing import drain as drain_app
@@ -48,7 +46,7 @@ def run_tasks(*, at: Any = None, raises: bool = True) -> int:
     Tasks run one after another, by priority and then in the order of their submits. `at`: an
     instant up to which tasks are due, such as that of a retry; now by default. With `raises=False`,
     the error of a task is kept with it, as by a worker; else the first one is raised. No lifespan
-    is opened, and resources are made for each run.
+    is opened: give its state by `app.override_state`.
     """
     app, runs = get_app(), 0
     while (task := _next_task(app, at)) is not None:
@@ -144,7 +142,7 @@ def _run(app: DjangoApp, task: Any) -> BaseException | None:
             args, kwargs = execution.arguments()
             if handler.transactional:
                 kwargs["connection"] = connections[app.alias].connection
-            result = _call(app, handler, args, kwargs)
+            result = _call(handler, args, kwargs)
     except Exception as raised:
         error = raised
     finally:
@@ -168,22 +166,10 @@ def _savepoints(app: DjangoApp) -> Iterator[None]:
         yield
 
 
-def _call(app: DjangoApp, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a handler with its resources, which are made for this run alone."""
+def _call(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if handler.is_async:
-
-        async def call() -> Any:
-            async with Resources(app.overrides) as made, made.of_run(handler.resources) as given:
-                return await handler.function(*args, **kwargs, **given)
-
-        return async_to_sync(call)()
-    if not handler.resources:
-        return handler.function(*args, **kwargs)
-    with (
-        in_child(None, app.overrides) as resources,
-        resources.of_run_in_thread(handler.resources) as given,
-    ):
-        return handler.function(*args, **kwargs, **given)
+        return async_to_sync(handler.function)(*args, **kwargs)
+    return handler.function(*args, **kwargs)
 
 
 def _claim(app: DjangoApp, task: Any) -> Execution:

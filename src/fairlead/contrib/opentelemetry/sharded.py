@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 from opentelemetry.trace import Span, SpanKind, TracerProvider
 
-from fairlead.backends.redis.sharded.connecting import Connected
-from fairlead.backends.redis.sharded.message import Value
 from fairlead.contrib.opentelemetry.spans import (
     attributes,
     carried,
@@ -23,6 +21,8 @@ from fairlead.contrib.opentelemetry.spans import (
     with_carrier,
 )
 from fairlead.sharded import Empty, Message, NewMessage, ShardedQueue, SyncShardedQueue
+from fairlead.sharded.connecting import Connected
+from fairlead.sharded.message import Value
 
 
 class _Traced(Connected):

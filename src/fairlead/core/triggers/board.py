@@ -9,7 +9,6 @@ from heapq import heappop, heappush
 
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
 from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
@@ -31,9 +30,8 @@ class Board:
     before.
     """
 
-    def __init__(self, slot_ledger: SlotLedger, aging: Aging | None) -> None:
+    def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
-        self._aging = aging
         self.columns: dict[tuple[int, Hashable], Column] = {}
         self.ready: list[Position] = []
         self.paused: dict[str, list[Column]] = {}
@@ -149,9 +147,9 @@ class Board:
         time, weights = self.times[priority], self.weights.get(queue, {})
         turns, run_times = self.turns.get(name, {}), self.run_times.get(queue)
         lane = self.lanes[name] = (
-            FairLane(queue, priority, time, weights, turns)
+            FairLane(priority, time, weights, turns)
             if run_times is None
-            else TimedLane(queue, priority, time, weights, turns, run_times, self.meter)
+            else TimedLane(priority, time, weights, turns, run_times, self.meter)
         )
         return lane
 
@@ -373,19 +371,6 @@ class Board:
         position: Position = (priority, order or _NOWHERE, source)
         source.position = position
         heappush(self.ready, position)
-        if self._aging is not None and order is not None:
-            self._aging.offer(source.queue, position)
-
-    def pull(self, source: Column | Flow) -> Position:
-        """Let a column or flow be tried out of turn; return its position until now."""
-        position = source.position
-        assert position is not None
-        if isinstance(source, Column):
-            source.is_open = True
-            self._lift(source)
-            if self._aging is not None:
-                self._aging.release(source)  # it waits for its limit no more, until it is parked
-        return position
 
     def settle(self, column: Column) -> None:
         """Move the cells of a column that are in the heads of their flows into those of the
@@ -406,9 +391,6 @@ class Board:
         elif parked is not None and parked.priority < column.priority:
             parked.behind.append(column)
             column.is_held = True
-            if self._aging is not None:
-                self._aging.release(column)
-                self._aging.hold(column.queue, column, is_behind=True)
         else:
             return True
         column.is_open, column.position = False, None
@@ -423,8 +405,6 @@ class Board:
     def delete(self, column: Column) -> None:
         """Drop a column without triggers."""
         column.position = None
-        if self._aging is not None:
-            self._aging.release(column)
         if self.columns.get((column.priority, column.key)) is column:
             del self.columns[column.priority, column.key]
         self._lift(column)
@@ -434,8 +414,6 @@ class Board:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_open, column.is_held = False, True
-        if self._aging is not None:
-            self._aging.hold(column.queue, column, is_behind=False)
         parked = self._full.get(column.key)
         if parked is None or column.priority < parked.priority:
             self._full[column.key] = column
@@ -489,8 +467,6 @@ class Board:
             column.settle()
             if not column.strands and not column.cells():
                 del self.columns[key]
-                if self._aging is not None:
-                    self._aging.release(column)
                 continue
             column.released_by = None
             column.behind.clear()

@@ -61,11 +61,10 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by tenant."""
 
-    __slots__ = ("_most", "flows", "pass_", "priority", "queue", "size", "time", "turns", "weights")
+    __slots__ = ("_most", "flows", "pass_", "priority", "size", "time", "turns", "weights")
 
     def __init__(
         self,
-        queue: str,
         priority: int,
         time: VirtualTime,
         weights: Mapping[str, float],
@@ -73,7 +72,6 @@ class FairLane:
     ) -> None:
         """`weights`: weights set at run time, by key. `turns`: turns of keys of tenants, which are
         as far apart as the ranks at which the keys begin. Both may change at any time."""
-        self.queue = queue
         self.priority = priority
         self.time = time
         self.weights = weights
@@ -184,11 +182,6 @@ class Flow:
     def is_idle(self) -> bool:
         """Whether the flow may be dropped."""
         return self.cells is None
-
-    @property
-    def queue(self) -> str:
-        """Name of the queue."""
-        return self.lane.queue
 
     def cell(self, column: Column) -> Cell | None:
         """Return the cell in this column."""

@@ -18,7 +18,6 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.board import Board
 from fairlead.core.triggers.columns import Cell, Column, Order, Position
 from fairlead.core.triggers.flows import Flow
@@ -60,11 +59,9 @@ class TriggerTable:
     A trigger whose ordering key is busy stops no other: it leaves its column until the key is free.
     """
 
-    def __init__(self, slot_ledger: SlotLedger, aging: Aging | None = None) -> None:
-        """`aging`: which lower priorities are served although a higher one has work; None: none."""
+    def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
-        self._aging = aging
-        self._board = Board(slot_ledger, aging)
+        self._board = Board(slot_ledger)
         self._retries = Retries()
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
@@ -243,28 +240,15 @@ class TriggerTable:
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
-        ready, aging = self._board.ready, self._aging
-        if aging is not None:
-            aging.begin(now)
+        ready = self._board.ready
         while ready and (left := limit - len(taken) - len(failed)) > 0:
-            aged = None if aging is None else aging.next()
-            if aged is not None:
-                position = self._board.pull(aged)
-            elif (position := heappop(ready))[2].position is not position:
+            if (position := heappop(ready))[2].position is not position:
                 continue
             source = position[2]
             source.position = None
             if isinstance(source, Column) and not self._board.may_try(source):
                 continue
-            before = len(taken)
-            if aging is None:
-                self._take_from(position, left, now, taken, failed)
-            elif aged is None:
-                self._take_from(position, min(left, aging.left), now, taken, failed)
-                aging.started(source.queue, position[0], len(taken) - before)
-            else:
-                self._take_from(position, 1, now, taken, failed, is_aged=True)
-                aging.tried(source.queue, position[0], len(taken) > before)
+            self._take_from(position, left, now, taken, failed)
         return taken, failed
 
     def _take_from(
@@ -274,10 +258,9 @@ class TriggerTable:
         now: float,
         taken: list[Trigger],
         failed: list[PolicyFailed],
-        is_aged: bool = False,
     ) -> None:
         """Take at most `left` triggers from one column or flow, as long as its first trigger is the
-        first of all or it `is_aged`. `position`: its position until now."""
+        first of all. `position`: its position until now."""
         priority, since, source = position
         board, acquire = self._board, self._slot_ledger.acquire
         ready, time = board.ready, board.times[priority]
@@ -293,7 +276,7 @@ class TriggerTable:
                 board.park(column, limit)
                 board.freed((limit,))
                 return
-            if not left or (not is_aged and ready and ready[0] < (priority, order)):
+            if not left or (ready and ready[0] < (priority, order)):
                 board.offer(source, order)
                 return
             rank, _, _, cell = order
@@ -305,9 +288,6 @@ class TriggerTable:
                 failed.append(failure)
                 is_failed = True
             else:
-                if stop is not None and is_aged and not _is_busy(strand, stop):
-                    board.offer(source, order)  # it waits for the limit in its own turn
-                    return
                 if stop is not None:
                     self._stop(source, cell, stop)
                     if column is not None and not column.is_open:

@@ -167,7 +167,6 @@ class TimedLane(FairLane):
 
     def __init__(
         self,
-        queue: str,
         priority: int,
         time: VirtualTime,
         weights: Mapping[str, float],
@@ -175,7 +174,7 @@ class TimedLane(FairLane):
         run_times: RunTimes,
         meter: RunMeter,
     ) -> None:
-        super().__init__(queue, priority, time, weights, turns)
+        super().__init__(priority, time, weights, turns)
         self.run_times = run_times
         self.meter = meter
         self.runs: dict[tuple[str, int], Run] = {}

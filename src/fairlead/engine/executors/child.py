@@ -31,7 +31,6 @@ from fairlead.engine.executors.process import (
 )
 from fairlead.engine.lifespan import in_child
 from fairlead.engine.outcome import HOPELESS, encoded, error_text, error_type
-from fairlead.engine.resources import Resources
 from fairlead.engine.run_log import collecting
 from fairlead.errors import (
     FairleadError,
@@ -137,17 +136,17 @@ class Worker:
         return self._source.read(_LENGTH.unpack(head)[0])
 
 
-def serve(application: Any, source: BinaryIO, sink: BinaryIO, resources: Resources | None) -> None:
+def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
     worker = Worker(source, sink)
     with collecting(any(handler.keep_log for handler in application.handlers.values())):
         while (job := worker.next()) is not None:
             # In a copy, so that no other handler sees the context variables of this one.
             context = contextvars.copy_context()
-            worker.end(context.run(_run, application, job, worker, resources))
+            worker.end(context.run(_run, application, job, worker))
 
 
-def _run(application: Any, job: Job, worker: Worker, resources: Resources | None) -> JobEnd:
+def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
     handler = application.handlers.get(job.name)
     notes = Notes(
         job.id,
@@ -159,14 +158,14 @@ def _run(application: Any, job: Job, worker: Worker, resources: Resources | None
         keeps_log=handler is not None and handler.keep_log,
     )
     worker.begin(notes)
-    job_end = _call(application, job, notes, resources)
+    job_end = _call(application, job, notes)
     if notes.log is None:
         return job_end
     lines, dropped = notes.log.kept()
     return msgspec.structs.replace(job_end, lines=lines, dropped=dropped)
 
 
-def _call(application: Any, job: Job, notes: Notes, resources: Resources | None) -> JobEnd:
+def _call(application: Any, job: Job, notes: Notes) -> JobEnd:
     deadline = None if job.deadline is None else to_datetime(job.deadline)
     task = CurrentTask(
         job.id,
@@ -192,11 +191,7 @@ def _call(application: Any, job: Job, notes: Notes, resources: Resources | None)
             )
         args, kwargs = handler.arguments.decode(unpack(job.payload, job.payload_format))
         with entered(overridden(application.interceptors, "in_child"), task):
-            if resources is None or not handler.resources:
-                result = handler.function(*args, **kwargs)
-            else:
-                with resources.of_run_in_thread(handler.resources) as given:
-                    result = handler.function(*args, **kwargs, **given)
+            result = handler.function(*args, **kwargs)
         kept = encoded(result, handler.keep_result, handler.result_limit)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))
     except BaseException as error:
@@ -257,15 +252,12 @@ def main() -> None:
     source, sink = private_pipes()
     module, _, attribute = sys.argv[1].partition(":")
     application = getattr(importlib.import_module(module), attribute or "app")
-    needs_loop = application.lifespan or any(
-        handler.resources for handler in application.handlers.values()
-    )
-    if not needs_loop:
-        serve(application, source, sink, None)
+    if application.lifespan is None:
+        serve(application, source, sink)
         return
     try:
-        with in_child(application.lifespan, application.overrides) as resources:
-            serve(application, source, sink, resources)
+        with in_child(application.lifespan):
+            serve(application, source, sink)
     except LifespanFailed as error:
         sys.exit(f"fairlead: {error}")
 

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.clock import MICROS
-from fairlead.lab.trace import Tenants, first_jobs
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +28,7 @@ class Arrivals:
     each task."""
 
     origin: int
-    """Instant from which `at` counts, in microseconds since 1970; 0 for a trace without one."""
+    """Instant from which `at` counts, in microseconds since 1970."""
     at: Ints
     """Times of arrival, ascending."""
     run: Ints
@@ -143,18 +140,6 @@ def _numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
     known = tuple(sorted(set(texts)))
     index = {text: at for at, text in enumerate(known)}
     return known, np.fromiter((index[text] for text in texts), np.int64, len(texts))
-
-
-def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:
-    """Return the jobs of a trace as tasks, without waits, which a trace does not have. Raise
-    BrokenTrace if the trace cannot be read, ConfigurationError if it has no job."""
-    jobs = first_jobs(path, limit)
-    found = arrivals_of(
-        at=[round(job.submit * MICROS) for job in jobs],
-        run=[round(job.run * MICROS) for job in jobs],
-        keys=[job.tenant(tenants) for job in jobs],
-    )
-    return found.recorded_in(path.name)
 
 
 def save(arrivals: Arrivals, path: Path) -> None:

@@ -1,21 +1,19 @@
-"""Arrivals under one policy on a virtual clock, to find when each task starts. The core decides;
-this module only handles events."""
+"""Arrivals under one policy on a virtual clock, to find when each task starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import numpy as np
 
-from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
 from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.samples import original_key
 from fairlead.lab.policies.sessions import Sessions
+from fairlead.lab.schedule import schedule
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
 
@@ -52,10 +50,8 @@ def run(
 
     `weights`: by key, where a copy has the weight of its original and a missing key the default;
     None means the weights of the tasks. With `sessions` of the same arrivals, a task arrives when
-    its user would send it, not when it was recorded. At one instant, runs end first, then tasks
-    arrive, then tasks start.
+    its user would send it, not when it was recorded.
     """
-    tasks = _triggers(arrivals, policy, weights)
     nodes = [
         VirtualNode(
             arrivals.queue,
@@ -65,40 +61,17 @@ def run(
         )
         for _ in range(policy.nodes)
     ]
-    home = [nodes[task.partition % policy.nodes] for task in tasks]
-    takes: list[int] = arrivals.run.tolist()
-    coming = (
-        list(zip(arrivals.at.tolist(), range(len(tasks)), strict=True))
+    found = schedule(
+        _triggers(arrivals, policy, weights),
+        arrivals.run.tolist(),
+        nodes,
+        list(zip(arrivals.at.tolist(), range(len(arrivals)), strict=True))
         if sessions is None
-        else sessions.first()
+        else sessions.first(),
+        None if sessions is None else sessions.ended,
     )
-    came, started = [0] * len(tasks), [-1] * len(tasks)
-    running: list[tuple[int, int]] = []
-    # Ascending lists are heaps.
-    while coming or running:
-        now = min(heap[0][0] for heap in (coming, running) if heap)
-        seconds = now / MICROS
-        touched: dict[VirtualNode, None] = {}
-        while running and running[0][0] <= now:
-            ended = heappop(running)[1]
-            touched[home[ended]] = None
-            home[ended].release(tasks[ended], seconds)
-            if sessions is not None:
-                for arrival in sessions.ended(ended, now):
-                    heappush(coming, arrival)
-        while coming and coming[0][0] <= now:
-            arrived = heappop(coming)[1]
-            came[arrived] = now
-            touched[home[arrived]] = None
-            home[arrived].push((tasks[arrived],))
-        for node in touched:
-            if node.room:
-                for task in node.take(seconds):
-                    started[task.seq] = now
-                    heappush(running, (now + takes[task.seq], task.seq))
-    start = np.array(started, np.int64)
-    assert not len(start) or start.min() >= 0, "the core did not start a task"
-    return VirtualSchedule(np.array(came, np.int64), start, arrivals.run, arrivals.key)
+    at, start = np.array(found.arrived, np.int64), np.array(found.started, np.int64)
+    return VirtualSchedule(at, start, arrivals.run, arrivals.key)
 
 
 def _triggers(

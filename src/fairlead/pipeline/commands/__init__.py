@@ -18,26 +18,16 @@ _MODULES = {
     "replay": "replay",
     "tables": "status",
     "ingest": "ingest",
-    "migrate-lake": "migrate_lake",
-    "relay": "relay",
-    "alerts": "alerts",
-    "capacity": "capacity",
     "incidents": "incidents",
     "erase": "erase",
     "tune": "tune",
     "policies": "policies",
 }
-"""Module of each command, in this folder. A command is the function or group of the same name, with
-underscores for hyphens."""
+"""Module of each command, in this folder. A command is the function or group of the same name."""
 
 pipeline = typer.Typer(
     cls=lazy_group(
-        entry_points_of(
-            {
-                name: f"{__name__}.{module}:{name.replace('-', '_')}"
-                for name, module in _MODULES.items()
-            }
-        )
+        entry_points_of({name: f"{__name__}.{module}:{name}" for name, module in _MODULES.items()})
     ),
     no_args_is_help=True,
     help=(

@@ -1,4 +1,4 @@
-"""Open the store, lake, Kafka endpoint and Spark session that a command's options name."""
+"""Open the store, lake and Spark session that a command's options name."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
-from fairlead.connect import any_task_store, task_store
-from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.connect import ordered_store, task_store
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
-from fairlead.urls import hide_urls, shown_url
+from fairlead.urls import hide_urls
 
 if TYPE_CHECKING:
-    from fairlead.backends.kafka.endpoint import KafkaEndpoint
-    from fairlead.pipeline.export import Attempts, Exporter
+    from fairlead.pipeline.export import Exporter
     from fairlead.pipeline.export_runs import RunExporter
     from fairlead.pipeline.jobs.build import JobContext
     from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -44,28 +44,15 @@ def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
 
 def history_of(url: str | None) -> Any:
     """Return the history of the store at this URL."""
-    from fairlead.backends.sql.history import SqlHistory
-
     return SqlHistory(task_store(url_of(url)).database)
 
 
-def exporter_of(
-    url: str | None, lake: Warehouse, attempts: Attempts = "unless streamed"
-) -> Exporter | RunExporter:
+def exporter_of(url: str | None, lake: Warehouse) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
-    without a history, or one that no stream reads if `attempts` is about a stream."""
-    from fairlead.pipeline.export import Exporter
-    from fairlead.pipeline.export_runs import RunExporter
+    without a history."""
+    from fairlead.pipeline import export_runs
 
-    store = any_task_store(url_of(url))
-    try:
-        history = store.as_sql().history()
-    except NotSupported:
-        runs = store.run_history()
-        if attempts != "unless streamed":
-            raise
-        return RunExporter(runs, lake, SYSTEM_CLOCK)
-    return Exporter(history, lake, SYSTEM_CLOCK, attempts=attempts)
+    return export_runs.exporter_of(ordered_store(url_of(url)), lake, SYSTEM_CLOCK)
 
 
 @contextmanager
@@ -101,17 +88,3 @@ def _settings(options: SparkOptions) -> dict[str, str]:
             f"--conf {hide_urls(wrong[0])!r}: use KEY=VALUE, as in spark.driver.memory=4g"
         )
     return dict(setting.split("=", 1) for setting in conf)
-
-
-def kafka_at(url: str) -> KafkaEndpoint:
-    """Return the endpoint of a `kafka://` URL. Raise ConfigurationError for a wrong URL, or when
-    the client is missing."""
-    if not url.startswith("kafka:"):
-        raise ConfigurationError(f"--kafka {shown_url(url)}: use kafka://host:9092/?prefix=shop.")
-    try:
-        from fairlead.backends.kafka.endpoint import KafkaEndpoint
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
-        ) from error
-    return KafkaEndpoint.of(url)

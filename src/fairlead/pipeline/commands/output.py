@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -37,7 +36,6 @@ def failures() -> Iterator[None]:
                 "pyarrow",
                 "pandas",
                 "matplotlib",
-                "httpx",
             ):
                 raise
             raise ConfigurationError(
@@ -60,17 +58,6 @@ def watching(what: str) -> Iterator[Callable[[str, int], None]]:
             shown.update(f"{what}: {table} {done[table]:,} rows")
 
         yield on_rows
-
-
-def stop_by_signals(stop: Callable[[], None]) -> None:
-    """Stop in good order at the first SIGTERM or Ctrl-C, and at once at a second Ctrl-C."""
-
-    def on_signal(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
 
 
 def instant_of(text: str | None) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 BACKLOG = Table(
     "silver.backlog",
@@ -20,7 +20,7 @@ BACKLOG = Table(
         arrived         bigint     number of tasks that became ready in the minute
         arrived_us      bigint     worker time that these tasks took later; 0 while unknown
         claimed         bigint     number of tasks that a node claimed in the minute
-        strides         double?    sum of 1 / weight of the claimed tasks; null in older rows
+        strides         double     sum of 1 / weight of the claimed tasks
         depth_end       bigint     number of tasks waiting in the last second of the minute
         depth_min       bigint     least number of tasks waiting at the start or in any second of
                                    the minute
@@ -30,6 +30,5 @@ BACKLOG = Table(
         oldest_ready_at timestamp? earliest ready_at of the tasks waiting in the last second of the
                                    minute
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 COST = Table(
     "gold.cost",
@@ -28,6 +28,5 @@ COST = Table(
         local_date        string?       date of the day in that time zone, as in 2026-11-27; null in
                                         older rows
         """,
-        WRITTEN_UNDER,
     ),
 )

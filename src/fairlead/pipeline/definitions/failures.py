@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 FAILURES = Table(
     "gold.failures",
@@ -32,6 +32,5 @@ FAILURES = Table(
         storm               boolean    whether there were at least 100 such runs, and they were more
                                        than half of all runs of this queue and name in the hour
         """,
-        WRITTEN_UNDER,
     ),
 )

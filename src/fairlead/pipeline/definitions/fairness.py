@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.pipeline.definitions.windows import OF_WINDOW
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 FAIRNESS = Table(
     "gold.fairness",
@@ -39,6 +39,5 @@ FAIRNESS = Table(
         noisy_score   double?  greatest ratio of a key's share of service to its share of
                                entitlement, over keys with at least a tenth of the service
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 FORGOTTEN = Table(
     "ops.forgotten",
@@ -22,6 +22,5 @@ FORGOTTEN = Table(
         busy_us  bigint    time of workers in these runs; 0 for events
         batch    string    digest of the removed files
         """,
-        WRITTEN_UNDER,
     ),
 )

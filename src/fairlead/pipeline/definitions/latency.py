@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 GROWTH = 1.02
 """Ratio of the upper bounds of two neighbouring buckets. The value that represents a bucket is
@@ -42,7 +42,6 @@ LATENCY_HIST = Table(
         n      bigint number of attempts in the bucket
         max_us bigint greatest duration in the bucket
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -74,6 +73,5 @@ LATENCY = Table(
                            most 1 us below 100 us, for all keys together and for a key with more
                            than 500,000 attempts of a name in a day
         """,
-        WRITTEN_UNDER,
     ),
 )

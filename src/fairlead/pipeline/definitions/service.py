@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 SERVICE = Table(
     "silver.service",
@@ -20,8 +20,7 @@ SERVICE = Table(
         name             string    task name of the attempts
         weight           double    greatest weight of an attempt that ran in the window
         busy_us          bigint    worker time spent inside the window
-        weighted_us      double?   busy_us, the time of each run divided by the weight of its task;
-                                   null in older rows
+        weighted_us      double    busy_us, the time of each run divided by the weight of its task
         attempts_started bigint    runs that started in the window
         attempts_done    bigint    runs that finished in the window with outcome done
         failed           bigint    runs that finished in the window with outcome failed, retried,
@@ -30,6 +29,5 @@ SERVICE = Table(
         longest_run_us   bigint    full length of the longest run that took worker time in the
                                    window
         """,
-        WRITTEN_UNDER,
     ),
 )

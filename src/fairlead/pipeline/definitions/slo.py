@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 STEP_S = 300
 
@@ -35,7 +35,7 @@ SLO_COUNTS = Table(
     key=("window_start", "slo_id"),
     instant="window_start",
     by="date",
-    columns=(*_WINDOW, WRITTEN_UNDER),
+    columns=_WINDOW,
 )
 
 SLO = Table(
@@ -54,6 +54,5 @@ SLO = Table(
         state       string page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h
                            and 30m; ticket: above 1 over both 3d and 6h; ok: neither
         """,
-        WRITTEN_UNDER,
     ),
 )

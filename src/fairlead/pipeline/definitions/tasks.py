@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 TASKS = Table(
     "silver.tasks",
@@ -38,9 +38,7 @@ TASKS = Table(
         e2e_us           bigint?    time from the submit to the end of the task; null if not ended
         slowdown         double     bounded slowdown: (queue_us + run_us) / run_us, with run_us at
                                     least 10 s; at least 1
-        deadline_missed  boolean?   always null, because tasks have no deadlines in this version
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -60,6 +58,5 @@ OPEN_TASKS = Table(
         submitted_at timestamp  time of the call of submit
         ready_at     timestamp? first instant at which the task may run
         """,
-        WRITTEN_UNDER,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.pipeline.definitions.windows import OF_WINDOW
-from fairlead.pipeline.schema import WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 
 TENANT_SHARE = Table(
     "gold.tenant_share",
@@ -22,7 +22,7 @@ TENANT_SHARE = Table(
                                     harmonic mean, which is one weight for all of them with the same
                                     effect on the order; without a claim, that of the worker time;
                                     without both, the greatest weight of a waiting task
-        weighted_us         double? busy_us, the time of each run divided by the weight of its task
+        weighted_us         double  busy_us, the time of each run divided by the weight of its task
         demand_us           bigint  worker time that the key could have used: work that remained at
                                     the start of the window, and work that arrived during it
         entitled_us         bigint  worker time due to the key if time is divided by weight and no
@@ -40,6 +40,5 @@ TENANT_SHARE = Table(
                                     any claim for at least a minute and at least 10 x the queue's
                                     median pickup (time from ready to started) of that day
         """,
-        WRITTEN_UNDER,
     ),
 )

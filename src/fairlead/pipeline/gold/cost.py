@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.windows import ALL, HOUR
 from fairlead.pipeline.gold import business_day, window_start
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.pipeline.sorting import joined
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
@@ -69,7 +68,6 @@ def cost(
         )
         .withColumn("method", F.lit(method))
         .withColumn("local_date", F.date_format(F.from_utc_timestamp("day", zone), "yyyy-MM-dd"))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*COST.column_names)
     )
 
@@ -77,11 +75,9 @@ def cost(
 def _used(service: DataFrame, zone: str) -> DataFrame:
     key = ["day", "queue", "fairness_key"]
     # The weight of a day is the mean over its worker time, so that one heavy run does not set it.
-    weighted = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
     mean = F.coalesce(F.try_divide(F.sum("busy_us"), F.sum("weighted_us")), F.max("weight"))
     return (
-        service.withColumn("weighted_us", weighted)
-        .groupBy(
+        service.groupBy(
             business_day(F.col("window_start"), zone).alias("day"),
             "queue",
             "fairness_key",

@@ -9,7 +9,6 @@ from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import elapsed_us, has_failed, is_run
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.pipeline.sorting import joined
 
 STORM_FROM = 100
@@ -34,7 +33,6 @@ def failures(attempts: DataFrame, few: bool = False) -> DataFrame:
         _with_recoveries(errors, runs, few)
         .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
         .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*FAILURES.column_names)
     )
 

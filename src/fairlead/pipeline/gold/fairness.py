@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.schema import SCHEMA_VERSION
 
 NOISY_FROM = 0.1
 """Least share of the service that a key must have to be named as `noisy_key`."""
@@ -43,7 +42,6 @@ def fairness(share: DataFrame) -> DataFrame:
         .withColumn("max_lag_us", F.col("most_behind.lag_us"))
         .withColumn("max_lag_key", F.col("most_behind.fairness_key"))
         .withColumn("bound_ok", F.col("sfq_gap") <= F.col("sfq_bound"))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*FAIRNESS.column_names)
     )
 

@@ -15,7 +15,6 @@ from fairlead.pipeline.definitions.latency import ERROR_BOUND, GROWTH, LATENCY, 
 from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import measures
-from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.pipeline.sorting import SORTER, sorter, together
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
@@ -33,9 +32,9 @@ def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> D
     runs = _durations(attempts, zone).withColumn("fairness_key", F.lit(ALL))
     return (
         # Count before the shuffle, because there are few counts.
-        _counts(runs.coalesce(1) if few else runs, "hour", "queue", "name", "fairness_key")
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
-        .select(*LATENCY_HIST.column_names)
+        _counts(runs.coalesce(1) if few else runs, "hour", "queue", "name", "fairness_key").select(
+            *LATENCY_HIST.column_names
+        )
     )
 
 
@@ -145,7 +144,6 @@ def _sorted(runs: DataFrame, window_s: int, zone: str) -> DataFrame:
                 },
                 "max_us": at(n),
                 "error_bound": F.lit(0.0),
-                "schema_version": F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
         .select(*LATENCY.column_names)
@@ -175,7 +173,6 @@ def _percentiles(hist: DataFrame, window_s: int, zone: str) -> DataFrame:
         )
         .withColumn("window_s", F.lit(window_s))
         .withColumn("error_bound", F.lit(ERROR_BOUND))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*LATENCY.column_names)
     )
 

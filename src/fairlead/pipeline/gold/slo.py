@@ -15,7 +15,6 @@ from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS, SPANS, STEP_S
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import has_failed, is_run, measures
-from fairlead.pipeline.schema import SCHEMA_VERSION
 
 
 class Objective(NamedTuple):
@@ -51,7 +50,6 @@ def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFram
         .groupBy("window_start", "slo_id")
         .agg(F.count_if(~F.col("bad")).alias("good"), F.count_if("bad").alias("bad"))
         .filter(F.col("good") + F.col("bad") > 0)
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*SLO_COUNTS.column_names)
     )
 
@@ -64,7 +62,6 @@ def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
         .withColumns({name: _burn(span_s) for name, span_s in SPANS.items()})
         .withColumn("budget_left", 1 - F.col("burn_3d"))
         .withColumn("state", _state())
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*SLO.column_names)
     )
 

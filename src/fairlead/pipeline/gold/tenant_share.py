@@ -10,7 +10,6 @@ from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.definitions.windows import MINUTE, WINDOWS
 from fairlead.pipeline.gold import KEYS_DAY, day_of, start_of, window_length
 from fairlead.pipeline.gold.starvation import starved
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.sorting import SORTER, joined, sorter, together
 
 
@@ -46,7 +45,6 @@ def tenant_share(
                 "window_start": F.timestamp_seconds("start"),
                 "backlogged_fraction": F.col("backlogged_us") / (length_s * F.lit(1e6)),
                 "throughout": F.col("full_minutes") * MINUTE == length_s,
-                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
         .select(*TENANT_SHARE.column_names)
@@ -54,19 +52,15 @@ def tenant_share(
 
 
 def _served(service: DataFrame) -> DataFrame:
-    weighted_us = F.coalesce("weighted_us", F.col("busy_us") / F.col("weight"))
-    rows = service.withColumn("weighted_us", weighted_us)
-    return _of_minute(rows, F.col("window_start"), "busy_us", "weighted_us", "longest_run_us")
+    return _of_minute(service, F.col("window_start"), "busy_us", "weighted_us", "longest_run_us")
 
 
 def _backlogged(backlog: DataFrame) -> DataFrame:
     # Times are rounded down to seconds, so depth_min can be 0 although some task waited all the
     # time.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
-    strides = F.coalesce("strides", F.col("claimed") / F.col("weight"))
-    rows = backlog.withColumns({"full_minutes": is_full.cast("bigint"), "strides": strides})
     return _of_minute(
-        rows,
+        backlog.withColumn("full_minutes", is_full.cast("bigint")),
         F.col("minute"),
         "work_us",
         "arrived_us",

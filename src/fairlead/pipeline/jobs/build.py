@@ -17,7 +17,7 @@ from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.bronze import QUARANTINE
-from fairlead.pipeline.build_plan import EDITION, BuildPlan, Snapshots
+from fairlead.pipeline.build_plan import BuildPlan, Snapshots
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.dictionary import TABLES
@@ -205,7 +205,6 @@ def _difference(
     columns = [
         F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name)
         for c in table.columns
-        if c.name != "schema_version"
     ]
     before, after = (tables.read(table, parts).select(*columns) for tables in (old, new))
     only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
@@ -227,11 +226,6 @@ def _days(since: datetime, until: datetime) -> list[str]:
 
 def _notes(tables: WarehouseTables, settings: PipelineSettings) -> list[str]:
     last = tables.before
-    if last.edition not in (0, EDITION):
-        return [
-            f"the last build wrote edition {last.edition} of the tables, and this Fairlead writes"
-            f" edition {EDITION}; the next build rebuilds everything"
-        ]
     if last.settings not in ("", digest(settings)):
         return [
             "the last build had other settings; use the same settings for the next build, or it"

@@ -63,7 +63,6 @@ _TRIES = 3
 _LATEST = 253_402_300_800 * MICROS
 """Start of the year 10000, in microseconds since the epoch."""
 
-_HASHED = "the keys of this lake are hashed, so the rows of a tenant cannot be told from others"
 _ALL_TENANTS_ONLY = "these numbers are about all tenants together, and you may see some tenants"
 
 Row = TypeVar("Row")
@@ -285,8 +284,6 @@ class History(LakeHistory):
         another process replaced files meanwhile. Raise ConfigurationError for too many parts."""
         if not 1 <= given.get("top", 1) <= MOST_PARTS:
             raise ConfigurationError(f"top {given['top']}: use 1 to {MOST_PARTS}")
-        if tenants is not None and self._warehouse.hash_proof is not None:
-            return HistoryRows([], *steps, self.as_of(table), _HASHED)
         values: dict[str, Any] = {
             **given,
             "growth": GROWTH,

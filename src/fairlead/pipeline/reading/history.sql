@@ -108,7 +108,7 @@ SELECT $since + ((epoch_us(window_start) - $since) // $step_us) * $step_us AS st
 SELECT incident_id, kind, queue, subject, epoch_us(start_at), epoch_us(end_at), is_over,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN keys_hit END,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN tasks_delayed END,
-       CASE WHEN $tenants::VARCHAR[] IS NULL THEN extra_wait_us END, coalesce(found_by, '')
+       CASE WHEN $tenants::VARCHAR[] IS NULL THEN extra_wait_us END
   FROM {all_rows}
  WHERE start_at < make_timestamptz($until) AND end_at > make_timestamptz($since)
    AND ($queue::VARCHAR IS NULL OR queue = $queue)

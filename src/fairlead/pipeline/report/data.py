@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import STEP_S
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.reading.engine import quoted_name
 from fairlead.pipeline.reading.frames import Frames
@@ -130,18 +130,6 @@ class ReportData:
         return {
             name: frame for name, frame in vars(self).items() if isinstance(frame, pd.DataFrame)
         }
-
-    @property
-    def digests(self) -> list[str]:
-        """Digests of the keys that the page may show, by which `erase` finds it."""
-        shown = {
-            key
-            for frame in self.frames.values()
-            for name in KEY_COLUMNS
-            if name in frame
-            for key in frame[name].dropna()
-        }
-        return sorted(key if self.hashed else hashed_key(key) for key in shown - {ALL})
 
 
 def gather(
@@ -266,6 +254,12 @@ def with_hashed_keys(data: ReportData) -> ReportData:
         }
         hidden[field] = frame.assign(**keys, **texts)
     return replace(data, **hidden)
+
+
+def hashed_key(key: str) -> str:
+    """Return the first ten hexadecimal digits of the key's SHA-256, which are the same in every
+    report. A person who guesses a key can verify the guess."""
+    return sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def _hidden(key: str) -> str:

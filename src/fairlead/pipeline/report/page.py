@@ -27,7 +27,6 @@ def render(data: ReportData) -> str:
         made_at=numbers.instant(to_datetime(data.made_at)),
         step=numbers.duration(data.period.step_s * MICROS),
         hashed=data.hashed,
-        digests=data.digests,
         trust=findings.trust(data),
         standing_out=list(findings.standing_out(data)),
         cells=section.cells,

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.silver import stays
 from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor, when
 from fairlead.pipeline.sorting import by_hour
@@ -154,7 +153,6 @@ def _dense(minutes: DataFrame) -> DataFrame:
                 ),
                 "work_us": _work(at, own),
                 "oldest_ready_at": F.timestamp_micros(F.when(depth_end > 0, F.col("oldest"))),
-                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
         # Leave out a minute whose only change is a stay that ended just before the minute.

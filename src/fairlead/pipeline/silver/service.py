@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.sorting import SLICE, by_hour
 
 WINDOW_S = 60
@@ -45,7 +44,6 @@ def service(attempts: DataFrame, slices: int = 1) -> DataFrame:
             {
                 "window_start": F.timestamp_micros(window),
                 "window_s": F.lit(WINDOW_S),
-                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
         .select(*SERVICE.column_names)

@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER
 from fairlead.pipeline.sorting import SLICE, SORTER, by_hour, sorter
 
 SHORTEST_RUN_US = 10_000_000
@@ -159,7 +158,5 @@ def _judged(tasks: DataFrame) -> DataFrame:
             "slowdown": F.greatest(
                 taken / F.greatest("run_us", F.lit(SHORTEST_RUN_US)), F.lit(1.0)
             ),
-            "deadline_missed": F.lit(None).cast("boolean"),
-            WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
         }
     )

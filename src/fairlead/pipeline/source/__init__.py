@@ -1,6 +1,5 @@
 """The PySpark data source `fairlead`: read tasks, attempts and backlogs, stream attempts, submit
-tasks in bulk. From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline relay`
-sends.
+tasks in bulk.
 
     spark.dataSource.register(fairlead.pipeline.FairleadSource)
     spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table",
@@ -13,8 +12,6 @@ twice.
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -24,7 +21,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOptions
 
 
@@ -39,26 +35,16 @@ class FairleadSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the chosen columns."""
-        if self._is_kafka():
-            from fairlead.pipeline.source.kafka import KafkaOptions
-
-            return KafkaOptions.parse(self.options).chosen().spark()
         return ReadOptions.parse(self.options).chosen().spark()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         from fairlead.pipeline.source.scan import FairleadReader
 
-        if self._is_kafka():
-            raise ConfigurationError("a topic of Kafka is streamed: use spark.readStream")
         return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
-        if self._is_kafka():
-            from fairlead.pipeline.source.kafka import KafkaOptions, KafkaStreamReader
-
-            return KafkaStreamReader(KafkaOptions.parse(self.options).with_schema(schema))
         from fairlead.pipeline.source.stream import FairleadStreamReader
 
         options = ReadOptions.parse(self.options, ONLY_STREAM)
@@ -75,7 +61,3 @@ class FairleadSource(DataSource):
         from fairlead.pipeline.source.sink import BulkStreamWriter
 
         return BulkStreamWriter(schema, self.options, overwrite)
-
-    def _is_kafka(self) -> bool:
-        urls = [value for name, value in self.options.items() if name.lower() == "url"]
-        return (urls[0] if urls else os.environ.get("FAIRLEAD_URL", "")).startswith("kafka:")

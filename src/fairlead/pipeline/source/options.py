@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self
 
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import ATTEMPT_FIELDS
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.schema import Column, Table, columns_in
-from fairlead.ports.history import ATTEMPT_FIELDS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -124,12 +124,22 @@ _EVERY = ONLY_BATCH | ONLY_STREAM
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
-    """Options of all reads."""
+class ReadOptions:
+    """Options of a read from a store. Instants are microseconds since the epoch; None means no
+    bound."""
 
     url: str = field(repr=False)
     table: Table
     columns: tuple[str, ...]
+    queue: str | None
+    batch_rows: int
+    since: int | None
+    until: int | None
+    partitions: int | None
+    is_latest: bool
+    """Whether a stream starts after the present rows instead of at the first."""
+    max_rows_per_batch: int
+    reader: str | None
 
     def chosen(self) -> Table:
         """Return the table with the chosen columns only, in their order."""
@@ -149,22 +159,6 @@ class ColumnOptions:
                     f" {given.dataType.simpleString()}"
                 )
         return replace(self, columns=columns)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions(ColumnOptions):
-    """Options of a read from a store. Instants are microseconds since the epoch; None means no
-    bound."""
-
-    queue: str | None
-    batch_rows: int
-    since: int | None
-    until: int | None
-    partitions: int | None
-    is_latest: bool
-    """Whether a stream starts after the present rows instead of at the first."""
-    max_rows_per_batch: int
-    reader: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:

@@ -7,7 +7,6 @@ SELECT max(epoch_us(window_start)) AS start FROM {gold.tenant_share}
 
 -- name: use
 -- The rows of each key and hour; with $peaks also its busiest minute, and whether tasks of the key waited throughout a minute.
--- Rows of an earlier release have no weighted_us.
 WITH peaks AS (
     SELECT queue, fairness_key, date_trunc('hour', window_start) AS window_start, max(busy_us) AS most_us,
            bool_or(throughout) AS waited
@@ -16,7 +15,7 @@ WITH peaks AS (
      GROUP BY 1, 2, 3
 )
 SELECT queue, fairness_key, epoch_us(window_start) AS start, weight, busy_us,
-       coalesce(nullif(weighted_us, 0), busy_us / weight) AS weighted_us, claimed, demand_us, throughout,
+       weighted_us, claimed, demand_us, throughout,
        coalesce(most_us, 0) AS most_us, coalesce(waited, false) AS waited
   FROM {gold.tenant_share} LEFT JOIN peaks USING (queue, fairness_key, window_start)
  WHERE window_s = 3600 AND window_start >= make_timestamptz($since) AND window_start < make_timestamptz($until)

@@ -21,7 +21,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from fairlead.clock import to_datetime
 from fairlead.model.reading import json_reader
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Table, columns_in
+from fairlead.pipeline.schema import Table, columns_in
 from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
@@ -48,7 +48,6 @@ BUILDS = Table(
         table        string    name of the table
         snapshot_id  bigint    snapshot of the table in its Iceberg metadata
         """,
-        WRITTEN_UNDER,
     ),
 )
 
@@ -68,7 +67,6 @@ class Build(msgspec.Struct, frozen=True):
     again: list[str] = []
     """Hours that the next build makes again although bronze has not changed since these
     snapshots."""
-    edition: int = 0
     settings: str = ""
     """Digest of the settings that change the tables."""
     until: int = 0
@@ -120,7 +118,6 @@ class Builds:
                 "published_at": to_datetime(now),
                 "table": name,
                 "snapshot_id": snapshot,
-                "schema_version": SCHEMA_VERSION,
             }
             for name, snapshot in sorted({**build.sources, **build.snapshots}.items())
         ]

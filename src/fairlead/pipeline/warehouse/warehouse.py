@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 
-from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
@@ -17,15 +16,11 @@ from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import durable
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.durable_io import DurableFileIO
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 
-_OLD = "_lake"
-"""File in the folder of each lake of 0.1."""
-
-_IDENTITY, _HASHED = "fairlead.identity", "fairlead.hashed"
+_IDENTITY = "fairlead.identity"
 
 
 class Warehouse:
@@ -47,8 +42,6 @@ class Warehouse:
         file = location.catalog_file
         with _folder_errors(location):
             if file is not None and not file.exists():
-                if location.folder is not None and (location.folder / _OLD).exists():
-                    cls(location)
                 raise missing
         found = cls(location)
         with catalog_errors(location):
@@ -99,81 +92,29 @@ class Warehouse:
                 found = self.catalog.load_namespace_properties(NAMESPACE)[_IDENTITY]
         return str(found)
 
-    def take_identity(self, identity: str) -> None:
-        """Give a new lake the identity of the lake from which its rows come. Raise
-        ConfigurationError if it has another one, StoreUnavailable."""
-        self._ensure(identity)
-        if self.identity != identity:
-            raise ConfigurationError(
-                f"lake {self.shown} has its own identity already: give a new one with --lake"
-            )
-
     @property
     def shown(self) -> str:
         """Lake for people."""
         return self.location.shown
 
     @property
-    def hash_proof(self) -> str | None:
-        """Proof of the secret by which keys are hashed; None in a lake with clear keys."""
-        self._ensure()
-        with catalog_errors(self.location):
-            return self.catalog.load_namespace_properties(NAMESPACE).get(_HASHED)
-
-    def keep_hash_proof(self, proof: str) -> None:
-        """Keep the proof of the secret, unless there is one."""
-        if self.hash_proof is None:
-            with catalog_errors(self.location):
-                self.catalog.update_namespace_properties(NAMESPACE, updates={_HASHED: proof})
-
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the path (below the lake) and the content of each file of the lake, listed or not;
-        without a catalog that lies elsewhere. Raise StoreUnavailable."""
-        io = DurableFileIO(self.location.pyiceberg())
-        scheme, netloc, folder = io.parse_location(self.location.lake, io.properties)
-        files = io.fs_by_scheme(scheme, netloc)
-        with catalog_errors(self.location):
-            for info in files.get_file_info(FileSelector(folder, recursive=True)):
-                if info.type != FileType.File:
-                    continue
-                try:
-                    with files.open_input_stream(info.path, compression=None) as stream:
-                        content = stream.read()
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-                yield info.path.removeprefix(folder).lstrip("/"), content
-
-    @property
     def reader(self) -> str:
         """Name of the lake as a reader of stores."""
         return f"lake {self.identity}"
 
-    def _ensure(self, identity: str | None = None) -> None:
-        """Create the namespace with the identity, a new one by default, by whichever process is
-        first."""
+    def _ensure(self) -> None:
+        """Create the namespace with a new identity, by whichever process is first."""
         with catalog_errors(self.location):
             try:
                 self.catalog.load_namespace_properties(NAMESPACE)
             except NoSuchNamespaceError:
                 with suppress(NamespaceAlreadyExistsError, IntegrityError):
-                    found = {_IDENTITY: identity or uuid.uuid4().hex}
-                    self.catalog.create_namespace(NAMESPACE, found)
+                    self.catalog.create_namespace(NAMESPACE, {_IDENTITY: uuid.uuid4().hex})
 
     def _prepare_folder(self) -> None:
         folder, file = self.location.folder, self.location.catalog_file
         with _folder_errors(self.location):
             if folder is not None:
-                if (folder / _OLD).exists() and (folder / NAMESPACE).exists():
-                    raise ConfigurationError(
-                        f"lake {folder}: a process of Fairlead 0.1 has opened it too: stop all"
-                        f" processes of 0.1, then remove {_OLD} and the folders of its tables, such"
-                        " as bronze.attempts; this lake gets their rows from the store"
-                    )
-                if (folder / _OLD).exists():
-                    raise ConfigurationError(
-                        f"lake {folder} is one of Fairlead 0.1: move it into a new lake with"
-                        " `fairlead pipeline migrate-lake`"
-                    )
                 durable.folder(folder)
                 check_folder("lake", folder / NAMESPACE)
             if file is not None:

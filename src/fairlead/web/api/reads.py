@@ -21,10 +21,11 @@ from fairlead.operate.nodes import nodes
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.overview import QueueView, queue_view
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store import actions as action_store
+from fairlead.operate.store import audit as audit_log
 from fairlead.operate.summary import summary
 from fairlead.operate.tasks import Management
 from fairlead.operate.tenants import TenantOrder, tenant, tenants
-from fairlead.ports import action_store, audit_log
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, optional_instant
@@ -354,8 +355,8 @@ class Reads:
         return document(documents.Why, found)
 
     def _known_queues(self) -> Collection[str]:
-        store = self._context.store
-        known: Collection[str] = store.database.read_now(store.records.queue_settings())
+        store = self._context.cluster
+        known: Collection[str] = store.database.read_now(store.queue_settings())
         return known
 
     def _ordered(self, name: str) -> documents.OrderedQueue:
@@ -372,7 +373,7 @@ class Reads:
             return None, "arguments are shown through a mask only"
         try:
             payload = self._management.payload(task.id, tenants=self._tenants)
-        except (InvalidTask, NotSupported) as error:
+        except InvalidTask as error:
             return None, str(error)
         if payload is None:
             return None, "arguments of finished tasks are not kept"

@@ -21,8 +21,8 @@ def routes() -> list[ScreenRoute]:
 
 
 def show_overview(page: Page) -> Response:
-    """Show what needs a person, and all queues. On a store without rows, lead to the screen that
-    says what it has."""
+    """Show what needs a person, and all queues. On a store without rows, lead to the ordered
+    queues, which are all that it has."""
     tenants = page.access.tenants
     try:
         found: Summary = page.of_facts(
@@ -30,9 +30,9 @@ def show_overview(page: Page) -> Response:
             lambda facts: summary(page.context, tenants=tenants, facts=facts),
         )
     except NotSupported:
-        if not page.has("sharded"):
+        if not page.has("ordered"):
             raise
-        return RedirectResponse(page.link("sharded"), 303)
+        return RedirectResponse(page.link("ordered"), 303)
     return page.render(
         "overview.html",
         summary=found,

@@ -1,5 +1,5 @@
 """Sharded queues: their counts, consumers, longest streams and heaviest shard keys, and their dead
-letters with what a person does to them; tasks on Redis alone, queue by queue."""
+letters with what a person does to them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,8 @@ def routes() -> list[ScreenRoute]:
 
 
 def show_queues(page: Page) -> Response:
-    """Show every sharded queue of the console, and the queues of tasks on Redis alone."""
-    queues = views(page)
-    tasks = None
-    if not has_audit(page):
-        tasks = page.shared("tasks on Redis", lambda: page.management.queues())
-    return page.render("sharded.html", queues=queues, tasks=tasks, now=page.context.clock.now())
+    """Show every sharded queue of the console."""
+    return page.render("sharded.html", queues=views(page), now=page.context.clock.now())
 
 
 def show_queue(page: Page) -> Response:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.errors import InvalidTask, NotSupported
+from fairlead.errors import InvalidTask
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
 from fairlead.operate.doctor.explain import explanation
 from fairlead.web.page import Page
@@ -98,7 +98,7 @@ def _arguments(page: Page, task: TaskRecord) -> str | None:
     """Return the arguments as the viewer may see them; None if they are not kept any more."""
     try:
         payload = page.management.payload(task.id, tenants=page.access.tenants)
-    except (InvalidTask, NotSupported) as error:
+    except InvalidTask as error:
         return f"cannot be shown: {error}"
     if payload is None:
         return None

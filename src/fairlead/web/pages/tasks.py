@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from fairlead.errors import NotSupported
 from fairlead.model import FINAL_STATES, State
-from fairlead.operate.filters import Counted, TaskFilters
-from fairlead.ports.task_reads import TaskPage
+from fairlead.model.task_facts import TaskPage
+from fairlead.operate.filters import Counted
 from fairlead.web.masking import check_search
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
@@ -48,12 +47,13 @@ def show_tasks(page: Page) -> Response:
         )
 
     found = page.shared(("tasks", *key), read)
-    number: Counted | None
     if after is None and len(found.tasks) < rows:  # it has walked as far as a count would
         number = Counted(len(found.tasks), found.after is not None)
     else:
         number = page.shared(
-            ("number of tasks", key[0], scope), lambda: _number(page, filters), FACTS_SECONDS
+            ("number of tasks", key[0], scope),
+            lambda: page.management.count(tenants=scope, **filters),
+            FACTS_SECONDS,
         )
     is_final = filters.get("state") in FINAL_STATES
     return page.render(
@@ -74,11 +74,3 @@ def show_tasks(page: Page) -> Response:
         following=page.with_query(after=found.after) if found.after else None,
         now=page.context.clock.now(),
     )
-
-
-def _number(page: Page, filters: TaskFilters) -> Counted | None:
-    """Return the capped number of tasks that match; None on a store that cannot count them."""
-    try:
-        return page.management.count(tenants=page.access.tenants, **filters)
-    except NotSupported:
-        return None

@@ -1,4 +1,4 @@
-"""Checks of a trigger channel with servers of its own: the servers, their load, the topics."""
+"""Checks of a trigger channel with servers of its own: the servers and the topics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
-from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus, QueueLoad
+from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 
 
 async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the servers of the channel, their load, and the topics."""
+    """Report the servers of the channel, and the topics."""
     channel, status = survey.context.channel, survey.channel
     if status is None:
         return
@@ -28,21 +28,9 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
         yield problem(str(status), cure)
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
-    for risk in status.risks:
-        say = problem if risk.is_severe else note
-        yield say(f"{channel.location}: {risk.what}", risk.cure)
-    for load in status.loads:
-        yield _load(load)
     if channel.shares_partitions:
         for finding in _topics(survey, status):
             yield finding
-
-
-def _load(load: QueueLoad) -> Finding:
-    oldest = "" if load.oldest is None else f", the oldest for {load.oldest:,.0f} s"
-    return ok(
-        f"triggers of {load.queue}: {load.waiting:,} waiting, {load.held:,} held by workers{oldest}"
-    )
 
 
 def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:

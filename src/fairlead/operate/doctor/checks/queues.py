@@ -43,9 +43,11 @@ async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
 
 async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     """Return the number of tasks that may run, by queue and name."""
-    facts, store = survey.facts, survey.context.store
+    facts, cluster = survey.facts, survey.context.cluster
+    if cluster.with_tasks() is None:
+        return {}
     if facts is None:
-        return await store.database.read(store.records.names())
+        return await cluster.database.read(survey.context.store.records.names())
     found: Counter[tuple[str, str]] = Counter()
     for count in facts.backlog.counts:
         if count.state is not State.ERROR:
@@ -93,7 +95,7 @@ async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
 
 async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     owners = survey.owners
-    if owners is None or not survey.serving(queue.queue) or survey.context.channel.decides_order:
+    if owners is None or not survey.serving(queue.queue):
         return
     free = [p for p in range(queue.partitions) if PartitionKey(queue.queue, p) not in owners]
     if free:

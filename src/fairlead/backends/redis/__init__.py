@@ -1,1 +1,0 @@
-"""Adapters on Redis."""

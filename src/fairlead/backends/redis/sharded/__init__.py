@@ -1,1 +1,0 @@
-"""Steps, scripts and clients of the shuffle-sharded queue on Redis streams."""

@@ -1,0 +1,279 @@
+"""Run steps with a client of Redis, asynchronous or synchronous."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, TypeGuard, TypeVar
+
+from redis import exceptions
+from redis.exceptions import NoScriptError, ResponseError
+
+from fairlead.errors import NotReplicated
+from fairlead.sharded.clients import is_cluster
+from fairlead.sharded.confirmation import Confirmation
+from fairlead.sharded.redis_errors import (
+    ServerMoved,
+    code_of,
+    is_demotion,
+    translated_errors,
+)
+from fairlead.sharded.script import DELETE, REVIVE, REWEIGH, WEIGH, WRITE
+from fairlead.sharded.steps import (
+    Command,
+    ReadGroup,
+    RedisCall,
+    RunScript,
+    Steps,
+    WaitForEntry,
+)
+
+T = TypeVar("T")
+
+RELIED_ON = (WRITE, REVIVE, DELETE, WEIGH, REWEIGH)
+"""Scripts on whose effect a submit or an operator relies."""
+
+_MOST_RACES = 5
+"""Tries of a command whose connection is closed before the command is sent."""
+
+_CONFIRMED_MILLIS = 60_000
+"""Milliseconds after which the key that each confirmed write also writes expires."""
+
+
+class Cancelled:
+    """A check whether the current task was cancelled after this object was made.
+
+    redis-py sends inside asyncio.wait_for, which on Python 3.11 loses a cancellation that comes as
+    it ends. A loop that waits for Redis again and again must call `check`, or it never ends.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def check(self) -> None:
+        """Raise asyncio.CancelledError if the task was cancelled."""
+        if self._task and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
+async def run_async(
+    redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None
+) -> T:
+    """Run the steps and return their result. Raise the errors of the steps, and ConfigurationError,
+    StoreUnavailable or QueueDamaged.
+
+    `confirmation`: the replicas that must confirm those writes that somebody relies on. Raise
+    NotReplicated if they do not."""
+    response: Any = None
+    cancelled = Cancelled()
+    while True:
+        try:
+            command = steps.send(response)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            response = await _respond_async(redis, queue, command, confirmation)
+        finally:
+            cancelled.check()
+
+
+def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
+    """Run the steps with a synchronous client and return their result. Raise the same errors as
+    `run_async`."""
+    response: Any = None
+    while True:
+        try:
+            command = steps.send(response)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        response = _respond(redis, queue, command, confirmation)
+
+
+async def _respond_async(
+    redis: Any, queue: str, command: Command, confirmation: Confirmation | None
+) -> Any:
+    """Run one command. If its server has become a replica, drop the idle connections, and run the
+    command once more: the new connection goes where the server's name leads now."""
+    try:
+        with translated_errors(redis, queue):
+            return await _execute_async(redis, command, confirmation)
+    except ServerMoved:
+        await _drop_connections_async(redis)
+        if isinstance(command, ReadGroup):
+            raise  # its caller knows the connection by number
+        with translated_errors(redis, queue):
+            return await _execute_async(redis, command, confirmation)
+
+
+def _respond(redis: Any, queue: str, command: Command, confirmation: Confirmation | None) -> Any:
+    """Run one command as `_respond_async` does."""
+    try:
+        with translated_errors(redis, queue):
+            return _do(redis, command, confirmation)
+    except ServerMoved:
+        _drop_connections(redis)
+        with translated_errors(redis, queue):
+            return _do(redis, command, confirmation)
+
+
+async def _drop_connections_async(redis: Any) -> None:
+    """Close the idle connections of a client now, and those in use when their command ends."""
+    if (connection := getattr(redis, "connection", None)) is not None:
+        await connection.disconnect()
+    if (pool := getattr(redis, "connection_pool", None)) is not None:
+        await pool.update_active_connections_for_reconnect()
+        await pool.disconnect(inuse_connections=False)
+
+
+def _drop_connections(redis: Any) -> None:
+    """Close the connections of a client as `_drop_connections_async` does."""
+    if (connection := getattr(redis, "connection", None)) is not None:
+        connection.disconnect()
+    if (pool := getattr(redis, "connection_pool", None)) is not None:
+        pool.update_active_connections_for_reconnect()
+        pool.disconnect(inuse_connections=False)
+
+
+async def _execute_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    """Run one command. A client of a cluster may close a connection that another task has just
+    begun to open, while it refreshes the slots; redis-py 8.1 then raises AttributeError."""
+    for _ in range(_MOST_RACES):
+        try:
+            return await _do_async(redis, command, confirmation)
+        except AttributeError as error:
+            if not is_cluster(redis) or "'NoneType' object" not in str(error):
+                raise
+            if "writelines" not in str(error):  # the command may have been sent
+                raise exceptions.ConnectionError("closed during a refresh") from error
+    raise exceptions.ConnectionError("closed during refreshes")
+
+
+async def _do_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    if confirmation is not None and _is_relied_on(command):
+        responses = await _confirmable(redis, command, confirmation, False).execute(False)
+        if isinstance(responses[0], NoScriptError):
+            responses = await _confirmable(redis, command, confirmation, True).execute(False)
+        return _confirmed(responses, confirmation)
+    if isinstance(command, WaitForEntry):
+        with _ignored_end_of_wait():
+            return bool(await redis.xread(command.after, count=1, block=command.millis))
+        return False
+    if isinstance(command, RedisCall):
+        return await redis.execute_command(*command.arguments)
+    if isinstance(command, ReadGroup):
+        with _ignored_end_of_wait():
+            return _claimed(await redis.execute_command(*_claim(command)))
+        return None
+    try:
+        return await redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
+    except NoScriptError:
+        return await redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
+
+
+def _do(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    if confirmation is not None and _is_relied_on(command):
+        responses = _confirmable(redis, command, confirmation, False).execute(False)
+        if isinstance(responses[0], NoScriptError):
+            responses = _confirmable(redis, command, confirmation, True).execute(False)
+        return _confirmed(responses, confirmation)
+    if isinstance(command, WaitForEntry):
+        with _ignored_end_of_wait():
+            return bool(redis.xread(command.after, count=1, block=command.millis))
+        return False
+    if isinstance(command, RedisCall):
+        return redis.execute_command(*command.arguments)
+    if isinstance(command, ReadGroup):
+        with _ignored_end_of_wait():
+            return _claimed(redis.execute_command(*_claim(command)))
+        return None
+    try:
+        return redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
+    except NoScriptError:
+        return redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
+
+
+def _is_relied_on(command: Command) -> TypeGuard[RunScript | RedisCall]:
+    """Return whether somebody relies on the effect: a submit, or an operator. If a failover loses
+    the end of a claim instead, the message is only delivered again."""
+    if isinstance(command, RunScript):
+        return command.script in RELIED_ON
+    return isinstance(command, RedisCall) and command.is_relied_on
+
+
+def _confirmable(
+    redis: Any, command: RunScript | RedisCall, confirmation: Confirmation, as_text: bool
+) -> Any:
+    """Return a pipeline of one connection: the command, a write, and the wait for the replicas.
+
+    WAIT waits for the last write of its connection only, and the command of a repeated submit
+    writes nothing. The additional write comes after all writes that the server has executed."""
+    if isinstance(command, RunScript):
+        script = ("EVAL", command.script.text) if as_text else ("EVALSHA", command.script.sha)
+        key, arguments = command.key, (*script, *_keys(redis, command), *command.arguments)
+    else:
+        key, arguments = str(command.arguments[1]), command.arguments
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.execute_command(*arguments)
+    pipeline.execute_command("SET", f"{key}:confirmed", 1, "PX", _CONFIRMED_MILLIS)
+    pipeline.execute_command("WAIT", confirmation.replicas, confirmation.millis)
+    return pipeline
+
+
+def _confirmed(responses: Sequence[Any], confirmation: Confirmation) -> Any:
+    """Return the response of the command if enough replicas have confirmed it."""
+    for response in responses:
+        if isinstance(response, Exception):
+            raise response
+    if responses[-1] < confirmation.replicas:
+        raise NotReplicated(
+            f"Redis has written, but {responses[-1]} of {confirmation.replicas} replicas confirmed"
+            f" it within {confirmation.millis} ms, so a failover may lose it; submit again with the"
+            " same unique key, start the replicas, or lower wait_replicas"
+        )
+    return responses[0]
+
+
+def _keys(redis: Any, command: RunScript) -> tuple[int | str, ...]:
+    """Return the number of keys of a script, and its keys. One server needs only the first key."""
+    if is_cluster(redis):
+        return 1 + len(command.others), command.key, *command.others
+    return 1, command.key
+
+
+def _claim(claim: ReadGroup) -> list[str | int]:
+    command: list[str | int] = [
+        "XREADGROUP",
+        "GROUP",
+        claim.group,
+        claim.consumer,
+        "COUNT",
+        1,
+        "BLOCK",
+        claim.millis,
+    ]
+    return [*command, "STREAMS", *claim.keys, *[">"] * len(claim.keys)]
+
+
+@contextmanager
+def _ignored_end_of_wait() -> Iterator[None]:
+    """Ignore the error of a missing stream or group, and that of a wait that an operator or a
+    deleted key has ended. A wait that ended because the server became a replica raises."""
+    try:
+        yield
+    except ResponseError as error:
+        code = code_of(error)
+        if code != "NOGROUP" and (code != "UNBLOCKED" or is_demotion(error)):
+            raise
+
+
+def _claimed(response: Any) -> list[tuple[bytes, bytes, list[bytes]]]:
+    """Flatten the response of XREADGROUP, which differs between RESP2 and RESP3."""
+    pairs = response.items() if isinstance(response, dict) else response or ()
+    found = []
+    for key, entries in pairs:
+        for id, fields in entries[0] if isinstance(response, dict) else entries:
+            found.append((key, id, list(chain.from_iterable(fields.items()))))
+    return found
