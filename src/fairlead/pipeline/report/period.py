@@ -56,13 +56,10 @@ class Period(NamedTuple):
         of the other."""
         return max(self.step_s, least_s)
 
-    def frame(
-        self, tables: Frames, statement: str, at_most: int, least_s: int = 0, **given: Any
-    ) -> pd.DataFrame:
+    def frame(self, tables: Frames, statement: str, at_most: int, **given: Any) -> pd.DataFrame:
         """Return the rows of a statement of report.sql over the tables in the period, which by
-        construction are at most `at_most` ($most in the statement). A step lasts at least `least_s`
-        seconds. Raise CheckFailed for more rows, which would be left out of the report, BrokenLake
-        for a damaged file."""
+        construction are at most `at_most`. Raise CheckFailed for more rows, BrokenLake for a
+        damaged file."""
 
         def rows(table: Table) -> str:
             all_rows = f"{{{table.name}}}"
@@ -79,10 +76,9 @@ class Period(NamedTuple):
 
         values = {
             **given,
-            "most": at_most,
             "since": to_micros(self.since),
             "until": to_micros(self.until),
-            "step_us": self.step_of(least_s) * MICROS,
+            "step_us": self.step_s * MICROS,
             "window_s": self.window_s,
         }
         text = with_tables(STATEMENTS[statement], rows)

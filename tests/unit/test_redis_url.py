@@ -1,4 +1,4 @@
-"""URLs of Redis, and their options for queues of tasks."""
+"""URLs of Redis, and their options."""
 
 from __future__ import annotations
 
@@ -6,35 +6,25 @@ import pytest
 
 from fairlead.errors import ConfigurationError, StoreUnavailable, WriteRefused
 
-endpoint = pytest.importorskip("fairlead.sharded.endpoint", reason="needs the extra redis")
+redis_url = pytest.importorskip("fairlead.sharded.redis_url", reason="needs the extra redis")
 
 
-def test_options_of_fairlead_are_removed_from_the_url_and_others_go_to_redis_py() -> None:
-    found = endpoint.RedisEndpoint.of(
-        "redis://me:secret@host:6380/2?streams=16&per_shard=2&reclaim=5&socket_timeout=3&prefix=shop"
+def test_options_of_a_confirmation_are_removed_from_the_url_and_others_go_to_redis_py() -> None:
+    found = redis_url.RedisUrl.of(
+        "redis://me:secret@host:6380/2?wait_replicas=2&wait_ms=5&socket_timeout=3"
     )
-    assert found.server.url == "redis://me:secret@host:6380/2?socket_timeout=3"
+    assert found.url == "redis://me:secret@host:6380/2?socket_timeout=3"
     assert found.location == "redis://host:6380/2"
-    assert (found.streams, found.per_shard, found.reclaim, found.prefix) == (16, 2, 5.0, "shop")
+    assert (found.confirmation.replicas, found.confirmation.millis) == (2, 5)
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [
-        ("streams=many", "streams"),
-        ("per_shard=2.5", "per_shard"),
-        ("reclaim=soon", "reclaim"),
-        ("ttl=", "ttl"),
-        ("steams=64", "steams"),
-        ("socket_timeout=long", "socket_timeout"),
-        ("reclaim=0", "reclaim"),
-        ("reads=both", "reads"),
-        ("streams=4&per_shard=6", "per_shard|streams|shard"),
-    ],
+    [("streams=64", "streams"), ("socket_timeout=long", "socket_timeout")],
 )
 def test_a_wrong_option_is_named_without_the_password(options: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as raised:
-        endpoint.RedisEndpoint.of(f"redis://me:secret@host/0?{options}")
+        redis_url.RedisUrl.of(f"redis://me:secret@host/0?{options}")
     assert "secret" not in str(raised.value)
 
 
@@ -51,11 +41,11 @@ def test_a_wrong_option_is_named_without_the_password(options: str, named: str) 
 def test_a_url_names_sentinels_or_servers_of_a_cluster(
     url: str, location: str, kind: str, hosts: int
 ) -> None:
-    found = endpoint.RedisEndpoint.of(f"{url}{'&' if '?' in url else '?'}reclaim=7")
-    assert (found.server.kind, len(found.server.hosts), found.reclaim) == (kind, hosts, 7.0)
+    found = redis_url.RedisUrl.of(url)
+    assert (found.kind, len(found.hosts)) == (kind, hosts)
     assert found.location in (location, "rediss+sentinel://a/shop/3")
     assert "secret" not in repr(found)
-    client = found.server.client()  # opens no connection
+    client = found.client()  # opens no connection
     client.close()
 
 
@@ -63,7 +53,7 @@ def test_settings_of_sentinels_are_apart_from_those_of_the_servers() -> None:
     url = (
         "rediss+sentinel://u:pw@a/shop/3?sentinel_username=s&sentinel_password=sp&socket_timeout=3"
     )
-    server = endpoint.RedisEndpoint.of(url).server
+    server = redis_url.RedisUrl.of(url)
     assert server.settings == {
         "username": "u",
         "password": "pw",
@@ -87,15 +77,15 @@ def test_settings_of_sentinels_are_apart_from_those_of_the_servers() -> None:
         ("redis+sentinel://:secret@a:b/shop", "number 1 is no host"),
         ("redis+sentinel://:secret@a,/shop", "number 2 is no host"),
         (
-            "redis+sentinel://:secret@a/shop?steams=1",
-            "unknown parameter steams; did you mean streams",
+            "redis+sentinel://:secret@a/shop?wait_replica=1",
+            "unknown parameter wait_replica; did you mean wait_replicas",
         ),
         (
             "redis+sentinel://:secret@a/shop?sentinel_pass=secret",
             "unknown parameter sentinel_pass; did you mean sentinel_password",
         ),
         ("redis+cluster://:secret@a/3", "only database 0"),
-        ("redis+cluster://:secret@a?steams=1", "unknown parameter steams; did you mean streams"),
+        ("redis+cluster://:secret@a?steams=1", "unknown parameter steams"),
         ("redis+cluster://:secret@a?retry_on_timeout=yes", "'retry_on_timeout' is unknown"),
         ("redis+cluster://:secret@a?sentinel_password=secret", "sentinel_password is for"),
         ("redis+cluster://:secret@a?wait_replicas=1", "a cluster confirms no writes"),
@@ -119,7 +109,7 @@ def test_settings_of_sentinels_are_apart_from_those_of_the_servers() -> None:
 )
 def test_a_url_that_cannot_be_used_is_refused_without_secrets(url: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as raised:
-        endpoint.RedisEndpoint.of(url)
+        redis_url.RedisUrl.of(url)
     assert "secret" not in str(raised.value)
 
 
@@ -140,7 +130,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_secrets(url: str, named: s
     ],
 )
 def test_a_url_of_one_server_sets_what_it_says(url: str, expected: dict[str, object]) -> None:
-    client = endpoint.RedisEndpoint.of(url).server.client()
+    client = redis_url.RedisUrl.of(url).client()
     found = client.connection_pool.connection_kwargs
     assert expected.items() <= found.items()
     if "a%2Bb" in url:
