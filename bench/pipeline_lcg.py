@@ -11,6 +11,7 @@ in FOLDER.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -26,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 
-from lcg_app import FOLDER, QUEUE, application, judge  # noqa: E402
+from lcg_app import FOLDER, application, judge  # noqa: E402
 from lcg_trace import read_trace  # noqa: E402
 
 from fairlead.lab.history import has_unfinished  # noqa: E402
@@ -81,8 +82,8 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         steps.append((name, time.monotonic() - began, str(found.get("seconds", ""))))
         return found
 
-    submit = ("pipeline", "submit", folder / "jobs.parquet", "--url", url, "--queue", QUEUE)
-    submit += ("--task", run_job.name, "--args", "job")
+    os.environ |= {"FAIRLEAD_URL": url, FOLDER: str(folder), "PYTHONPATH": str(HERE)}
+    submit = ("pipeline", "submit", "lcg_app:app", run_job.name, folder / "jobs.parquet")
     totals = step("submit", *submit)
     again = step("submit once more", *submit)
     began = time.monotonic()

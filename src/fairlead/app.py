@@ -495,14 +495,20 @@ class App:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         connections = self.connections
-        store = connections.store
+        store = connections.tasks
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        store.check(handlers)  # refuses options that the store does not support
+        # Refuse what the store does not support before any task runs.
+        for queue in declared:
+            connections.channel.check_queue(queue)
+        if store is not None:
+            store.check(handlers)
+        elif self.periodics:
+            _ = connections.store  # raises NotSupported
         ordered = [queue for queue in declared if queue.is_ordered]
 
         def check_store() -> None:
-            _ = self.store
+            _ = self.connector.cluster
             self.submitter.ordered.check(names, self.periodics)
 
         unchecked = None
@@ -515,7 +521,7 @@ class App:
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
         context = PollerContext(
-            store=store,
+            cluster=connections.cluster,
             clock=self.clock,
             intervals=node_settings.intervals,
             announce=connections.channel.announce,
@@ -525,8 +531,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                store.database,
-                store.periodics,
+                self.store.database,
+                self.store.periodics,
                 self.submitter,
                 self.clock,
                 patience,
@@ -545,7 +551,7 @@ class App:
             lifespan=self.lifespan,
         )
         ports = NodePorts(
-            store=store,
+            cluster=connections.cluster,
             backlog=connections.backlog,
             channel=connections.channel,
             coordinator=connections.coordinator,

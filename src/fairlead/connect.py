@@ -9,13 +9,19 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.backend import Backend, Kind
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.task_store import TaskStore
 from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
+
+ORDERED_ONLY = (
+    "an application without a SQL database has ordered queues only: `fairlead ordered tasks QUEUE`"
+    " lists their tasks; for all else, name a database in the url of the App, or in FAIRLEAD_URL"
+)
+"""Error of whatever needs a task store, where there is none."""
 
 _REDIS = (
     "Redis carries the sharded queue, fairlead.sharded.ShardedQueue(url, name), and no tasks and no"
@@ -28,12 +34,14 @@ _REDIS_SCHEMES = ("redis", "rediss", "unix")
 def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
     NotSupported if tasks do not live in a SQL database."""
-    return any_task_store(url).as_sql()
+    if (found := ordered_store(url).with_tasks()) is None:
+        raise NotSupported(ORDERED_ONLY)
+    return found.as_sql()
 
 
-def any_task_store(url: str) -> TaskStore:
-    """Return the task store of a URL, also one without SQL tables. Raises ConfigurationError for a
-    URL of an unknown kind."""
+def ordered_store(url: str) -> OrderedStore:
+    """Return the task store of a URL, or the store of an application with ordered queues only.
+    Raises ConfigurationError for a URL of an unknown kind."""
     return backend("store", url).store(url)
 
 

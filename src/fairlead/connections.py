@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from fairlead.clock import Clock
 from fairlead.config import SAME_AS_STORE, Settings
-from fairlead.connect import backend
+from fairlead.connect import ORDERED_ONLY, backend
+from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -24,7 +26,8 @@ from fairlead.urls import shown_url
 class Connections(NamedTuple):
     """The adapters of an application, one for each port."""
 
-    store: TaskStore
+    cluster: OrderedStore
+    """The store of queues, nodes and incidents."""
     backlog: BacklogStore
     notifier: Notifier
     channel: TriggerChannel
@@ -35,6 +38,18 @@ class Connections(NamedTuple):
     presence: Presence | None
     new_log: Callable[[], TaskLog | None]
     """Factory of further logs, because each node reads from its own log."""
+
+    @property
+    def tasks(self) -> TaskStore | None:
+        """The store of tasks; None in an application with ordered queues only."""
+        return self.cluster.with_tasks()
+
+    @property
+    def store(self) -> TaskStore:
+        """The store of tasks. Raise NotSupported in an application with ordered queues only."""
+        if (tasks := self.tasks) is not None:
+            return tasks
+        raise NotSupported(ORDERED_ONLY)
 
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
         """Return a new log for a node, and the schedule. Call this only if the application has an
@@ -49,7 +64,7 @@ class Connections(NamedTuple):
         for part in (self.log, self.schedule):
             if part is not None:
                 await part.close()
-        await self.store.database.close_async()
+        await self.cluster.database.close_async()
 
 
 def connect(

@@ -18,6 +18,7 @@ from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
@@ -121,9 +122,9 @@ class Connector:
     def use(self, connections: Connections) -> None:
         """Use these adapters from now on, for example adapters of a test that fail on purpose."""
         self._settings = self._settings or self.settings
-        self._connections = connections
         for queue in self._declared.queues.values():
             connections.channel.check_queue(queue)
+        self._connections = connections
 
     def check_queue(self, queue: Queue) -> None:
         """Raise ConfigurationError if the channel cannot serve the queue. Do nothing before the
@@ -132,15 +133,22 @@ class Connector:
             self._connections.channel.check_queue(queue)
 
     @property
-    def store(self) -> TaskStore:
-        """The task store, with a schema that was checked. Raise SchemaMismatch or
-        StoreUnavailable."""
-        store = self.connections.store
+    def cluster(self) -> OrderedStore:
+        """The store of queues, nodes and incidents, with a schema that was checked. Raise
+        SchemaMismatch or StoreUnavailable."""
+        cluster = self.connections.cluster
         if not self._is_prepared:
             with self._lock:
-                store.prepare()
+                cluster.prepare()
                 self._is_prepared = True
-        return store
+        return cluster
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store, with a schema that was checked. Raise SchemaMismatch, StoreUnavailable,
+        and NotSupported in an application with ordered queues only."""
+        _ = self.cluster
+        return self.connections.store
 
     @property
     def ordered_stores(self) -> tuple[TaskLog, ScheduleStore]:
@@ -148,7 +156,7 @@ class Connector:
         cannot have such queues."""
         log, schedule = self.connections.log, self.connections.schedule
         if log is None or schedule is None:
-            where = self.connections.store.database.location
+            where = self.connections.cluster.database.location
             raise NotSupported(
                 f"{where} has no ordered queues: they need a SQL database, or log, schedule and"
                 " coordinator without a store of tasks"
@@ -189,7 +197,7 @@ class Connector:
         of the migrations applied to the task store."""
         with self._lock:
             connections, elsewhere = self.connections, self._elsewhere()
-        applied = connections.store.migrate()
+        applied = connections.cluster.migrate()
         if "backlog" in elsewhere:
             _wait_for(connections.backlog.migrate())
         if "schedule" in elsewhere and connections.schedule is not None:
@@ -211,7 +219,7 @@ class Connector:
                 _wait_for(connections.schedule.close())
             connections.channel.close_sender()
             connections.coordinator.close()
-            connections.store.database.close()
+            connections.cluster.database.close()
             self._connections = self._settings = None
             self._is_prepared = False
 

@@ -61,7 +61,7 @@ class BatchTooLarge(WriteRefused):
 
 class NotReplicated(StoreUnavailable):
     """Raised if Redis has written, but too few replicas have confirmed the write in time, so that a
-    failover may lose it; submitting again is safe with a unique key."""
+    failover may lose it."""
 
 
 class SchemaMismatch(FairleadError):

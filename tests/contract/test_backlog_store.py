@@ -58,7 +58,7 @@ async def opened(kind: str, url: str) -> Adapter:
     if kind == "memory":
         return MemoryBacklogStore()
     connections = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None)
-    connections.store.migrate()
+    connections.cluster.migrate()
     return connections.backlog
 
 

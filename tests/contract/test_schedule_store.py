@@ -465,9 +465,9 @@ async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store
 async def test_a_task_that_has_ended_is_found_by_its_id_also_after_a_crash_before_its_index_row(
     store: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairlead.backends.cassandra.task_store import CassandraTaskStore
+    from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
 
-    tasks = CassandraTaskStore(cassandra_url_of(store))
+    tasks = CassandraOrderedStore(cassandra_url_of(store))
     tasks.migrate()
     find = partial(read_task, tasks)
     done, killed, waiting, replaced = (task(HOUR, name) for name in "abcd")
@@ -527,7 +527,7 @@ def cassandra_url_of(store: Adapter) -> str:
 
 
 def read_task(tasks: Any, task_id: str) -> Any:
-    return tasks.database.read_now(tasks.task(task_id))
+    return tasks.database.read_now(tasks.runs.task(task_id))
 
 
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(

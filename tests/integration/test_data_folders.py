@@ -107,7 +107,7 @@ def test_folders_of_the_user_of_a_group_and_with_the_sticky_bit_are_taken(
 
 @needs_root
 @pytest.mark.parametrize(
-    "ending", ["", "-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes", "-bulk"]
+    "ending", ["", "-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes"]
 )
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_a_file_that_a_stranger_made_first_beside_the_database_is_refused(

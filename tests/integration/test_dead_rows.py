@@ -19,7 +19,6 @@ from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive, executor
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
-from fairlead.backends.sql.sql_file import load
 from fairlead.model import (
     IncidentKind,
     IncidentReport,
@@ -29,7 +28,6 @@ from fairlead.model import (
     PartitionKey,
     State,
 )
-from fairlead.pipeline.bulk.jobs import RunSuperseded, touch
 from fairlead.ports.statements import Row, Statement, Step, Steps
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
@@ -126,7 +124,6 @@ def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
             do(store.lanes(), explain)
             do(store.oldest_ready(), explain)
             do(store._stuck(NOW, 10), explain)
-            assert do(store.count_ready(["mail", "pay"], 10), explain) == 0
             pages.append([finding.buffers for finding in explain.findings])
         assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
 
@@ -358,23 +355,6 @@ def test_an_incident_that_commits_late_or_is_put_back_is_found(store: PostgresTa
     asyncio.run(incidents.delivered([late.id], NOW))
     asyncio.run(incidents.sweep(0, NOW + 7200 * SECOND, 10))
     assert asyncio.run(incidents.counts()) == {}
-
-
-def test_a_bulk_submit_that_waits_replaces_its_row_once_a_minute(store: PostgresTaskStore) -> None:
-    sql, database = load("jobs.sql", "fairlead.pipeline.bulk"), store.database
-    with database.connection() as connection:
-        connection.execute(
-            "INSERT INTO fairlead_bulk_jobs (submission_id, epoch, state, publish, opened_at,"
-            " touched_at) VALUES ('job', 'one', 'open', 'chunked', %s, %s)",
-            [NOW, NOW],
-        )
-        versions = set()
-        for second in range(121):
-            database.run(touch(sql, "job", "one", NOW + second * SECOND))
-            versions |= set(connection.execute("SELECT ctid::text FROM fairlead_bulk_jobs"))
-        assert len(versions) == 2
-        with pytest.raises(RunSuperseded):
-            database.run(touch(sql, "job", "another", NOW + 200 * SECOND))
 
 
 @pytest.mark.parametrize("name", FILL)

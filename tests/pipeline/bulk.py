@@ -1,27 +1,45 @@
-"""Helpers for the tests of bulk submit: run a job in one call, and read the tables back."""
+"""Helpers for the tests of bulk submit: an App, a submission in one call, and the tables read back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from fairlead import App
-from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.jobs import StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
+from fairlead.pipeline.bulk.rows import RowEncoder
+from fairlead.pipeline.bulk.stage import StagedPart, SubmissionTotals, opened
 
-OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_columns": "n"}
+APP = "tests.pipeline.bulk:app"
+OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march"}
+
+app = App("sqlite:///not-used.db")
+app.queue("ordered", kind="ordered")
 
 
-def job_of(url: str, **options: str | None) -> BulkJob:
-    """Return a new run of the submission `march`, or of the submission in the options."""
-    given = {**OPTIONS, "url": url, **options}
-    return BulkJob(
-        BulkOptions.read({name: value for name, value in given.items() if value is not None})
-    )
+@app.task(name="pay", queue="orders", keep_result=True)
+def pay(
+    account: str,
+    n: int,
+    amount: Decimal | None = None,
+    when: datetime | None = None,
+    flags: list[bool] | None = None,
+    priority: str | None = None,
+) -> None: ...
+
+
+@app.task(name="in_order", queue="ordered")
+def in_order(n: int) -> None: ...
+
+
+def options_of(url: str, **options: Any) -> BulkOptions:
+    """Return the options of the submission `march`, or of the one that is given."""
+    given = OPTIONS | {"url": url} | options
+    return BulkOptions.read({name: value for name, value in given.items() if value is not None})
 
 
 def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
@@ -29,18 +47,25 @@ def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(first, last)), **columns})
 
 
-def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[StagedPart]:
-    """Open the job, and stage or compare each part, as Spark does."""
-    job.open(next(batch.schema for part in parts for batch in part))
-    return [job.stage(part, number) for number, part in enumerate(parts)] if job.reads_rows else []
+def stage(url: str, part: Sequence[pa.RecordBatch], number: int, **options: Any) -> StagedPart:
+    """Stage one part, as a task of Spark does."""
+    encoder = RowEncoder(options_of(url, **options), number)
+    with opened(url) as store:
+        return store.stage(number, encoder.pieces(iter(part)))
+
+
+def publish(url: str, parts: Sequence[StagedPart], id: str = "march") -> SubmissionTotals:
+    """Publish the parts, as the driver does."""
+    with opened(url) as store:
+        return store.publish(id, parts)
 
 
 def submit(
-    url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None
+    url: str, parts: Sequence[Sequence[pa.RecordBatch]], id: str = "march", **options: Any
 ) -> SubmissionTotals:
     """Stage and publish all parts; return the totals."""
-    job = job_of(url, **options)
-    return job.publish(staged(job, parts))
+    staged = [stage(url, part, number, **options) for number, part in enumerate(parts)]
+    return publish(url, staged, id)
 
 
 def rows(url: str, sql: str) -> list[dict[str, Any]]:
@@ -63,8 +88,5 @@ def numbers_in(url: str) -> list[int]:
 
 
 def left_in_stage(url: str) -> int:
-    """Return the number of staged rows (PostgreSQL) or files (SQLite)."""
-    if url.startswith("sqlite"):
-        folder = Path(url.removeprefix("sqlite:///") + "-bulk")
-        return sum(path.is_file() for path in folder.rglob("*"))
+    """Return the number of staged pieces."""
     return int(rows(url, "SELECT count(*) AS staged FROM fairlead_bulk_stage")[0]["staged"])

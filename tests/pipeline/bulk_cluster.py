@@ -136,12 +136,11 @@ def submit(url: str, folder: str, master: str) -> None:
         "queue": "orders",
         "task": "pay",
         "submission_id": "march",
-        "args_columns": "n",
     }
     df.write.format("fairlead").options(**options).mode("append").save()
-    from tests.pipeline.bulk import job_of
+    from tests.pipeline.bulk import publish
 
-    print(job_of(url).totals())
+    print(publish(url, []))
     spark.stop()
 
 

@@ -13,7 +13,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline import ledger
-from fairlead.pipeline.erase import tables
 from fairlead.pipeline.jobs import erase as job
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.builds import Builds
@@ -25,19 +24,19 @@ KILLED = 9
 
 STEPS: dict[str, tuple[Any, str]] = {
     "tombstone": (job, "bury"),
-    "traced": (job, "trace"),
-    "builds refused": (tables, "publish_again"),
+    "days noted": (job, job._days.__name__),
+    "builds refused": (job, job._publish.__name__),
     "ledger written": (ledger, "add"),
     "file written": (data_files, data_files._write_one.__name__),
     "committed": (SqlCatalog, "commit_table"),
     "partition replaced": (WarehouseTable, "replace"),
-    "table done": (tables, tables._erase_table.__name__),
+    "table done": (job, job._delete.__name__),
     "published": (Builds, "publish"),
     "build finished": (Builds, "finish"),
     "snapshots forgotten": (WarehouseTable, "expire"),
     "file removed": (sweeping, "remove"),
     "swept": (WarehouseTable, "sweep"),
-    "verified": (job, "verify"),
+    "verified": (job, "rows_with"),
 }
 """Function whose return ends a step, by step."""
 

@@ -1,10 +1,10 @@
-"""Rows of the user become staged rows, in batches, with the same bounds, errors, ids and partitions as
-single submits."""
+"""Rows become tasks with the values of single submits, and rows that no single submit would take are
+named."""
 
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,497 +14,199 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.payload import unpack
-from fairlead.core.sharding.partitions import partition_of
-from fairlead.declare.options import Options
-from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.pipeline.bulk import columns, rows
-from fairlead.pipeline.bulk.binary_rows import binary_rows
-from fairlead.pipeline.bulk.checks import Reject
-from fairlead.pipeline.bulk.ids import IdSpace
-from fairlead.pipeline.bulk.options import BulkOptions
-from fairlead.pipeline.bulk.rows import RowEncoder
+from fairlead.errors import ConfigurationError
+from fairlead.model import NewTask
+from fairlead.pipeline.bulk import rows
+from fairlead.pipeline.bulk.rows import RowEncoder, check_columns
+from fairlead.pipeline.errors import RefusedRows
+from tests.pipeline.bulk import APP, options_of
 
-SPACE = IdSpace(1_780_000_000_000, 3, 12345)
 URL = "sqlite:///tasks.db"
+US = pa.timestamp("us", "UTC")
 
 
-def options(**given: str | None) -> BulkOptions:
-    values = {"url": URL, "queue": "orders", "task": "pay", "submission_id": "march", **given}
-    return BulkOptions.read({name: value for name, value in values.items() if value is not None})
+def encoded(batch: pa.RecordBatch, **options: Any) -> list[NewTask]:
+    """Return the tasks of a batch."""
+    pieces = RowEncoder(options_of(URL, **options), 3).pieces([batch])
+    return [task for piece in pieces for task in piece]
 
 
-def encode(batch: pa.RecordBatch, **given: str | None) -> tuple[list[dict[str, Any]], list[Reject]]:
-    read = options(**given)
-    columns.check(batch.schema, read)
-    pieces = list(RowEncoder(read, {"known": 7}, SPACE).encode(batch))
-    return [row for piece, _ in pieces for row in piece.to_pylist()], [
-        reject for _, found in pieces for reject in found
-    ]
+def payloads(batch: pa.RecordBatch, **options: Any) -> list[Any]:
+    return [json.loads(task.payload) for task in encoded(batch, **options)]
 
 
-def accepts(**given: Any) -> bool:
-    try:
-        Options().changed(given)
-    except InvalidTask:
-        return False
-    return True
+def refused(batch: pa.RecordBatch, **options: Any) -> str:
+    """Return the error about the rows of a batch."""
+    with pytest.raises(RefusedRows) as caught:
+        encoded(batch, **options)
+    return str(caught.value)
 
 
-# arguments ----------------------------------------------------------------------------------------
+def of_app(**options: Any) -> dict[str, Any]:
+    return {"app": APP, "queue": None, **options}
 
 
-@pytest.mark.parametrize(
-    ("batch", "given", "payload"),
-    [
-        ({"payload": ['{ "n" : 1.50, "who": "\\u00e9" }']}, {}, b'{"n":1.50,"who":"\\u00e9"}'),
-        (
-            {"args": [{"n": 1, "deep": {"list": [1, None]}}]},
-            {},
-            b'{"n":1,"deep":{"list":[1,null]}}',
-        ),
-        ({"args": pa.array([[("n", 1)]], pa.map_(pa.string(), pa.int64()))}, {}, b'{"n":1}'),
-        (
-            {"n": [1], "who": ["é\n"], "x": [2.0]},
-            {"args_columns": "n, who,x"},
-            '{"n":1,"who":"é\\n","x":2.0}'.encode(),
-        ),
-        (
-            {"at": [datetime(2026, 1, 2, tzinfo=UTC)]},
-            {"args_columns": "at"},
-            b'{"at":"2026-01-02T00:00:00Z"}',
-        ),
-        ({"price": [Decimal("1.20")]}, {"args_columns": "price"}, b'{"price":"1.20"}'),
-        (
-            {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
-            {"args_columns": "m"},
-            b'{"m":{"a":1}}',
-        ),
-        ({"priority": pa.array([1])}, {}, b"{}"),
-        ({"args": pa.array([{}], pa.struct([]))}, {}, b"{}"),
-        (
-            {"priority": pa.array([77]), "queue": ["ours"]},
-            {"args_columns": "priority"},
-            b'{"priority":77}',
-        ),
-    ],
-)
-def test_arguments_become_the_json_that_a_submit_would_write(
-    batch: dict[str, Any], given: dict[str, str], payload: bytes
-) -> None:
-    encoded, rejects = encode(pa.record_batch(batch), **given)
-    assert [row["payload"] for row in encoded] == [payload] and not rejects
-
-
-def test_a_long_payload_is_compressed_as_a_submit_compresses_it() -> None:
-    encoded, _ = encode(pa.record_batch({"text": ["short", "long" * 1000]}), args_columns="text")
-    assert [row["payload_format"] for row in encoded] == ["json", "json+zlib"]
-    assert json.loads(unpack(encoded[1]["payload"], "json+zlib")) == {"text": "long" * 1000}
-
-
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (None, "payload None: give a JSON object"),
-        ("", "payload: Input data was truncated"),
-        ("[1]", "payload: not a JSON object"),
-        ('{"a":NaN}', "payload: JSON is malformed: invalid character (byte 5)"),
-        ('{"a":1} {}', "payload: JSON is malformed: trailing characters (byte 9)"),
-        ('{"a":' + "[" * 100_000, "payload: maximum recursion depth exceeded"),
-        (
-            '{"a":"' + "x" * 100 + '"}',
-            "task 'pay': its payload has 108 bytes, more than 100; store large data elsewhere and submit a reference, or raise "
-            "payload_limit",
-        ),
-    ],
-)
-def test_a_payload_that_is_no_json_object_or_too_long_is_refused(
-    payload: str | None, reason: str
-) -> None:
-    batch = pa.record_batch({"payload": pa.array(["{}", payload], pa.string())})
-    encoded, rejects = encode(batch, payload_limit="100")
-    assert len(encoded) == 1 and [(r.ordinal, r.column) for r in rejects] == [(1, "payload")]
-    assert rejects[0].reason.startswith(reason)
-
-
-def test_a_null_in_place_of_arguments_is_refused() -> None:
-    args = pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())]))
-    encoded, rejects = encode(pa.record_batch({"args": args}))
-    assert [row["payload"] for row in encoded] == [b'{"n":1}']
-    assert rejects == [Reject(1, "args", "args None: give a struct or a map", "None")]
-
-
-def test_text_that_is_no_unicode_is_refused_in_every_column() -> None:
-    bad = pa.array([b"fine", b"\xff\xfe"], pa.binary()).view(pa.string())
-    for column in (
-        "fairness_key",
-        "ordering_key",
-        "unique_key",
-        "name",
-        "queue",
-        "payload",
-        "text",
-    ):
-        given = {"args_columns": "text"} if column == "text" else {}
-        batch = pa.record_batch(
-            {
-                column: bad
-                if column != "payload"
-                else pa.array([b"{}", b'{"a":"\xff"}']).view(pa.string())
-            }
+def test_the_error_names_the_first_bad_rows_with_reason_and_says_how_many_there_are() -> None:
+    priorities = [5] * 10 + list(range(10, 17))
+    batch = pa.record_batch({"n": list(range(17)), "priority": priorities})
+    assert refused(batch) == (
+        "bulk submit: nothing was submitted: 7 bad rows among the first 17 of partition 3: "
+        + "; ".join(
+            f"row {n}: priority {n}: use a whole number from 0 (first) to 9 (last)"
+            for n in range(10, 15)
         )
-        encoded, rejects = encode(batch, **given)
-        assert len(encoded) == 1 and [(r.ordinal, r.column) for r in rejects] == [(1, column)], (
-            column
-        )
-
-
-# bounds -------------------------------------------------------------------------------------------
-
-texts = st.text(
-    st.characters(exclude_categories=["Cs"]) | st.just("\0"), max_size=3
-) | st.sampled_from(["x" * 1024, "x" * 1025, "é" * 512, "é" * 513])
-
-
-@given(
-    st.lists(texts | st.none(), min_size=1, max_size=5),
-    st.sampled_from(["fairness_key", "ordering_key", "unique_key"]),
-)
-def test_a_key_is_refused_exactly_when_a_submit_refuses_it_and_with_the_same_error(
-    keys: list[str | None], column: str
-) -> None:
-    encoded, rejects = encode(pa.record_batch({column: pa.array(keys, pa.string())}))
-    fine = [key for key in keys if key is None or accepts(**{column: key})]
-    assert [row[column] for row in encoded] == [
-        ("" if key is None and column == "fairness_key" else key) for key in fine
-    ]
-    assert len(rejects) == len(keys) - len(fine)
-    for reject in rejects:
-        with pytest.raises(InvalidTask) as caught:
-            Options().changed({column: keys[reject.ordinal]})
-        assert reject.reason == str(caught.value).replace("\0", "\\x00")
-
-
-@given(st.lists(st.floats() | st.sampled_from([0.001, 1000.0]) | st.none(), min_size=1, max_size=5))
-def test_a_weight_is_refused_exactly_when_a_submit_refuses_it(weights: list[float | None]) -> None:
-    encoded, rejects = encode(pa.record_batch({"weight": pa.array(weights, pa.float64())}))
-    assert [row["weight"] for row in encoded] == [
-        1.0 if weight is None else weight
-        for weight in weights
-        if weight is None or accepts(weight=weight)
-    ]
-    assert len(encoded) + len(rejects) == len(weights)
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()])
-def test_a_priority_may_have_any_integer_type_and_is_refused_out_of_bounds(
-    kind: pa.DataType,
-) -> None:
-    encoded, rejects = encode(pa.record_batch({"priority": pa.array([0, 9, 10, None, 100], kind)}))
-    assert [row["priority"] for row in encoded] == [0, 9, 5]
-    assert [str(r) for r in rejects] == [
-        "row 2: priority 10: use a whole number from 0 (first) to 9 (last) (column priority: 10)",
-        "row 4: priority 100: use a whole number from 0 (first) to 9 (last) (column priority: 100)",
-    ]
-
-
-def test_names_of_tasks_and_queues_come_from_columns_or_options_and_are_checked() -> None:
-    names = ["pay", None, "", "x" * 201, "a\0b"]
-    batch = pa.record_batch({"name": names, "queue": ["known", "new", "new", "new", None]})
-    encoded, rejects = encode(batch, task=None)
-    assert [(row["name"], row["queue"]) for row in encoded] == [("pay", "known")]
-    assert [r.ordinal for r in rejects] == [1, 2, 3, 4]
-    assert rejects[0].reason == "task name None: use a string"
-    encoded, rejects = encode(
-        pa.record_batch({"name": [None, "own"], "queue": pa.array([None, "own"])})
-    )
-    assert [(row["name"], row["queue"]) for row in encoded] == [
-        ("pay", "orders"),
-        ("own", "own"),
-    ] and not rejects
-    with pytest.raises(ConfigurationError, match="queue name is empty"):
-        options(queue="")
-
-
-def test_the_context_is_stored_as_a_submit_stores_it() -> None:
-    contexts = [[("trace", "é")], [], None, [("a", None)]]
-    batch = pa.record_batch({"context": pa.array(contexts, pa.map_(pa.string(), pa.string()))})
-    encoded, rejects = encode(batch)
-    assert [row["context"] for row in encoded] == [json.dumps({"trace": "é"}), None, None]
-    assert [(r.ordinal, r.reason) for r in rejects] == [(3, "context['a'] None: use a string")]
-
-
-def test_a_run_at_is_the_instant_in_microseconds_whatever_its_time_zone() -> None:
-    instants = pa.array(
-        [datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), None], pa.timestamp("us", "Europe/Helsinki")
-    )
-    encoded, _ = encode(pa.record_batch({"run_at": instants}))
-    assert [row["run_at"] for row in encoded] == [1767323045000006, None]
-
-
-@pytest.mark.parametrize("zone", ["America/New_York", "Pacific/Kiritimati"])
-def test_a_run_at_may_have_no_date_in_the_time_zone_of_its_column(zone: str) -> None:
-    bounds = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
-    instants = pa.array(bounds, pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
-    encoded, rejects = encode(pa.record_batch({"run_at": instants}))
-    assert not rejects and len(encoded) == 2
-
-
-def test_without_a_submission_id_a_row_without_unique_key_is_refused() -> None:
-    batch = pa.record_batch({"unique_key": ["a", None]})
-    encoded, rejects = encode(batch, submission_id=None)
-    assert len(encoded) == 1
-    assert rejects[0].reason == "unique_key None: without option submission_id every row needs one"
-
-
-def test_a_row_with_many_faults_is_refused_once_and_the_error_shows_the_start_of_its_value() -> (
-    None
-):
-    batch = pa.record_batch(
-        {"fairness_key": ["x" * 5000 + "\0"], "weight": [0.0], "payload": ["nonsense" * 100]}
-    )
-    _, rejects = encode(batch)
-    assert len(rejects) == 1 and len(rejects[0].value) <= 100 and len(rejects[0].reason) <= 500
-
-
-# columns ------------------------------------------------------------------------------------------
-
-
-def test_an_error_names_all_wrong_columns_at_once() -> None:
-    schema = pa.schema(
-        {
-            "payload": pa.int64(),
-            "args": pa.string(),
-            "priority": pa.string(),
-            "run_at": pa.timestamp("us"),
-            "weight": pa.bool_(),
-            "colour": pa.string(),
-            "context": pa.map_(pa.string(), pa.int64()),
-        }
-    )
-    with pytest.raises(InvalidTask) as caught:
-        columns.check(schema, options(task=None, submission_id=None, args_columns="missing"))
-    for part in (
-        "column missing is missing (args_columns names it)",
-        "unknown column colour; known: name, queue,",
-        "column name is missing: add it, or give option task",
-        "arguments are given twice, by payload and by args and by args_columns",
-        "without option submission_id every row needs a unique_key",
-        "column payload has type int64: use string",
-        "column args has type string: use a struct or a map",
-        "column priority has type string: use a whole number",
-        "column run_at has type timestamp[us]: use timestamp (an instant, not a local time)",
-        "column weight has type bool: use a number",
-        "column context has type map<string, int64>: use map<string,string>",
-    ):
-        assert part in str(caught.value)
-
-
-def test_an_error_names_all_wrong_options_at_once() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        BulkOptions.read(
-            {
-                "colour": "red",
-                "partitions": "many",
-                "rows_per_chunk": "0",
-                "publish": "maybe",
-                "on_error": "shrug",
-                "max_backlog": "5",
-            }
-        )
-    for part in (
-        "unknown option colour",
-        "partitions 'many': use a whole number",
-        "rows_per_chunk 0: use a whole number from 1",
-        "publish 'maybe': use atomic or chunked",
-        "on_error 'shrug': use fail or quarantine",
-        "option url is missing",
-        "max_backlog needs publish chunked",
-    ):
-        assert part in str(caught.value)
-    with pytest.raises(ConfigurationError, match="on_conflict error needs publish atomic"):
-        options(on_conflict="error", publish="chunked")
-    assert (
-        BulkOptions.read(
-            {"URL": URL, "Path": "x", "keep_result": "true", "partitions": "8"}
-        ).partitions
-        == 8
+        + "; and 2 more"
     )
 
-
-@pytest.mark.parametrize("id", ["", "x" * 1025, "a\0", "\ud800"])
-def test_a_submission_id_that_no_store_can_hold_is_refused_with_the_other_options(id: str) -> None:
-    with pytest.raises(ConfigurationError, match="submission_id .*; max_backlog needs"):
-        options(submission_id=id, max_backlog="5")
-
-
-def test_a_relative_path_of_a_sqlite_file_is_made_absolute_for_every_process(
-    tmp_path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert options(url="sqlite:///tasks 1.db?synchronous=NORMAL").url == (
-        f"sqlite:///{tmp_path}/tasks%201.db?synchronous=NORMAL"
-    )
-
-
-# ids and partitions -------------------------------------------------------------------------------
-
-
-@given(
-    st.integers(0, 2**14 - 1),
-    st.integers(0, 2**26 - 1),
-    st.integers(0, 2**34 - 100),
-    st.integers(1, 1000),
-    st.integers(0, 2**48 - 1),
-)
-def test_ids_are_ascending_uuid7_and_give_the_same_partition_as_a_submit(
-    part: int, salt: int, first: int, partitions: int, millis: int
-) -> None:
-    import numpy as np
-
-    space = IdSpace(millis, part, salt)
-    lows = space.lows(first, 5)
-    ids = [uuid.UUID(bytes=id) for id in space.ids(lows).to_pylist()]
-    assert all(
-        id.version == 7 and id.variant == uuid.RFC_4122 and id.int >> 80 == millis for id in ids
-    )
-    assert ids == sorted(set(ids))
-    keys = pa.array(["a", None, "é", None, "a"])
-    found = space.partitions(lows, keys, np.full(5, partitions, np.uint64))
-    assert found.tolist() == [
-        partition_of(k, id.int, partitions) for k, id in zip(keys.to_pylist(), ids, strict=True)
-    ]
-
-
-def test_ids_of_a_later_part_come_after_all_of_an_earlier_one() -> None:
-    last = IdSpace(1, 4, 2**26 - 1).lows(2**34 - 2, 1)
-    assert IdSpace(1, 4, 0).high < IdSpace(1, 8, 0).high
-    assert IdSpace(1, 5, 0).lows(0, 1)[0] > last[0]
-    assert IdSpace(1, 5, 0).lows(2**34 - 1, 1).size == 1  # the last row that a partition may have
-    with pytest.raises(ConfigurationError, match="17,179,869,184"):
-        IdSpace(1, 5, 0).lows(2**34 - 1, 2)
-
-
-@pytest.mark.parametrize("partitions", [1, 2, 4, 7, 8])
-def test_tasks_without_an_ordering_key_spread_evenly_over_the_partitions(partitions: int) -> None:
-    batch = pa.record_batch({"n": pa.array(range(1000))})
-    encoded, _ = encode(batch, args_columns="n", partitions=str(partitions))
-    counts = [sum(row["partition"] == p for row in encoded) for p in range(partitions)]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_the_greater_of_the_registered_and_the_requested_number_of_partitions_counts() -> None:
-    assert options().partitions_of({"orders": 7}, "orders") == 7
-    assert options(partitions="3").partitions_of({"orders": 7}, "orders") == 7
-    assert options(partitions="9").partitions_of({"orders": 7}, "orders") == 9
-    assert options(partitions="2").partitions_of({}, "orders") == 2
-    assert options().partitions_of({}, "orders") == 1
-
-
-def test_a_dataframe_with_more_partitions_than_ids_can_number_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="at most 16,384 partitions"):
-        IdSpace.of(0, "march", "epoch", 2**14)
-
-
-def test_a_batch_is_processed_in_pieces_with_continuous_ordinals(monkeypatch) -> None:
-    monkeypatch.setattr(rows, "MOST_BYTES", 1000)
-    encoded, _ = encode(pa.record_batch({"payload": ['{"text":"' + "x" * 90 + '"}'] * 50}))
-    assert [row["ordinal"] for row in encoded] == list(range(50))
-    assert len({row["id"] for row in encoded}) == 50
-
-
-def test_a_batch_without_rows_is_accepted() -> None:
-    encoded, rejects = encode(pa.record_batch({"n": pa.array([], pa.int64())}), args_columns="n")
-    assert encoded == [] and rejects == []
-    piece = next(
-        RowEncoder(options(args_columns="n"), {}, SPACE).encode(
-            pa.record_batch({"n": pa.array([1])})
-        )
-    )[0]
-    assert binary_rows(piece.slice(0, 0), 1, b"a" * 16) == b""
-
-
-def test_part_of_a_batch_gives_the_same_binary_rows_as_its_rows_in_the_whole() -> None:
-    table = pa.record_batch(
-        {"n": pa.array(range(5)), "fairness_key": ["a", None, "é", "d" * 300, ""]}
-    )
-    batch = next(RowEncoder(options(args_columns="n"), {}, SPACE).encode(table))[0]
-    whole = binary_rows(batch, 1, b"a" * 16)
-    assert b"".join(binary_rows(batch.slice(row, 1), 1, b"a" * 16) for row in range(5)) == whole
-
-
-# values that cannot travel ------------------------------------------------------------------------
 
 NAN, INFINITY = float("nan"), float("inf")
-US, SECONDS = pa.timestamp("us", "UTC"), pa.timestamp("s", "UTC")
 
 
 def map_of(keys: list[Any], values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Return one map with all keys, and an empty one."""
-    return pa.MapArray.from_arrays([0, len(keys), len(keys)], pa.array(keys, type_), values)
+    """Return an empty map, and one with all keys."""
+    return pa.MapArray.from_arrays([0, 0, len(keys)], pa.array(keys, type_), values)
 
 
 @pytest.mark.parametrize(
-    ("column", "bad", "reason"),
+    ("column", "values", "reason"),
     [
-        ("n", pa.array([1.0, NAN]), "n: JSON has no NaN or infinity"),
-        ("n", pa.array([None, -INFINITY]), "n: JSON has no NaN or infinity"),
-        ("n", pa.array([[1.0], [NAN]]), "n: JSON has no NaN or infinity"),
-        ("n", pa.array([{"a": {"b": 1.0}}, {"a": {"b": INFINITY}}]), "n: JSON has no NaN"),
-        ("n", pa.array([0, 3_000_000], pa.date32()), "n: cannot be written as JSON (date value"),
-        ("n", pa.array([0, 1 << 62], US), "n: cannot be written as JSON (date value out"),
-        ("run_at", pa.array([0, 9_151_488_000 * 10**9], US), "run_at 9151488000000000000 us since"),
-        ("run_at", pa.array([0, -(10**17)], US), "run_at -100000000000000000 us since 1970"),
-        ("run_at", pa.array([0, 10**13], SECONDS), "run_at 10000000000000 s since 1970: use an"),
+        ("n", pa.array([1.0, NAN]), "JSON has no NaN or infinity"),
+        ("n", pa.array([None, -INFINITY]), "JSON has no NaN or infinity"),
+        ("n", pa.array([[1.0], [NAN]]), "JSON has no NaN or infinity"),
+        ("n", pa.array([{"a": {"b": 1.0}}, {"a": {"b": INFINITY}}]), "JSON has no NaN"),
+        ("n", pa.array([0, 3_000_000], pa.date32()), "date value"),
+        ("n", map_of(["a", "a"], [1, 2], pa.string()), "a"),
+        ("run_at", pa.array([0, 9_151_488_000 * 10**9], US), ""),
+        ("run_at", pa.array([0, 10**13], pa.timestamp("s", "UTC")), ""),
+        ("run_at", pa.array([None, datetime(2026, 1, 1)], pa.timestamp("us")), "naive datetime"),
+        ("run_at", pa.array([None, "tomorrow"]), "run_at 'tomorrow': "),
         ("weight", pa.array([1, (1 << 53) + 1]), "weight 9007199254740993: use a number from"),
-        ("weight", pa.array([1, (1 << 64) - 1], pa.uint64()), "weight 18446744073709551615: use"),
-        ("weight", pa.array([Decimal(1), Decimal("1e50")]), "weight Decimal('1"),
+        ("weight", pa.array([Decimal(1), Decimal("1e30")]), "weight 1e+30: use a number from"),
         ("weight", pa.array([1.0, NAN]), "weight nan: use a number from"),
         ("priority", pa.array([1, (1 << 64) - 1], pa.uint64()), "priority 18446744073709551615"),
-        ("payload", pa.array(["{}", '{"a":1e999}']), "payload: Number out of range"),
-        ("payload", pa.array(["{}", '{"a":"\\ud800"}']), "payload: "),
+        ("priority", pa.array([None, "3"]), "priority '3': use a whole number"),
+        ("fairness_key", pa.array(["", "a\0"]), "fairness_key 'a\\x00'"),
+        ("ordering_key", pa.array([None, ""]), "ordering_key"),
+        ("unique_key", pa.array([None, "x" * 1025]), "unique_key"),
+        ("context", map_of(["a"], [None], pa.string()), "context['a'] None: use a string"),
+        ("ordering_key", pa.array([b"a", b"\xff"]).view(pa.string()), "utf-8"),
     ],
 )
-def test_a_row_that_cannot_travel_is_refused_by_name_and_the_others_are_not(
-    column: str, bad: pa.Array, reason: str
+def test_a_row_that_no_single_submit_would_take_is_refused_by_name(
+    column: str, values: pa.Array, reason: str
 ) -> None:
-    given = {"args_columns": "n"} if column == "n" else {}
-    encoded, rejects = encode(pa.record_batch({column: bad}), **given)
-    assert len(encoded) == 1
-    assert [(reject.ordinal, reject.column) for reject in rejects] == [(1, column)]
-    assert rejects[0].reason.startswith(reason), rejects[0]
+    found = refused(pa.record_batch({column: values}))
+    assert "1 bad rows among the first 2 of partition 3: row 1: " in found, found
+    assert reason in found
 
 
-def test_a_map_without_usable_keys_is_refused() -> None:
-    twice = map_of(["a", "a"], [1, 2], pa.string())
-    nan = map_of(["a"], [NAN], pa.string())
-    bad_context = map_of(["a"], pa.array([b"\xff"]).view(pa.string()), pa.string())
-    for column, bad in (("n", twice), ("n", nan), ("args", nan), ("context", bad_context)):
-        given = {"args_columns": "n"} if column == "n" else {}
-        encoded, rejects = encode(pa.record_batch({column: bad}), **given)
-        assert len(encoded) == 1
-        assert [(reject.ordinal, reject.column) for reject in rejects] == [(0, column)]
+def test_option_columns_set_the_options_and_all_others_are_arguments() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    batch = pa.record_batch(
+        {
+            "partner": ["acme", None],
+            "fairness_key": ["acme", None],
+            "weight": pa.array([Decimal("2.5"), None]),
+            "priority": [3, None],
+            "ordering_key": ["k", None],
+            "unique_key": ["u", None],
+            "run_at": pa.array([at, None], pa.timestamp("us", "Europe/Helsinki")),
+            "context": pa.array([[("trace", "é")], []], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    first, second = encoded(batch)
+    assert json.loads(first.payload) == {"partner": "acme"}
+    assert (first.fairness_key, first.weight, first.priority) == ("acme", 2.5, 3)
+    assert (first.ordering_key, first.unique_key, first.run_at) == ("k", "u", 1767323045000006)
+    assert first.context == json.dumps({"trace": "é"})
+    assert json.loads(second.payload) == {"partner": None}
+    assert (second.fairness_key, second.weight, second.priority) == ("", 1.0, 5)
+    assert second.run_at == second.submitted_at and second.context is None
 
 
-def test_a_run_at_of_any_year_that_a_single_submit_takes_is_taken() -> None:
-    instants = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1900, 9999)]
-    encoded, rejects = encode(pa.record_batch({"run_at": pa.array(instants, US)}))
-    assert not rejects and all(accepts(run_at=instant) for instant in instants)
-    assert [row["run_at"] for row in encoded] == [
-        Options().changed({"run_at": instant}).run_at_micros(0) for instant in instants
+def test_the_app_gives_queue_and_kept_results_and_checks_arguments_by_their_annotations() -> None:
+    batch = pa.record_batch({"account": ["00123"], "n": [1], "priority": ["high"], "weight": [2]})
+    (task,) = encoded(batch, **of_app())
+    assert (task.queue, task.name, task.keep_result) == ("orders", "pay", True)
+    assert json.loads(task.payload) == {"account": "00123", "n": 1, "priority": "high"}
+    assert (task.priority, task.weight) == (5, 2), "priority is an argument of this handler"
+    wrong = pa.record_batch({"account": ["a", "b"], "n": pa.array(["1", None])})
+    found = refused(wrong, **of_app())
+    assert "2 bad rows" in found and "task 'pay': Expected `int`, got `str`" in found
+
+
+def test_texts_are_converted_by_the_annotations_of_the_app() -> None:
+    batch = pa.record_batch(
+        {
+            "account": ["00123", "1e5"],
+            "n": ["7", "-8"],
+            "amount": ["1.20", None],
+            "when": ["2026-01-31T12:00:00Z", None],
+            "weight": ["2.5", None],
+            "run_at": ["2026-01-31T12:00:00+02:00", None],
+        }
+    )
+    assert payloads(batch, **of_app(values="text")) == [
+        {"account": "00123", "n": 7, "amount": "1.20", "when": "2026-01-31T12:00:00Z"},
+        {"account": "1e5", "n": -8, "amount": None, "when": None},
     ]
+    tasks = encoded(batch, **of_app(values="text"))
+    assert [task.weight for task in tasks] == [2.5, 1.0] and tasks[0].run_at == 1769853600000000
 
 
-def test_columns_and_fields_that_are_there_twice_are_an_error() -> None:
-    field = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
-    with pytest.raises(InvalidTask, match="column n has the field a twice"):
-        encode(pa.record_batch({"n": field}), args_columns="n")
-    with pytest.raises(InvalidTask, match="column n is there twice"):
-        encode(pa.RecordBatch.from_arrays([pa.array([1])] * 2, ["n", "n"]), args_columns="n")
-    with pytest.raises(ConfigurationError, match="args_columns names n twice"):
-        options(args_columns="n,n")
-    with pytest.raises(InvalidTask, match="types names column n, which has type int64: leave it"):
-        encode(pa.record_batch({"n": [1]}), args_columns="n", types="n=int")
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("n", "7.5"),
+        ("n", ""),
+        ("n", None),
+        ("amount", "a lot"),
+        ("weight", "nan"),
+        ("weight", "heavy"),
+        ("run_at", "2026-01-31T12:00:00"),
+        ("account", "gr\ufffdn"),
+        ("account", None),
+    ],
+)
+def test_a_text_that_does_not_fit_is_refused(column: str, text: str | None) -> None:
+    columns = {"account": ["a"], "n": ["1"], column: pa.array([text], pa.string())}
+    assert "1 bad rows" in refused(pa.record_batch(columns), **of_app(values="text"))
+
+
+def test_a_line_of_json_keeps_its_values_and_leaves_out_what_it_leaves_out() -> None:
+    lines = [
+        '{"account": "00123", "n": 1, "weight": 2, "run_at": "2026-01-31T12:00:00Z"}',
+        "  ",
+        '{"account": "a", "n": 2, "flags": [true, false], "context": {"trace": "a"}}',
+    ]
+    batch = pa.record_batch({"value": lines})
+    first, second = encoded(batch, **of_app(values="json"))
+    assert first.payload == b'{"account":"00123","n":1}'
+    assert (first.weight, first.run_at) == (2, 1769860800000000)
+    assert second.payload == b'{"account":"a","n":2,"flags":[true,false]}'
+    assert second.context == '{"trace": "a"}'
+    folder = pa.record_batch({"value": ['{"n": 1}'], "account": ["from a folder"]})
+    assert payloads(folder, **of_app(values="json")) == [{"account": "from a folder", "n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("[1]", "not a JSON object on one line: Expected `object`, got `array`"),
+        ('{"n": NaN}', "not a JSON object on one line: JSON is malformed"),
+        ('{"account": "a", "n": "1"}', "Expected `int`, got `str`"),
+        ('{"account": "a"}', "missing required field `n`"),
+        ('{"account": "a", "n": 1, "konto": 1}', "unknown field `konto`"),
+        ('{"account": "a", "n": 1, "weight": 1e300}', "weight 1e+300: use a number from"),
+        ('{"account": "a", "n": 1, "run_at": "2026-01-31"}', "run_at"),
+        ('{"account": "a", "n": 1, "run_at": "0001-01-01T00:00:00+14:00"}', "the years 1 to 9999"),
+        ('{"account": "a", "n": 1, "context": {"a": 1}}', "context['a'] 1: use a string"),
+    ],
+)
+def test_a_line_of_json_that_cannot_be_a_task_is_refused(line: str, reason: str) -> None:
+    good = '{"account": "a", "n": 1}'
+    found = refused(pa.record_batch({"value": [good, line]}), **of_app(values="json"))
+    assert "1 bad rows" in found and reason in found, found
 
 
 @given(st.lists(st.integers() | st.floats() | st.decimals() | st.none(), min_size=1, max_size=6))
@@ -513,8 +215,75 @@ def test_any_value_is_encoded_exactly_or_refused(values: list[Any]) -> None:
         column = pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return  # Spark cannot hold such a column either
-    encoded, rejects = encode(pa.record_batch({"n": column}), args_columns="n")
-    refused = {reject.ordinal for reject in rejects}
-    kept = [value for row, value in enumerate(column.to_pylist()) if row not in refused]
-    written = [json.loads(row["payload"])["n"] for row in encoded]
-    assert written == [str(value) if isinstance(value, Decimal) else value for value in kept]
+    for value in column:
+        try:
+            (found,) = payloads(pa.record_batch({"n": [value]}, pa.schema({"n": column.type})))
+        except RefusedRows:
+            assert value.as_py() - value.as_py() != 0  # NaN or infinity
+        else:
+            kept = value.as_py()
+            assert found == {"n": str(kept) if isinstance(kept, Decimal) else kept}
+
+
+def test_pieces_are_small_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_TASKS", 10)
+    monkeypatch.setattr(rows, "MOST_BYTES", 1000)
+    for text, sizes in (
+        ("x", [10, 10, 5]),
+        ("x" * 390, [2] * 12 + [1]),
+        (os.urandom(1500).hex(), [1] * 25),
+    ):
+        batch = pa.record_batch({"text": [f"{text}{n}" for n in range(25)]})
+        pieces = RowEncoder(options_of(URL), 0).pieces([batch.slice(0, 0), batch])
+        assert [len(piece) for piece in pieces] == sizes
+
+
+# columns and options ------------------------------------------------------------------------------
+
+
+def test_columns_that_no_row_can_fit_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigurationError, match="columns: n is there twice"):
+        check_columns(["n", "n"], options_of(URL))
+    with pytest.raises(ConfigurationError, match="unknown: colour; known: account, amount, flags"):
+        check_columns(["account", "colour", "weight"], options_of(URL, **of_app()))
+    check_columns(["colour"], options_of(URL))
+    check_columns(["value", "account"], options_of(URL, **of_app(values="json")))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"colour": "red"}, "unknown field `colour`; options: task, submission_id, app"),
+        ({"submission_id": None}, "missing required field `submission_id`"),
+        ({"submission_id": "x" * 1025}, "submission_id"),
+        ({"submission_id": "a\0"}, "submission_id"),
+        ({"task": ""}, "task name is empty"),
+        ({"queue": ""}, "queue name is empty"),
+        ({"keep_result": "maybe"}, "keep_result"),
+        ({"values": "xml"}, "Invalid enum value 'xml'"),
+        ({"url": None}, "give option url"),
+        ({"app": APP}, "the App declares queue and keep_result"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_error(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        options_of(**{"url": URL, **given})
+
+
+def test_a_task_that_the_app_does_not_declare_or_that_is_ordered_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="no task named 'refund' in .*; it has in_order, pay"
+    ):
+        options_of(URL, **of_app(task="refund")).handler()
+    with pytest.raises(ConfigurationError, match="of the ordered queue 'ordered'.*use submit_many"):
+        options_of(URL, **of_app(task="in_order")).handler()
+
+
+def test_a_relative_path_of_a_sqlite_file_is_made_absolute_for_every_process(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert options_of("sqlite:///tasks 1.db?synchronous=NORMAL").url == (
+        f"sqlite:///{tmp_path}/tasks%201.db?synchronous=NORMAL"
+    )
+    assert "password" not in repr(options_of("postgresql://me:password@host/shop"))

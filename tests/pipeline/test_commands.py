@@ -139,7 +139,8 @@ def test_errors_about_missing_or_wrong_input_are_one_line(workspace: Workspace) 
     (workspace.folder / "bad.toml").write_text("[[slo]]\nid = 1")
     assert "bad.toml" in workspace.refused("pipeline", "build", "--settings", "bad.toml")
     (workspace.folder / "jobs.txt").write_text("")
-    assert "jobs.txt" in workspace.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
+    submit = ("pipeline", "submit", "tests.pipeline.bulk:app", "pay", "jobs.txt")
+    assert "jobs.txt" in workspace.refused(*submit)
 
 
 def test_the_data_dictionary_can_be_printed_as_json(workspace: Workspace) -> None:

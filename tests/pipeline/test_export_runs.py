@@ -25,11 +25,10 @@ from pyiceberg.catalog.sql import SqlCatalog  # noqa: E402
 from pyiceberg.manifest import ManifestListWriter  # noqa: E402
 
 from fairlead.backends.cassandra.database import CassandraDatabase  # noqa: E402
-from fairlead.backends.cassandra.registry import make_store_id  # noqa: E402
+from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore  # noqa: E402
 from fairlead.backends.cassandra.run_history import CassandraRunHistory  # noqa: E402
 from fairlead.backends.cassandra.schedule import CassandraScheduleStore  # noqa: E402
 from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
-from fairlead.backends.cassandra.task_store import CassandraTaskStore  # noqa: E402
 from fairlead.backends.sql.sql_file import load  # noqa: E402
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
@@ -61,7 +60,7 @@ class Kit:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
-        self.store = CassandraTaskStore(url)
+        self.store = CassandraOrderedStore(url)
         self.database = self.store.database
         self.schedules: list[CassandraScheduleStore] = []
         self.schedule = self.open()
@@ -342,14 +341,14 @@ async def test_several_exporters_at_once_export_each_run_once(kit: Kit) -> None:
 EXPORTER = """
 import sys, time
 from pathlib import Path
-from fairlead.backends.cassandra.task_store import CassandraTaskStore
+from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.export_runs import RunExporter
 from tests.pipeline.warehouses import lake_in
 
 exporter = RunExporter(
-    CassandraTaskStore(sys.argv[1]).run_history(), lake_in(Path(sys.argv[2])), SYSTEM_CLOCK, 7
+    CassandraOrderedStore(sys.argv[1]).runs, lake_in(Path(sys.argv[2])), SYSTEM_CLOCK, 7
 )
 while True:
     try:
@@ -574,7 +573,6 @@ async def test_random_writes_horizons_take_overs_and_rounds_export_each_run_once
 async def test_a_keyspace_keeps_its_id(kit: Kit) -> None:
     before = kit.database.read_now(kit.history.store_id())
     await asyncio.to_thread(kit.store.migrate)
-    kit.database.run(make_store_id())
     assert kit.database.read_now(kit.history.store_id()) == before
     other = CassandraDatabase(kit.url)
     assert other.read_now(CassandraRunHistory(other).store_id()) == before

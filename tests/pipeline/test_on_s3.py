@@ -82,7 +82,7 @@ async def test_history_is_exported_built_read_and_erased_on_an_object_store(
     assert "no cover for" in page.read_text()
 
     erasure = erase(lake, "key-2", SYSTEM_CLOCK)
-    assert erasure.is_clean and erasure.tables[TASKS.name].rows == 13
+    assert erasure.left == {} and erasure.rows[TASKS.name] == 13
     assert set(built(s3_lake, postgres_url, "local[2]")["keys"]) == {"key-0", "key-1"}
     app.close()
 

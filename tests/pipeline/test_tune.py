@@ -12,13 +12,12 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SystemClock, to_micros
-from fairlead.core.tuning.guard_rails import Guards
-from fairlead.errors import ConfigurationError, NotAllowed, NotSupported
+from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.hashing import start_hashing
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
@@ -26,7 +25,7 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
@@ -129,13 +128,6 @@ def test_a_dry_run_shows_raw_and_guarded_weights_and_changes_nothing(world: Worl
     assert (found.outcome, found.version, found.holds) == ("would be published", None, [])
     assert world.weights() == {} and world.policies.policies() == []
     assert last_runs(world.lake) == {}
-
-
-def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> None:
-    start_hashing(world.lake, {"FAIRLEAD_HASH_SECRET": "a secret of the tests, and long"})
-    world.add_hours(3)
-    with pytest.raises(NotSupported, match="fairness keys of this lake are hashed"):
-        world.tune(apply=False)
 
 
 def test_each_version_is_published_after_the_canary_of_the_previous_one(

@@ -160,7 +160,7 @@ class Machine:
         store = SqliteTaskStore(FleetDatabase(link))  # type: ignore[arg-type]
         notifier = FleetNotifier(link)
         return Connections(
-            store=store,
+            cluster=store,
             backlog=SqliteBacklogStore(store),
             notifier=notifier,
             channel=DatabaseChannel(store, notifier, SYSTEM_CLOCK),

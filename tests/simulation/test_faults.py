@@ -115,7 +115,7 @@ async def test_every_task_runs_once_whatever_responses_of_the_store_are_lost(
     backlog = FaultyBacklog(store)
     store.faults = backlog.faults = Faults(seed, share=0.3)
     connections.channel._store = store  # type: ignore[attr-defined]
-    app.connector.use(connections._replace(store=store, backlog=backlog))
+    app.connector.use(connections._replace(cluster=store, backlog=backlog))
     app.queue("default", order=order, partitions=1)
     runs: Counter[int] = Counter()
 
@@ -199,7 +199,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[App, Watched]]:
     app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
     connections = connect(Settings(app.url), clock, {}, app.observer.counted)
     store = Watched(connections.store.database)
-    app.connector.use(connections._replace(store=store))
+    app.connector.use(connections._replace(cluster=store))
     yield app, store
     app.close()
 

@@ -44,6 +44,9 @@ class Limited:
         self.sizes: list[int] = []
         self.rows = 1000
 
+    def with_tasks(self) -> Limited:
+        return self
+
     def _check(self, count: int) -> None:
         self.sizes.append(count)
         if count > self.most:

@@ -44,7 +44,7 @@ class World:
         self.clock = clock = SimpleNamespace(monotonic=lambda: self.now)
         store = SimpleNamespace(nodes=lambda: None, database=SimpleNamespace(read=self._read))
         context: Any = SimpleNamespace(
-            name="m", clock=clock, store=store, ports=SimpleNamespace(presence=self.locks)
+            name="m", clock=clock, cluster=store, ports=SimpleNamespace(presence=self.locks)
         )
         self.deaths = Deaths(context, self._on_dead)
         self.deaths.on_nodes("mnop")

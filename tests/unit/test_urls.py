@@ -38,7 +38,7 @@ def test_a_url_of_the_documentation_is_read_as_its_table_says(
         assert RedisUrl.of(url).location == location
         return
     app = App(url)
-    assert app.connections.store.database.location == location
+    assert app.connections.cluster.database.location == location
     assert ":pw" not in f"{app.connections} {location}"
     app.close()
 

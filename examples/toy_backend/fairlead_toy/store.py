@@ -197,6 +197,11 @@ class ToyStore:
     def migrate(self) -> list[str]:
         return []
 
+    runs = None  # there are no ordered queues
+
+    def with_tasks(self) -> ToyStore:
+        return self
+
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
         for task in tasks:
             if task.transactional or task.keep_result or task.keep_log:

@@ -145,7 +145,7 @@ def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
         "worker starts",
         extra={
             "node": node.settings.name,
-            "store": app.connections.store.database.location,
+            "store": app.connections.cluster.database.location,
             "tasks": len(app.handlers),
             "concurrency": options.concurrency,
         },

@@ -21,7 +21,7 @@ def lifespan(app: App, own: Lifespan | None = None) -> Lifespan:
 
     @asynccontextmanager
     async def opened(site: Any) -> AsyncIterator[Any]:
-        await asyncio.to_thread(lambda: app.store)
+        await asyncio.to_thread(lambda: app.connector.cluster)
         try:
             if own is None:
                 yield None

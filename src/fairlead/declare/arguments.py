@@ -82,13 +82,15 @@ class Arguments:
             all(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in parameters) and not injected
         )
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return the arguments as JSON. Raises InvalidTask naming what is missing, unknown or of
-        the wrong type."""
+    def encode(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, strict: bool = True
+    ) -> bytes:
+        """Return the arguments as JSON; with `strict=False`, also take texts such as `7` for a
+        number. Raises InvalidTask naming what is missing, unknown or of the wrong type."""
         try:
             if args:
                 kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
-            given = msgspec.convert(kwargs, self._given)
+            given = msgspec.convert(kwargs, self._given, strict=strict)
             encoded = self._encode(given)
             # NaN and infinities are written as null, which the handler's type may refuse.
             is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))

@@ -24,6 +24,7 @@ from fairlead.errors import (
 from fairlead.model import Progress, State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_records import TaskStatus
 from fairlead.ports.task_store import TaskStore
@@ -54,6 +55,10 @@ class TaskAccess(Protocol):
         """The adapters of ordered queues."""
 
     @property
+    def cluster(self) -> OrderedStore:
+        """The store of queues, nodes and incidents."""
+
+    @property
     def store(self) -> TaskStore:
         """The task store."""
 
@@ -68,7 +73,8 @@ class TaskAccess(Protocol):
 def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
     """Return the record of a task, also of one that waits in the schedule of an ordered queue.
     Raise NotSupported if the task store has no records."""
-    store, schedule = access.store.records, access.connections.schedule
+    runs, schedule = access.cluster.runs, access.connections.schedule
+    store = access.store.records if runs is None else runs
     record: TaskRecord | None = store.database.read_now(store.task(task_id))
     if record is None and schedule is not None and (waiting := schedule.find_now(task_id)):
         return waiting.record

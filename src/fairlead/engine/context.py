@@ -26,6 +26,7 @@ from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -41,7 +42,8 @@ caught up."""
 class NodePorts:
     """Adapters that a node is connected to."""
 
-    store: TaskStore
+    cluster: OrderedStore
+    """Store of queues, nodes and incidents."""
     backlog: BacklogStore
     channel: TriggerChannel
     coordinator: Coordinator
@@ -51,6 +53,11 @@ class NodePorts:
     """This node's reader of the ordered queues' log; None without ordered queues."""
     schedule: ScheduleStore | None = None
     """Schedule of the ordered queues; None without ordered queues."""
+
+    @property
+    def tasks(self) -> TaskStore | None:
+        """The task store; None in an application with ordered queues only."""
+        return self.cluster.with_tasks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +171,16 @@ class NodeContext:
         return len(self.in_flight) - self.ledger.acquired >= MOST_WAITING
 
     @property
+    def cluster(self) -> OrderedStore:
+        """The store of queues, nodes and incidents."""
+        return self.ports.cluster
+
+    @property
     def store(self) -> TaskStore:
-        """The task store."""
-        return self.ports.store
+        """The task store, for parts that have tasks of other queues than ordered ones."""
+        tasks = self.ports.tasks
+        assert tasks is not None
+        return tasks
 
     @property
     def channel(self) -> TriggerChannel:

@@ -128,5 +128,5 @@ class Deaths(SimplePart):
             await self._on_dead(dead)
 
     async def _heartbeats(self) -> dict[str, int]:
-        store = self._context.store
+        store = self._context.cluster
         return {each.node: each.heartbeat_at for each in await store.database.read(store.nodes())}

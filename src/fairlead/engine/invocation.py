@@ -48,8 +48,8 @@ class Invocation:
     def __init__(self, context: NodeContext) -> None:
         interceptors = context.served.interceptors
         self._node = context.name
-        self._store = context.store
-        self._database: Database = context.store.database
+        self._context = context
+        self._database: Database = context.cluster.database
         self._announce = context.channel.announce
         self._run_hooks = overridden(interceptors, "run")
         self._running_hooks = overridden(interceptors, "running")
@@ -114,7 +114,8 @@ class Invocation:
                 complete = (
                     self._database.complete if handler.transaction is None else self._database.join
                 )
-                completed = complete(connection, self._store.completion(self._node, [finish]))
+                steps = self._context.store.completion(self._node, [finish])
+                completed = complete(connection, steps)
                 self._check(execution, completed)
             finally:
                 current.connection = None
@@ -130,7 +131,7 @@ class Invocation:
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
-                steps = self._store.completion(self._node, [finish])
+                steps = self._context.store.completion(self._node, [finish])
                 completed = await self._database.complete_async(connection, steps)
                 self._check(execution, completed)
             finally:

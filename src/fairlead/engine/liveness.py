@@ -88,8 +88,8 @@ class Liveness(SimplePart):
                 elif self._is_blocked and not rounds:
                     self._is_blocked = False
                     log.info("the event loop responds again", extra=self._fields())
-                    own.run_until_complete(self._context.store.database.close_loop())
-            own.run_until_complete(self._context.store.database.close_loop())
+                    own.run_until_complete(self._context.cluster.database.close_loop())
+            own.run_until_complete(self._context.cluster.database.close_loop())
 
     async def _keep_alive(
         self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
@@ -113,7 +113,7 @@ class Liveness(SimplePart):
             log.warning("%s failed while the event loop is blocked", what, extra=fields)
 
     async def _record(self, report: IncidentReport) -> None:
-        await self._context.store.incidents.report([report], self._context.clock.now())
+        await self._context.cluster.incidents.report([report], self._context.clock.now())
 
     def _report(
         self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float

@@ -59,7 +59,7 @@ class Membership(SimplePart):
     ) -> None:
         self._context = context
         self._node = context.name
-        self._store = context.store
+        self._store = context.cluster
         self._claimer = claimer
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._served = sorted(self._partitions)
@@ -73,7 +73,8 @@ class Membership(SimplePart):
         self._unregistered: dict[str, int] = {
             queue.name: queue.partitions
             for queue in context.served.queues
-            if not queue.is_ordered  # the submitter has; a node must not undo a repartition
+            # Submitters register ordered queues; a node must not undo a repartition.
+            if queue.name not in context.kinds.ordered
         }
         """Queues to register, with their numbers of partitions."""
         self._mark: SettingsMark | None = None
@@ -137,8 +138,12 @@ class Membership(SimplePart):
             is_earlier = record.node != self._node and identity_of(record.node) == identity_of(
                 self._node
             )
-            if is_earlier and not await self._store.held(record.node):
+            if is_earlier and not await self._holds_tasks(record.node):
                 self._context.channel.announce(await self._store.drop_node(record.node))
+
+    async def _holds_tasks(self, node: str) -> bool:
+        tasks = self._context.ports.tasks
+        return tasks is not None and bool(await tasks.held(node))
 
     async def _send_heartbeat(self) -> None:
         context = self._context
@@ -190,6 +195,7 @@ class Membership(SimplePart):
             self._server = mark.server
         if mark == self._mark:
             return
+        tasks = self._context.ports.tasks
         found = await self._store.database.read(self._store.queue_settings())
         if lost := {each: self._partitions[each] for each in self._served if each not in found}:
             # A failover may lose what was registered.
@@ -198,9 +204,9 @@ class Membership(SimplePart):
             settings, known = found[queue], self._known.get(queue)
             if settings == known:
                 continue
-            if settings.version != (known.version if known else 0):
-                self._weights[queue] = await self._store.database.read(self._store.weights(queue))
-                self._limits[queue] = await self._store.database.read(self._store.limits(queue))
+            if tasks and settings.version != (known.version if known else 0):
+                self._weights[queue] = await tasks.database.read(tasks.weights(queue))
+                self._limits[queue] = await tasks.database.read(tasks.limits(queue))
                 await asyncio.sleep(0)  # a read may block the loop
             self._settings[queue] = self._known[queue] = settings
         self._mark = mark
@@ -260,7 +266,7 @@ class Membership(SimplePart):
         now = self._context.clock.now()
         nodes = await self._beat()
         if ended := self._claimer.ended_batches():
-            await self._store.drop_claims(self._node, ended)
+            await self._context.store.drop_claims(self._node, ended)
         await self._register_queues()
         silent = await self.silent_nodes()
         living = [each for each in nodes if each.node not in silent]
@@ -274,7 +280,7 @@ class Membership(SimplePart):
         self._context.events.on_view(view)
         held = list(self._claimer.held())
         if held:
-            kept = await self._store.still_held(self._node, held)
+            kept = await self._context.store.still_held(self._node, held)
             lost = set(held) - kept
             if lost:
                 # This node ended some of these itself; only tasks still in flight were taken away.

@@ -64,16 +64,20 @@ class Node:
     async def unfinished(self) -> tuple[int, int]:
         """Return how many tasks of the served queues are left to run or retry, and how many are in
         ERROR."""
-        store = self._context.store
-        left, in_error = await store.database.read(store.unfinished(self.queues))
+        left, in_error = 0, 0
+        if (store := self._context.ports.tasks) is not None:
+            left, in_error = await store.database.read(store.unfinished(self.queues))
         return left + await self.parts.ordered.unfinished(), in_error
 
     async def has_unfinished(self) -> bool:
         """Return whether a task of the served queues is left to run or retry, without a count. May
         miss one that changes its state meanwhile."""
-        store = self._context.store
-        left = await store.database.read(store.has_unfinished(self.queues))
-        return left or await self.parts.ordered.has_unfinished()
+        store = self._context.ports.tasks
+        if store is not None:
+            left: bool = await store.database.read(store.has_unfinished(self.queues))
+            if left:
+                return True
+        return await self.parts.ordered.has_unfinished()
 
     async def run(self) -> None:
         """Open the lifespan, start, serve until `stop`, drain, leave, close. Raise the exception of
@@ -98,7 +102,7 @@ class Node:
                 raise
             log.warning(
                 "the task store is away: ordered queues are served, all else waits for it",
-                extra={"store": self._context.store.database.location, "error": str(error)},
+                extra={"store": self._context.cluster.database.location, "error": str(error)},
             )
             parts.begin_without_store()
         await channel.open(parts.on_notification, self._context.name)
@@ -134,7 +138,7 @@ class Node:
             # other nodes treat it as alive until then.
             is_final = not self.settings.restart_seconds
             if is_final and not self.in_flight and not self.parts.reconciler.is_requested:
-                notification = await self._context.store.drop_node(self.settings.name)
+                notification = await self._context.cluster.drop_node(self.settings.name)
                 await self.parts.deaths.release_lock()
                 self._context.channel.announce(notification)
         except StoreUnavailable as error:

@@ -74,7 +74,8 @@ class NodeParts:
         self._moved: set[PartitionKey] = set()
         """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
-        notes = _notes_writer(settings.name, ports.store, clock)
+        self._has_tasks = ports.tasks is not None
+        notes = _notes_writer(settings.name, ports.tasks, clock)
         context = self.context = NodeContext(
             settings=settings,
             served=served,
@@ -117,7 +118,7 @@ class NodeParts:
         self.reconciler = Reconciler(context, tasks, ordering)
         self.membership = Membership(context, tasks)
         self._rounds = Pollers(
-            ports.store,
+            ports.cluster,
             ports.channel.announce,
             observer,
             clock,
@@ -128,11 +129,11 @@ class NodeParts:
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
         self.delivery = IncidentDelivery(
-            ports.store.incidents, observer, clock, served.on_incident, served.incident_timeout
+            ports.cluster.incidents, observer, clock, served.on_incident, served.incident_timeout
         )
         own.append(Poller("incidents", settings.intervals.incidents, self.delivery.round))
         self.incident_reports = IncidentReports(
-            ports.store.incidents, clock, lambda: self.pollers.poke("incidents")
+            ports.cluster.incidents, clock, lambda: self.pollers.poke("incidents")
         )
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
         self.ownership = Ownership(context, [*pollers], self.ordered.releasable)
@@ -177,7 +178,7 @@ class NodeParts:
             self.partitions,
             self.dispatcher,
             Rebalances(context.look_ahead, self._held, self._resize, clock),
-            intake,
+            *([] if ports.tasks is None else [intake]),
             self.granting,
             self.helping,
         ]
@@ -191,8 +192,8 @@ class NodeParts:
     def begin_without_store(self) -> None:
         """Serve the ordered queues as if this node were the only one that shares them, until the
         membership has begun. Leases still give each partition one owner."""
-        queues = self.context.served.queues
-        ordered = {queue.name: queue.partitions for queue in queues if queue.is_ordered}
+        kinds, queues = self.context.kinds, self.context.served.queues
+        ordered = {each.name: each.partitions for each in queues if each.name in kinds.ordered}
         alone = frozenset([identity_of(self.context.name)])
         self.membership.begin_later()
         self.partitions.resize(ordered)
@@ -212,7 +213,7 @@ class NodeParts:
         if notification.is_empty:
             self.ordering.poke()
         self.ordering.on_finished(notification.finished)
-        if notification.due is not None or notification.is_empty:
+        if self._has_tasks and (notification.due is not None or notification.is_empty):
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
             self.ordered.poke()
@@ -316,8 +317,10 @@ class NodeParts:
         self.membership.poke()
 
 
-def _notes_writer(node: str, store: TaskStore, clock: Clock) -> RunNotesWriter | None:
+def _notes_writer(node: str, store: TaskStore | None, clock: Clock) -> RunNotesWriter | None:
     """Return the part that writes progress; None if the store keeps no notes of runs."""
+    if store is None:
+        return None
     try:
         _ = store.run_notes
     except NotSupported:

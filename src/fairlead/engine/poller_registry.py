@@ -19,6 +19,7 @@ from fairlead.clock import Clock
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
 from fairlead.ports.notification import Notification
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.task_store import TaskStore
 
 HOUR = 3600.0
@@ -28,11 +29,19 @@ HOUR = 3600.0
 class PollerContext:
     """Ports and settings that a poller gets."""
 
-    store: TaskStore
+    cluster: OrderedStore
+    """Store of queues, nodes and incidents."""
     clock: Clock
     intervals: Intervals
     announce: Callable[[Notification], None]
     """Sends the notification of a transaction that has committed."""
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store. An application with ordered queues only has no pollers of tasks."""
+        tasks = self.cluster.with_tasks()
+        assert tasks is not None
+        return tasks
 
 
 class LakeExporter(Protocol):
@@ -55,8 +64,9 @@ def check_lake() -> None:
 
 
 def registered(context: PollerContext, lake: str | None, catalog: str | None) -> list[Poller]:
-    """Return the registered pollers, with the lake's if there is a lake."""
-    pollers = [_lazy(entry, context) for entry in _entries("fairlead.pollers")]
+    """Return the registered pollers of tasks, with the lake's if there is a lake."""
+    entries = [] if context.cluster.with_tasks() is None else _entries("fairlead.pollers")
+    pollers = [_lazy(entry, context) for entry in entries]
     if lake is not None:
         pollers += [exporter.poller(lake, catalog, context) for exporter in _lake_exporters()]
     return pollers

@@ -18,6 +18,7 @@ from fairlead.errors import BatchTooLarge
 from fairlead.model import IncidentKind, IncidentReport, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.task_store import TaskStore, Woken
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class Pollers:
 
     def __init__(
         self,
-        store: TaskStore,
+        cluster: OrderedStore,
         announce: Callable[[Notification], None],
         observer: Observer,
         clock: Clock,
@@ -81,7 +82,8 @@ class Pollers:
         silent_nodes: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
         """`report`: takes reports of incidents. `silent_nodes`: see `Membership.silent_nodes`."""
-        self._store = store
+        self._cluster = cluster
+        self._tasks = cluster.with_tasks()
         self._announce = announce
         self._observer = observer
         self._clock = clock
@@ -93,16 +95,25 @@ class Pollers:
         self._swept = 0
         """Highest id of an incident that the sweep has checked."""
 
+    @property
+    def _store(self) -> TaskStore:
+        assert self._tasks is not None
+        return self._tasks
+
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
         intervals = self._intervals
-        return [
-            Poller("due", intervals.due, self.due),
+        found = [
             Poller("lost", intervals.lost, self.lost),
-            Poller("stuck", intervals.stuck, self.stuck),
-            Poller("clean", intervals.clean, self.clean),
             Poller("gauges", intervals.gauges, self.gauges, self.drop_gauges),
         ]
+        if self._tasks is not None:
+            found += [
+                Poller("due", intervals.due, self.due),
+                Poller("stuck", intervals.stuck, self.stuck),
+                Poller("clean", intervals.clean, self.clean),
+            ]
+        return found
 
     async def due(self) -> float | None:
         """Move due tasks from WAITING to SUBMITTED; return the seconds until the next one is
@@ -138,7 +149,7 @@ class Pollers:
         """Return the number of resumed tasks. After `until` (monotonic seconds), do nothing: if
         this process paused for long, the nodes may be back."""
         now, total = self._clock.now(), 0
-        while self._clock.monotonic() < until:
+        while self._tasks is not None and self._clock.monotonic() < until:
             woken, _ = await self._write(
                 "lost", lambda most: self._store.resume_lost(dead, now, most)
             )
@@ -148,7 +159,7 @@ class Pollers:
             total += woken.moved
         for node in dead:
             if self._clock.monotonic() < until:
-                self._announce(await self._store.drop_node(node))
+                self._announce(await self._cluster.drop_node(node))
         return total
 
     async def stuck(self) -> float | None:
@@ -177,9 +188,11 @@ class Pollers:
     async def gauges(self) -> float | None:
         """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
         the oldest ready tasks. Report queues that no node serves."""
-        incidents = self._store.incidents
+        incidents = self._cluster.incidents
         self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
         self._observer.incidents(await incidents.counts())
+        if self._tasks is None:
+            return None
         queues = await self._store.database.read(self._store.queue_settings())
         oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
@@ -12,6 +13,7 @@ from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import Queue
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -34,9 +36,20 @@ class OperateContext:
     clock: Clock
 
     @property
+    def ordered_queues(self) -> dict[str, Queue]:
+        """Return the declared ordered queues by name."""
+        return {name: queue for name, queue in self.queues.items() if queue.is_ordered}
+
+    @property
+    def cluster(self) -> OrderedStore:
+        """Return the store of queues, nodes and incidents, with its schema checked. Raise
+        SchemaMismatch, StoreUnavailable."""
+        return self.connector.cluster
+
+    @property
     def store(self) -> TaskStore:
-        """Return the task store, with its schema checked. Raise SchemaMismatch,
-        StoreUnavailable."""
+        """Return the task store, with its schema checked. Raise SchemaMismatch, StoreUnavailable,
+        and NotSupported in an application with ordered queues only."""
         return self.connector.store
 
     @property
@@ -44,6 +57,12 @@ class OperateContext:
         """Return the task store with the queries of SQL tables. Raise NotSupported where tasks are
         not in a SQL database."""
         return self.connector.sql_store
+
+    @property
+    def reads(self) -> TaskReads:
+        """Return the bounded reads of tasks and of their history. Raise NotSupported where tasks
+        are not in a SQL database."""
+        return TaskReads(self.sql_store.database)
 
     @property
     def channel(self) -> TriggerChannel:

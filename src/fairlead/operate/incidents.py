@@ -15,6 +15,6 @@ def latest_incidents(context: OperateContext, below: int | None, limit: int) -> 
     if below is not None:
         values.whole("below", below, 0, (1 << 63) - 1, error=InvalidTask)
     values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-    store = context.store
+    store = context.cluster
     found: list[Incident] = store.database.read_now(store.incidents.latest(below, limit))
     return found

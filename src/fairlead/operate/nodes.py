@@ -53,10 +53,10 @@ async def nodes(
     so that with `tenants` none is returned. Raise InvalidTask, StoreUnavailable."""
     if scope_of(tenants) is not None:
         return []
-    store = context.store
+    store = context.cluster
     database = store.database
     at = _read_clock(context)
-    records: list[NodeRecord] = database.read_now(store.records.nodes())
+    records: list[NodeRecord] = database.read_now(store.nodes())
     blocked: list[Incident] = database.read_now(
         store.incidents.open([IncidentKind.BLOCKED_LOOP], MOST_NODES)
     )

@@ -19,10 +19,10 @@ from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleReco
 from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
+from fairlead.operate.store.audit import AuditOutcome
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
-from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
@@ -83,7 +83,7 @@ class OrderedManagement:
     def __init__(self, context: OperateContext) -> None:
         self._context = context
         self._log, self._store = context.connector.ordered_stores
-        self._tasks = context.store
+        self._cluster = context.cluster
 
     async def tasks(
         self,
@@ -121,7 +121,7 @@ class OrderedManagement:
     async def unread(self) -> dict[str, int]:
         """Return how many entries of the log are not in the schedule yet, by queue that has any.
         Raise StoreUnavailable."""
-        names = self._tasks.database.read_now(self._tasks.queue_settings())
+        names = self._cluster.database.read_now(self._cluster.queue_settings())
         lags = {name: sum((await self._log.lag(name)).values()) for name in names}
         return {name: lag for name, lag in lags.items() if lag}
 
@@ -171,7 +171,7 @@ class OrderedManagement:
         self._check_ordered(queue, partitions)
         if not callable(report):
             raise InvalidTask(f"report {values.brief(report)}: use a function of a text")
-        tasks = self._tasks
+        tasks = self._cluster
         database = tasks.database
 
         async def version() -> int:
@@ -236,18 +236,18 @@ class OrderedManagement:
     def _check_ordered(self, queue: str, partitions: int) -> int:
         """Return the number of partitions of an ordered queue. Raise InvalidTask for another queue,
         and for a new number that no queue can have."""
-        declared = self._context.queues.get(values.name("queue", queue, error=InvalidTask))
-        if declared is None or not declared.is_ordered:
-            known = [name for name, each in self._context.queues.items() if each.is_ordered]
+        declared = self._context.ordered_queues
+        if values.name("queue", queue, error=InvalidTask) not in declared:
+            known = ", ".join(declared) or "none"
             raise UnknownQueue(
-                f"no ordered queue {queue!r} is declared; declared: {', '.join(known) or 'none'}."
+                f"no ordered queue {queue!r} is declared; declared: {known}."
                 " Other queues take another number of partitions at the start of a worker"
             )
         values.whole("partitions", partitions, 1, MOST_PARTITIONS, InvalidTask)
         return self._partitions(queue)
 
     def _partitions(self, queue: str) -> int:
-        known = self._tasks.database.read_now(self._tasks.queue_settings())
+        known = self._cluster.database.read_now(self._cluster.queue_settings())
         if values.name("queue", queue, error=InvalidTask) not in known:
             raise UnknownQueue(
                 f"no queue named {queue!r} is known; known: {', '.join(sorted(known)) or 'none'}"

@@ -29,10 +29,22 @@ def queue_list(context: OperateContext, *, facts: Facts | None = None) -> QueueL
     try:
         facts = facts_of(context, facts)
     except NotSupported:
-        records = context.store.records
-        counted: list[QueueStatus] = context.store.database.read_now(records.queue_statuses())
-        return QueueList(counted, False)
+        return QueueList(counted_queues(context), False)
     return QueueList(queue_statuses(facts), facts.is_sample)
+
+
+def counted_queues(context: OperateContext) -> list[QueueStatus]:
+    """Return all queues with their counted tasks. Those of an application without a SQL database
+    have no counts: `fairlead ordered status` counts. Raise StoreUnavailable, NotSupported."""
+    cluster = context.cluster
+    if cluster.with_tasks() is None:
+        settings = cluster.database.read_now(cluster.queue_settings())
+        return [
+            QueueStatus(queue, each.partitions, each.paused, 0, 0, 0, 0, None)
+            for queue, each in sorted(settings.items())
+        ]
+    counted: list[QueueStatus] = cluster.database.read_now(context.store.records.queue_statuses())
+    return counted
 
 
 def queue_statuses(facts: Facts) -> list[QueueStatus]:

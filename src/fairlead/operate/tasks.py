@@ -31,6 +31,7 @@ from fairlead.model import (
     State,
     TaskRecord,
 )
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement, Recorder
 from fairlead.operate.batches import (
@@ -66,14 +67,16 @@ from fairlead.operate.filters import (
 )
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
-from fairlead.ports.action_store import ActionState, BulkAction
-from fairlead.ports.audit_log import AuditDraft, AuditOutcome
+from fairlead.operate.queues import counted_queues
+from fairlead.operate.store.actions import ActionState, BulkAction
+from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_reads import TaskPage
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
 
+MOST_SEARCHED = 100_000
+"""Number of attempts in which `find` looks for finished tasks."""
 MOST_LISTED = 1000
 """Greatest number of tasks of a page, and up to which tasks are counted."""
 
@@ -96,9 +99,12 @@ class Management:
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
-        self._store = context.store.records
-        self._database = self._store.database
+        self._database = context.cluster.database
         self._recorder = Recorder(context)
+
+    @property
+    def _store(self) -> TaskRecords:
+        return self._context.store.records
 
     # looking --------------------------------------------------------------------------------------
 
@@ -155,12 +161,15 @@ class Management:
     def attempts(
         self, task_id: str, *, tenants: Collection[str] | None = None
     ) -> list[AttemptRecord]:
-        """Return the attempts of a task, first to last. Without a SQL database, the lake has the
-        attempts, and none is returned for a task that waits. Raise UnknownTask for a task of none
-        of `tenants`."""
+        """Return the attempts of a task, first to last; without a SQL database, only the last one
+        of a task that has ended: the lake has the others. Raise UnknownTask for a task of none of
+        `tenants`."""
         checked_id(task_id)
         if tenants is not None:
             self.show(task_id, tenants=tenants)
+        if (runs := self._context.cluster.runs) is not None:
+            last = self._database.read_now(runs.last_attempt(task_id))
+            return [] if last is None else [last]
         attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
@@ -184,7 +193,10 @@ class Management:
         bytes, UnknownTask for a task of none of `tenants`."""
         if tenants is not None:
             self.show(task_id, tenants=tenants)
-        found = self._database.read_now(self._store.payload(checked_id(task_id)))
+        checked_id(task_id)
+        found = None
+        if self._context.cluster.runs is None:
+            found = self._database.read_now(self._store.payload(task_id))
         if found is None and (waiting := self._waiting(task_id)) is not None:
             found = (waiting.task.payload, waiting.task.payload_format)
         return None if found is None else unpack(*found)
@@ -204,8 +216,11 @@ class Management:
         """
         where = self._filter(tenants, filters)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
-        found: list[TaskRecord] = self._database.read_now(read(where, limit))
+        if where.state in FINAL_STATES:
+            read = self._context.reads.page(where, limit, True, MOST_SEARCHED)
+            page: TaskPage = self._database.read_now(read)
+            return page.tasks
+        found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
     def page(
@@ -232,7 +247,7 @@ class Management:
         values.whole("limit", limit, 1, MOST_LISTED, InvalidTask)
         where = self._filter(tenants, filters, after)
         page: TaskPage = self._database.read_now(
-            self._store.reads.page(where, limit, bool(newest_first))
+            self._context.reads.page(where, limit, bool(newest_first))
         )
         return page
 
@@ -242,17 +257,16 @@ class Management:
         """Return the number of tasks that match, counted up to 1,000 and as far as one page walks.
         Raise InvalidTask, NotSupported."""
         where = self._filter(tenants, filters)
-        number, is_cut = self._database.read_now(self._store.reads.count(where, MOST_LISTED))
+        number, is_cut = self._database.read_now(self._context.reads.count(where, MOST_LISTED))
         return Counted(number, is_cut)
 
     def queues(self) -> list[QueueStatus]:
         """Return every queue with its counts by state."""
-        statuses: list[QueueStatus] = self._database.read_now(self._store.queue_statuses())
-        return statuses
+        return counted_queues(self._context)
 
     def nodes(self) -> list[NodeRecord]:
         """Return every known node."""
-        nodes: list[NodeRecord] = self._database.read_now(self._store.nodes())
+        nodes: list[NodeRecord] = self._database.read_now(self._context.cluster.nodes())
         return nodes
 
     @property
@@ -581,7 +595,7 @@ class Management:
         verb = "pause_queue" if paused else "resume_queue"
         entry = self._recorder.entry(actor, verb, queue=_name(queue))
         steps = self._recorder.noted(
-            self._store.pause(queue, paused), lambda done: [entry] if done else []
+            self._context.cluster.pause(queue, paused), lambda done: [entry] if done else []
         )
         if not self._database.run(steps):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")

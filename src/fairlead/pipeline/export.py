@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.model.history import START, Feed, Position
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import parted
 from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, Feed, HistoryStore, Position
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.statements import Row, Steps
 
@@ -72,7 +72,7 @@ class HistoryExporter(ABC):
     """Exporter of a history in rounds. Several may run on one history and one lake."""
 
     def __init__(
-        self, history: HistoryStore | RunHistory, lake: Warehouse, clock: Clock, rows: int
+        self, history: SqlHistory | RunHistory, lake: Warehouse, clock: Clock, rows: int
     ) -> None:
         self._read: Callable[[Steps[Any]], Any] = history.database.read_now
         self._store_id_of = history.store_id
@@ -88,18 +88,17 @@ class HistoryExporter(ABC):
         """Export all history below the horizon, or at most `batches` batches of each feed; call
         `on_rows` with the number of rows after each batch.
 
-        Raise StoreUnavailable, BrokenLake, CheckFailed when the lake has rows that the store does
-        not have, and ConfigurationError when the lake has hashed keys and the secret is missing.
+        Raise StoreUnavailable, BrokenLake, and CheckFailed when the lake has rows that the store
+        does not have.
         """
         started = time.monotonic()
-        hashing = hashing_of(self._lake)
         self._store_id = self._read(self._store_id_of())
         moved = dict.fromkeys((ATTEMPTS, EVENTS), 0)
         files, more = 0, False
         feeds = self._feeds()
         for table, read in feeds:
             for _ in islice(count(), batches):
-                rows, written = self._batch(table, read, hashing)
+                rows, written = self._batch(table, read)
                 moved[table] += rows
                 files += written
                 on_rows(rows)
@@ -116,7 +115,7 @@ class HistoryExporter(ABC):
             )
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more)
 
-    def _batch(self, table: Table, read: Next, hashing: Hashing | None) -> tuple[int, int]:
+    def _batch(self, table: Table, read: Next) -> tuple[int, int]:
         """Export the next rows of a feed, except those of erased keys; return the numbers of rows
         and files. Read again if another process has changed the table meanwhile."""
         stored = self._lake.table(table)
@@ -125,19 +124,16 @@ class HistoryExporter(ABC):
             batch = read(seen)
             if batch is None:
                 return 0, 0
-            landed = self._land(table, batch, seen, hashing)
+            landed = self._land(table, batch, seen)
             if stored.append(landed, batch.moves, seen):
                 self._save(batch.moves)
                 return batch.rows, len(landed)
             stored.take_away(landed)
 
-    def _land(
-        self, table: Table, batch: Batch, seen: TableState, hashing: Hashing | None
-    ) -> list[Written]:
+    def _land(self, table: Table, batch: Batch, seen: TableState) -> list[Written]:
         """Write the rows of a batch, without those of keys erased in the state `seen`, to files
         that no snapshot lists yet. Erased attempts go into the ledger."""
-        hidden = batch.table if hashing is None else hashing.hidden(batch.table)
-        kept, erased = parted(self._lake, hidden, seen.erased)
+        kept, erased = parted(self._lake, batch.table, seen.erased)
         if table is ATTEMPTS:
             ledger.add(self._lake, erased, batch.name)
         return self._lake.table(table).write(kept, batch.name, seen)
@@ -161,7 +157,7 @@ class Exporter(HistoryExporter):
 
     def __init__(
         self,
-        history: HistoryStore,
+        history: SqlHistory,
         lake: Warehouse,
         clock: Clock,
         rows: int = ROWS,

@@ -12,15 +12,17 @@ import time
 
 import msgspec
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.cursors import broken_cursor
-from fairlead.pipeline.export import ROWS, Batch, HistoryExporter, Next
+from fairlead.pipeline.export import ROWS, Batch, Exporter, HistoryExporter, Next
 from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
 from fairlead.ports.statements import Row
 
@@ -106,3 +108,15 @@ def _cursor(seen: TableState, name: str) -> RunCursor:
         return RunCursor() if text is None else read_cursor(text)
     except msgspec.DecodeError as error:
         raise broken_cursor(name, error) from error
+
+
+def exporter_of(
+    store: OrderedStore, lake: Warehouse, clock: Clock, rows: int = ROWS
+) -> Exporter | RunExporter:
+    """Return an exporter of the history of this store. Raise NotSupported for a store without a
+    history."""
+    tasks = store.with_tasks()
+    if store.runs is not None or tasks is None:
+        assert store.runs is not None
+        return RunExporter(store.runs, lake, clock, rows)
+    return Exporter(SqlHistory(tasks.as_sql().database), lake, clock, rows)

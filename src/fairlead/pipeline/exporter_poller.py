@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
-from fairlead.errors import NotSupported
-from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.export_runs import RunExporter
+from fairlead.model.history import START
+from fairlead.pipeline.export_runs import exporter_of
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, HistoryStore
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.ordered_store import OrderedStore
 
 ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
@@ -19,20 +18,15 @@ class PolledExporter:
     """Exporter that exports the history of a store in batches. Its calls block, so run them in a
     thread."""
 
-    def __init__(self, store: TaskStore, lake: Warehouse, clock: Clock) -> None:
+    def __init__(self, store: OrderedStore, lake: Warehouse, clock: Clock) -> None:
         """Raise NotSupported for a store that has no history."""
         self._lake = lake
         self._clock = clock
         self._tried_at = 0
         self._is_comparing = False
-        self._history: HistoryStore | None = None
-        self._exporter: Exporter | RunExporter
-        try:
-            self._history = store.as_sql().history()
-        except NotSupported:
-            self._exporter = RunExporter(store.run_history(), lake, clock, ROWS)
-        else:
-            self._exporter = Exporter(self._history, lake, clock, ROWS)
+        tasks = store.with_tasks()
+        self._history = None if tasks is None else SqlHistory(tasks.as_sql().database)
+        self._exporter = exporter_of(store, lake, clock, ROWS)
 
     def keep(self, check_every: float) -> bool:
         """Export one batch, and compare the lake with the store if that is due. Return whether work

@@ -54,7 +54,7 @@ class LakeExport:
         from fairlead.pipeline.warehouse.warehouse import Warehouse
 
         warehouse = Warehouse(Location.of(lake, catalog))
-        exporter = PolledExporter(context.store, warehouse, context.clock)
+        exporter = PolledExporter(context.cluster, warehouse, context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

@@ -15,10 +15,10 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
-from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 Kind = Literal["store", "channel", "coordinator", "backlog", "log", "schedule"]
@@ -29,7 +29,7 @@ Kind = Literal["store", "channel", "coordinator", "backlog", "log", "schedule"]
 class BackendContext:
     """Adapters and facts of the application that a backend needs to make another adapter."""
 
-    store: TaskStore
+    store: OrderedStore
     notifier: Notifier
     home: Backend
     """Backend of the task store."""
@@ -60,18 +60,18 @@ class Backend:
         store. `urls`: URLs, without secrets, of the adapters on other servers, by the name of the
         setting."""
 
-    def store(self, url: str) -> TaskStore:
+    def store(self, url: str) -> OrderedStore:
         """Return the task store. Raises ConfigurationError if this backend has none."""
         self._refuse("store")
 
-    def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
+    def notifier(self, url: str | None, store: OrderedStore) -> Notifier | None:
         """Return the notifier of the task store. With the `url` of the channel, return the notifier
         that replaces it, or None to keep it. Raises ConfigurationError if this backend has none."""
         if url is None:
             self._refuse("notifier")
         return None
 
-    def presence(self, store: TaskStore, notifier: Notifier) -> Presence | None:
+    def presence(self, store: OrderedStore, notifier: Notifier) -> Presence | None:
         """Return the presence of nodes on the server of the task store; None if the store has no
         locks that end with a process."""
         return None

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model.reading import json_reader
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.ordered_store import OrderedStore
 
 
 class OwnerRecord(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class OwnedName(NamedTuple):
     option: str
     """Part of the URL that has the name, for messages."""
     kind: str = ""
-    """Kind of the name for `TaskStore.register_part`."""
+    """Kind of the name for `OrderedStore.register_part`."""
 
     def require(self, owner: OwnerRecord, mine: OwnerRecord) -> None:
         """Raise OtherOwner if the name belongs to another task store than `mine`."""
@@ -54,7 +54,7 @@ class OwnedName(NamedTuple):
             f" gone for good, delete {self.record}"
         )
 
-    def require_part(self, owner: OwnerRecord, store: TaskStore) -> None:
+    def require_part(self, owner: OwnerRecord, store: OrderedStore) -> None:
         """Raise OtherOwner if the task store belongs to an application with another name of this
         kind. A store without a SQL database has its tasks under one prefix and its leases in one
         folder. Blocks; raises StoreUnavailable."""
@@ -69,7 +69,7 @@ class OwnedName(NamedTuple):
             )
 
     def require_location(
-        self, owner: OwnerRecord | None, store: TaskStore, away: StoreUnavailable
+        self, owner: OwnerRecord | None, store: OrderedStore, away: StoreUnavailable
     ) -> None:
         """Check by the location of our task store, while it is away, that the name belongs to it.
         Raise `away` if the name has no owner, or one in another place."""
@@ -89,7 +89,7 @@ def decode(data: bytes | None) -> OwnerRecord | None:
         return None
 
 
-def record_of(store: TaskStore) -> OwnerRecord | None:
+def record_of(store: OrderedStore) -> OwnerRecord | None:
     """Return a new record of a task store; None if the store has no id, because it keeps none.
     Blocks; raises StoreUnavailable."""
     found = store.database.read_now(store.store_id())

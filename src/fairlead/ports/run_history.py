@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fairlead.model import PartitionKey
+from fairlead.model import AttemptRecord, PartitionKey, TaskRecord
 from fairlead.model.fields import Count, Runs, Time
 from fairlead.model.reading import json_reader
 from fairlead.ports.statements import Database, Row, Steps
@@ -47,7 +47,7 @@ class RunPage(NamedTuple):
     """The next runs of one partition."""
 
     rows: Sequence[Row]
-    """Rows with the columns ATTEMPT_FIELDS of `fairlead.ports.history`."""
+    """Rows with the columns ATTEMPT_FIELDS of `fairlead.model.history`."""
     cursor: RunCursor
     """Cursor after these rows."""
 
@@ -80,6 +80,12 @@ class RunHistory(Protocol):
         """Register a reader, or record that it has read all runs of these partitions that ended at
         or before the instants. Runs that a reader has not read are kept while it advances at least
         once in KEEP_READER seconds."""
+
+    def task(self, task_id: str) -> Steps[TaskRecord | None]:
+        """Return a task that has ended; None if it has not, or if its history was cleaned."""
+
+    def last_attempt(self, task_id: str) -> Steps[AttemptRecord | None]:
+        """Return the last attempt of a task that has ended; None for any other."""
 
 
 KEEP_READER = 30 * 86_400

@@ -1,19 +1,12 @@
-"""The further methods of a task store in SQL tables: statements, transactions of handlers, the
-history of attempts, computed policies, actions of people. `TaskStore.as_sql` returns them."""
+"""The further methods of a task store in SQL tables: statements, and transactions of handlers.
+`TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from fairlead.model import NewTask, Submitted
-from fairlead.ports.action_store import ActionStore
-from fairlead.ports.audit_log import AuditLog
-from fairlead.ports.cluster_state import QueueSettings
-from fairlead.ports.ended_sessions import EndedSessions
-from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Notification
-from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskRecords
 
@@ -33,9 +26,6 @@ class SqlStore(TaskRecords, Protocol):
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        """Insert the tasks, as `TaskStore.submission` does."""
-
     def announce(self, notification: Notification) -> Steps[None]:
         """Send the notification with the commit of this transaction if the database can; otherwise
         the caller announces it after the commit."""
@@ -48,16 +38,6 @@ class SqlStore(TaskRecords, Protocol):
         """Let the database end this transaction, and release its locks, if the process pauses for
         longer between two statements. Nothing on SQLite, whose locks end with the process."""
 
-    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        """Register the queues in the caller's transaction; return their settings."""
-
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
-
-    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
-        """Set the number of partitions of a registered queue, also to a lower one, unless its
-        settings have another version; return whether it was set."""
-
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
         """Set the weight of different keys of a queue, as `set_weight` does for one; return the
         number of keys that were changed, none in a queue that was never registered."""
@@ -65,18 +45,3 @@ class SqlStore(TaskRecords, Protocol):
     def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
         """Set the limit of different keys of a queue, as `set_limit` does for one; return the
         number of keys that were changed."""
-
-    def history(self) -> HistoryStore:
-        """Return the history of attempts and events in the same database."""
-
-    def policies(self) -> PolicyStore:
-        """Return the computed weights and limits in the same database."""
-
-    def actions(self) -> ActionStore:
-        """Return the bulk actions in the same database."""
-
-    def audit(self) -> AuditLog:
-        """Return the log of the actions of people in the same database."""
-
-    def ended_sessions(self) -> EndedSessions:
-        """Return the ended sessions of the web console in the same database."""

@@ -8,7 +8,7 @@ people (task_records.py), `SqlStore` for tasks in tables (sql_store.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,15 +22,15 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
-from fairlead.ports.cluster_state import NO_FACTS, ClusterState, NodeFacts, QueueSettings
-from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
-from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_records import TaskRecords
+
+if TYPE_CHECKING:
+    from fairlead.ports.sql_store import SqlStore
+    from fairlead.ports.task_records import TaskRecords
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +93,7 @@ class TaskDeclaration(Protocol):
     keep_log: bool
 
 
-class TaskStore(ClusterState, Protocol):
+class TaskStore(OrderedStore, Protocol):
     """Store of tasks until they end. Steps run in whatever transaction the caller chooses. Times
     are microseconds since the epoch.
 
@@ -103,25 +103,8 @@ class TaskStore(ClusterState, Protocol):
 
     # abilities ------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Check that the store can be used; a store in a file of its own makes its tables here.
-        Raises SchemaMismatch, StoreUnavailable."""
-
-    def migrate(self) -> list[str]:
-        """Bring the tables up to date; return the names of the migrations applied, none where the
-        store has no tables. Raises SchemaMismatch, StoreUnavailable."""
-
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
         """Raise NotSupported for the first task that this store cannot run as declared."""
-
-    def store_id(self) -> Steps[str | None]:
-        """Return the id of this store, which its migration made once; None if the store keeps
-        none."""
-
-    def register_part(self, kind: str, part: str) -> Steps[str]:
-        """Record the id of a part of the application on another server (`kind`: its prefix of Kafka
-        or its folder of ZooKeeper), unless there is one of this kind; return the recorded one. A
-        store that records none returns `part`."""
 
     @property
     def records(self) -> TaskRecords:
@@ -134,10 +117,6 @@ class TaskStore(ClusterState, Protocol):
         none."""
 
     @property
-    def incidents(self) -> IncidentStore:
-        """Incidents of the tasks and nodes of this store."""
-
-    @property
     def periodics(self) -> PeriodicStore:
         """Periodic tasks of all applications on this store. Raises NotSupported if the store keeps
         none."""
@@ -145,10 +124,6 @@ class TaskStore(ClusterState, Protocol):
     def as_sql(self) -> SqlStore:
         """Return this store with the methods of a store in SQL tables. Raises NotSupported if tasks
         do not live in a SQL database."""
-
-    def run_history(self) -> RunHistory:
-        """Return the history of ordered queues without a SQL database. Raises NotSupported for any
-        other store."""
 
     # for submitters -------------------------------------------------------------------------------
 
@@ -271,37 +246,27 @@ class TaskStore(ClusterState, Protocol):
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
         `before`. Return their number, at least `limit` while there may be more."""
 
-    # the cluster ----------------------------------------------------------------------------------
+    # queues and keys ------------------------------------------------------------------------------
 
-    async def register_node(
-        self,
-        node: str,
-        queues: Sequence[str],
-        names: Sequence[str],
-        now: int,
-        facts: NodeFacts = NO_FACTS,
-    ) -> Notification:
-        """Record which queues the node serves, which task names it has handlers for, its facts, and
-        that it lives. Called again when these change. Return the notification to announce, so that
-        other nodes release its share of the partitions."""
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        """Return, for each queue with SUBMITTED tasks, since when the first of them is ready
+        (microseconds since the epoch). Counts nothing, so that the cost does not grow with the
+        number of tasks."""
 
-    async def heartbeat(self, node: str, now: int) -> bool:
-        """Record that the node lives. Return False if the store has no record of it, because it
-        never registered or another node dropped it as dead."""
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        """Return how many tasks of these queues are left to run or to retry, and how many are in
+        ERROR. Tasks scheduled ahead that have never run do not count.
 
-    async def drop_node(self, node: str) -> Notification:
-        """Remove a node that stopped, or whose tasks have all been resumed, so that it claims
-        nothing until it registers again; `resume_lost` still finds tasks that it holds. Return the
-        notification to announce, so that other nodes take over its partitions."""
+        May read every unfinished task. Call it for tests, or after `has_unfinished` found none."""
 
-    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
-        """Register the queues; return the settings of each."""
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        """Return whether a task of these queues is left to run or to retry. Reads no task but the
+        first, and those that wait until before the first retry, so that `--until-empty` can ask
+        several times a second. May miss a task that changes its state meanwhile."""
 
-    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        """Register the queues in the caller's transaction, if the store joins transactions; return
-        their settings."""
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        """Return the weights set at run time, by fairness key."""
 
-    def resizing(self, queue: str, partitions: int, version: int) -> Steps[bool]:
-        """Set the number of partitions of a registered queue, also to a lower one, unless its
-        settings have another version; return whether it was set. Raises NotSupported where queues
-        have no partitions."""
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        """Return the limits set at run time: by fairness key, how many of its tasks may run at once
+        on each node."""

@@ -5,18 +5,6 @@ from __future__ import annotations
 from fairlead.errors import FairleadError
 
 
-def cause_of(group: ExceptionGroup) -> Exception:
-    """Return the first error of a group if all its errors are Fairlead's own, since a person can
-    read one cause, and no group. Return the group if it has a bug among its errors."""
-    ours, bugs = group.split(FairleadError)
-    if bugs is not None or ours is None:
-        return group
-    first: Exception = ours
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    return first
-
-
 class Empty(FairleadError):
     """No message came within the time that the reader wanted to wait."""
 

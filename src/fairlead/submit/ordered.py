@@ -87,13 +87,10 @@ class OrderedSubmission:
         """Return the periodic tasks in groups, each with its patience in seconds (see
         `fairlead.engine.periodic.PeriodicTasks`). Those of ordered queues are a group, so that an
         outage of the log delays no other."""
-        found: dict[bool, list[Periodic]] = {}
+        found: dict[float, list[Periodic]] = {}
         for periodic in periodics:
-            found.setdefault(self._is_ordered(periodic.handler.queue), []).append(periodic)
-        return [
-            (group, 0.0 if not is_ordered or self._log(None).joins_transactions else LOG_PATIENCE)
-            for is_ordered, group in found.items()
-        ]
+            found.setdefault(self._patience(periodic.handler.queue), []).append(periodic)
+        return [(group, patience) for patience, group in found.items()]
 
     def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
         """Append the tasks to the log, once the log has room for them. Raise InvalidTask before
@@ -175,7 +172,7 @@ class OrderedSubmission:
             return
         connector = self._context.connector
         _ = connector.ordered_stores  # raises NotSupported where there can be no ordered queue
-        store = connector.store
+        store = connector.cluster
         try:
             # Read without waiting for other writers: most queues are registered already.
             known = store.database.read_now(store.queue_settings())
@@ -189,7 +186,7 @@ class OrderedSubmission:
                 self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
             return
         missing = {name: count for name, count in declared.items() if name not in known}
-        if connection is not None and not store.as_sql().database.has_one_writer:
+        if connection is not None and not connector.sql_store.database.has_one_writer:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:
@@ -226,6 +223,12 @@ class OrderedSubmission:
 
     def _is_ordered(self, queue: str) -> bool:
         return self._context.declared.queues[queue].is_ordered
+
+    def _patience(self, queue: str) -> float:
+        """Return the seconds for which a periodic task of this queue waits for the log."""
+        if not self._is_ordered(queue) or self._log(None).joins_transactions:
+            return 0.0
+        return LOG_PATIENCE
 
 
 def _append_if_advanced(

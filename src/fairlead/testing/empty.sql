@@ -39,7 +39,7 @@ DELETE FROM fairlead_schedule_owners;
 DELETE FROM fairlead_task_log;
 DELETE FROM fairlead_completions;
 DELETE FROM fairlead_bulk_jobs;
-DELETE FROM fairlead_bulk_rejects;
+DELETE FROM fairlead_bulk_stage;
 DELETE FROM fairlead_readers;
 DELETE FROM fairlead_policy_switches;
 DELETE FROM fairlead_policies;

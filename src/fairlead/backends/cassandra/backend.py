@@ -10,8 +10,8 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
-from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.urls import shown_url
 
@@ -45,37 +45,37 @@ class CassandraBackend(Backend):
                     f" queues only, which need no {name}; leave it out"
                 )
 
-    def store(self, url: str) -> TaskStore:
-        from fairlead.backends.cassandra.task_store import CassandraTaskStore
+    def store(self, url: str) -> OrderedStore:
+        from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
 
-        return CassandraTaskStore(url)
+        return CassandraOrderedStore(url)
 
-    def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
+    def notifier(self, url: str | None, store: OrderedStore) -> Notifier | None:
         from fairlead.backends.memory.notifier import MemoryNotifier
 
         return MemoryNotifier() if url is None else None
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
-        from fairlead.backends.cassandra.ordered_channel import OrderedChannel
+        from fairlead.backends.sql.channel import DatabaseChannel
 
-        return OrderedChannel(context.store, context.notifier, context.clock)
+        return DatabaseChannel(None, context.notifier, context.clock)
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
         if url is None:
-            from fairlead.backends.memory.no_backlog import NoBacklog
+            from fairlead.backends.memory.backlog import MemoryBacklogStore
 
-            return NoBacklog()
+            return MemoryBacklogStore()  # no queue has one
         from fairlead.backends.cassandra.backlog import CassandraBacklogStore
 
         return CassandraBacklogStore(url, context.store)
 
     def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:
+        from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
         from fairlead.backends.cassandra.schedule import CassandraScheduleStore
-        from fairlead.backends.cassandra.task_store import CassandraTaskStore
         from fairlead.backends.sql.backend import tables
 
         store = context.store
-        if isinstance(store, CassandraTaskStore):
+        if isinstance(store, CassandraOrderedStore):
             if url not in (None, store.url):
                 raise ConfigurationError(
                     f"schedule={shown_url(url)!r} is not the store of the tasks,"

@@ -34,8 +34,8 @@ from fairlead.model import (
     tenant_of,
 )
 from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.statements import Row
-from fairlead.ports.task_store import TaskStore
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
@@ -70,7 +70,7 @@ class CassandraBacklogStore:
     persist_seconds = 60.0
     delete_acks = 1000
 
-    def __init__(self, url: str, store: TaskStore | None = None) -> None:
+    def __init__(self, url: str, store: OrderedStore | None = None) -> None:
         """Open no connection yet. `store`: task store that the keyspace must belong to; None checks
         nothing. Raise ConfigurationError for a wrong URL."""
         self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])

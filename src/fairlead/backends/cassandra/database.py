@@ -11,6 +11,9 @@ from fairlead.backends.cassandra.session import CassandraSession, CassandraUrl
 from fairlead.errors import NotSupported
 from fairlead.ports.statements import Row, Steps
 
+APP = "fairlead"
+"""Partition of each table of `store.cql`."""
+
 SQL_CURE = "name one in the url of the App, or in FAIRLEAD_URL"
 """Cure for whatever needs a SQL database."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from fairlead.backends.cassandra.registry import APP
+from fairlead.backends.cassandra.database import APP
 from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, key_of
 from fairlead.model import Incident, IncidentKind, IncidentReport
 from fairlead.model.reading import json_reader

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 
-from fairlead.backends.cassandra.registry import APP
+from fairlead.backends.cassandra.database import APP
 from fairlead.backends.cassandra.session import CassandraSession
 from fairlead.errors import StoreUnavailable
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.owner_record import OwnedName, OwnerRecord, record_of
-from fairlead.ports.task_store import TaskStore
 
 
 class KeyspaceOwner:
@@ -17,7 +17,7 @@ class KeyspaceOwner:
     belongs to another task store, and StoreUnavailable while Cassandra is unavailable, or the task
     store and the keyspace has no owner at its location."""
 
-    def __init__(self, session: CassandraSession, store: TaskStore | None) -> None:
+    def __init__(self, session: CassandraSession, store: OrderedStore | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._session = session
         self._store = store

@@ -123,9 +123,9 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
 from fairlead.ports.statements import Row
-from fairlead.ports.task_store import TaskStore
 
 OVERLAP = 600 * MICROS
 """Microseconds below the saved low-water mark at which an owner begins to read, if its reads or the
@@ -170,7 +170,7 @@ class CassandraScheduleStore(ScheduleScans):
     """
 
     def __init__(
-        self, url: str, tasks: SqlTaskStore | None, store: TaskStore | None = None
+        self, url: str, tasks: SqlTaskStore | None, store: OrderedStore | None = None
     ) -> None:
         """Open no connection yet. `tasks` has the history; None keeps the history in Cassandra.
         `store`: task store that the keyspace must belong to; by default `tasks`. Raise

@@ -22,10 +22,11 @@ class KafkaBackend(Backend):
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
         from fairlead.backends.kafka.channel import KafkaChannel
 
-        assert url is not None
+        tasks = context.store.with_tasks()
+        assert url is not None and tasks is not None
         return KafkaChannel(
             url,
-            context.store,
+            tasks,
             context.notifier,
             context.partitions,
             context.counted,

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.errors import StoreUnavailable
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.kafka")
 
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 class PrefixOwner:
     """The owner of the prefix of an endpoint, for any thread."""
 
-    def __init__(self, endpoint: KafkaEndpoint, store: TaskStore | None) -> None:
+    def __init__(self, endpoint: KafkaEndpoint, store: OrderedStore | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._endpoint = endpoint
         self._store = store

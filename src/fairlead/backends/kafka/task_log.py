@@ -24,6 +24,7 @@ from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import (
     MOST_BYTES,
@@ -34,7 +35,6 @@ from fairlead.ports.task_log import (
     encode,
     partition_of,
 )
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.task_log")
 
@@ -56,7 +56,7 @@ class KafkaTaskLog:
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],
         clock: Clock,
-        store: TaskStore | None = None,
+        store: OrderedStore | None = None,
     ) -> None:
         """`url`: as for the trigger channel; `reset` has no meaning here. `partitions`: number of
         partitions of each queue. `counted`: called with the number of entries that were not

@@ -8,7 +8,7 @@ from typing import ClassVar
 from fairlead.backends.memory.notifier import MemoryNotifier
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 
@@ -17,7 +17,7 @@ class MemoryBackend(Backend):
 
     offers: ClassVar[Mapping[Kind, str]] = {"channel": "memory://"}
 
-    def notifier(self, url: str | None, store: TaskStore) -> Notifier:
+    def notifier(self, url: str | None, store: OrderedStore) -> Notifier:
         return MemoryNotifier()
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:

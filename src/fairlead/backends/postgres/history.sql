@@ -41,16 +41,12 @@ SELECT pg_snapshot_xmin(s)::text::bigint,
 -- name: submitted
 -- $1: the last id read, empty at the beginning; $2: an instant before every open transaction; $3: the longest time from
 -- making an id to the first write of its transaction. Ids ascend in the order of submits. An open transaction can only add
--- ids that are greater than the id of its first write, and an unpublished bulk submit only ids that are greater than the id
--- of its opening.
+-- ids that are greater than the id of its first write.
 SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
  WHERE (id, 0) > ((SELECT coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid), 0)
    AND (attempt < 1 OR (attempt = 1 AND state = 'PROCESSING'))
-   AND id < (SELECT (lpad(to_hex(greatest(0, least($2::bigint, min(opened_at)) - $3::bigint) / 1000), 12, '0')
-                     || '70008000000000000000')::uuid
-               FROM fairlead_bulk_jobs
-              WHERE state IN ('open', 'publishing'))
+   AND id < (lpad(to_hex(greatest(0, $2::bigint - $3::bigint) / 1000), 12, '0') || '70008000000000000000')::uuid
  ORDER BY fairlead_tasks.id
  LIMIT $4
 
@@ -58,7 +54,7 @@ SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, prio
 SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uuid)::text
 
 -- name: running
-SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < $1)
+SELECT queue, node, count(*), max(claimed_at)
   FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
 
 -- name: tasks_bytes

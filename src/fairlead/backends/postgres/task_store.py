@@ -44,8 +44,8 @@ from fairlead.model import (
     Submitted,
     Trigger,
 )
+from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster_state import NodeRecord
-from fairlead.ports.history import START, Position, Reader
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
@@ -108,7 +108,7 @@ class PostgresTaskStore(SqlTaskStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         sql = load("task_store.sql", __package__)
-        for name in ("lanes", "oldest_ready", "stuck", "count_ready", "has_ready"):
+        for name in ("lanes", "oldest_ready", "stuck", "has_ready"):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
         for name in ("due", "next_due", "has_retry"):
             sql[name] = f"{sql['due_floor']}\n{sql[name]}"
@@ -344,12 +344,6 @@ class PostgresTaskStore(SqlTaskStore):
         found = yield from super().nodes()
         self._heartbeats = {each.node: each.heartbeat_at for each in found}
         return found
-
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        yield from self.lanes()  # raises the floors
-        floors = self._floor_rows()
-        count: int = (yield self.statement("count_ready", floors, batch(queues), most))[0][0]
-        return count
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]

@@ -880,17 +880,6 @@ SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = '
        count(*) FILTER (WHERE state = 'ERROR')
   FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
 
--- name: count_ready
--- Appended to live_lanes. $2: JSON array of queues. Returns the number of their tasks in SUBMITTED, counted up to $3.
-SELECT count(*)
-  FROM (SELECT 1
-          FROM lanes l
-         CROSS JOIN LATERAL (SELECT 1 FROM fairlead_tasks
-                              WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
-                                AND priority = l.priority AND ready_seq >= l.ready_seq
-                              ORDER BY ready_seq LIMIT $3) AS t
-         WHERE l.ready_seq IS NOT NULL AND l.queue IN (SELECT json_array_elements_text($2::json)) LIMIT $3) AS found
-
 -- name: has_ready
 -- Appended to live_lanes. $2: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
 SELECT EXISTS (SELECT 1 FROM lanes WHERE ready_seq IS NOT NULL AND queue IN (SELECT json_array_elements_text($2::json)))

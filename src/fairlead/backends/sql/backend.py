@@ -8,9 +8,9 @@ from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, BackendContext
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
-from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 
@@ -21,7 +21,7 @@ class SqlBackend(Backend):
     """
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
-        return DatabaseChannel(context.store, context.notifier, context.clock)
+        return DatabaseChannel(tables(context.store), context.notifier, context.clock)
 
     def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
         return DatabaseCoordinator(tables(context.store))
@@ -37,7 +37,7 @@ class SqlBackend(Backend):
         return SqlScheduleStore(tables(context.store))
 
 
-def tables(store: TaskStore) -> SqlTaskStore:
+def tables(store: OrderedStore) -> SqlTaskStore:
     """Return `store` if it is an SQL store.
 
     Raise ConfigurationError for any other store, because it cannot have tables beside its tasks.

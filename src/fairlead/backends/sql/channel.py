@@ -24,6 +24,7 @@ import msgspec
 
 from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.clock import Clock
+from fairlead.errors import ConfigurationError
 from fairlead.model import (
     PRIORITIES,
     LaneKey,
@@ -123,8 +124,9 @@ class DatabaseChannel:
     reads_by_key = True
 
     def __init__(
-        self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0
+        self, store: TaskStore | None, notifier: Notifier, clock: Clock, heal_every: float = 15.0
     ) -> None:
+        """`store`: None if the application has ordered queues only, which have no triggers."""
         self._store = store
         self._notifier = notifier
         self._clock = clock
@@ -154,8 +156,18 @@ class DatabaseChannel:
         self._sweep_at = 0.0
         self._on_notification: Callable[[Notification], None] = lambda notification: None
 
+    @property
+    def _tasks(self) -> TaskStore:
+        assert self._store is not None  # nobody reads triggers of ordered queues
+        return self._store
+
     def check_queue(self, queue: QueueDeclaration) -> None:
-        """Accept any queue."""
+        if self._store is None and not queue.is_ordered:
+            raise ConfigurationError(
+                f"queue {queue.name!r} is not ordered, and there is no SQL database for it: name"
+                " one in the url of the App, or in FAIRLEAD_URL; or declare the queue with"
+                " kind='ordered'"
+            )
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
@@ -291,7 +303,7 @@ class DatabaseChannel:
         is_sweeping, self._is_search_due = self._is_search_due, False
         began = self._clock.monotonic()
         try:
-            found = await self._store.database.read(self._store.lanes())
+            found = await self._tasks.database.read(self._tasks.lanes())
         except BaseException:
             self._unsearched |= self._searching
             self._searching = set()
@@ -385,7 +397,7 @@ class DatabaseChannel:
         is_long = lane.full_pages >= LONG_LANE and self.reads_by_key
         if is_long and room.of_keys(lane.key, KeyNews()) is not None:
             lane.keyed = KeyedReader(
-                lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock
+                lane.key, lane.read_seq, lane.highest_seq, self._tasks, self._clock
             )
             for position in lane.announced:
                 lane.keyed.look_from(position)
@@ -425,7 +437,7 @@ class DatabaseChannel:
         )
 
     async def _rows(self, lane: LaneReader, above: int, limit: int) -> list[Trigger]:
-        return await self._store.database.read(self._store.ready(lane.key, above, limit))
+        return await self._tasks.database.read(self._tasks.ready(lane.key, above, limit))
 
     def _begin_sweep(self) -> None:
         self._is_search_due = True

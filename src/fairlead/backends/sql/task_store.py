@@ -12,13 +12,9 @@ from typing import Any
 
 import msgspec
 
-from fairlead.backends.sql.actions import SqlActions
-from fairlead.backends.sql.audit import SqlAudit
-from fairlead.backends.sql.ended_sessions import SqlEndedSessions
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import check, migrate
 from fairlead.backends.sql.periodic import SqlPeriodics
-from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.rows import (
     NODE_LOST,
     batch,
@@ -32,7 +28,6 @@ from fairlead.backends.sql.rows import (
 )
 from fairlead.backends.sql.run_notes import SqlRunNotes, notes_rows
 from fairlead.backends.sql.task_records import SqlTaskRecords
-from fairlead.errors import NotSupported
 from fairlead.model import (
     ClaimedTask,
     Finish,
@@ -43,8 +38,6 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.action_store import ActionStore
-from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import (
     NO_FACTS,
     NodeFacts,
@@ -52,24 +45,20 @@ from fairlead.ports.cluster_state import (
     QueueSettings,
     SettingsMark,
 )
-from fairlead.ports.ended_sessions import EndedSessions
-from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
-from fairlead.ports.task_records import (
-    TaskRecords,
-)
+from fairlead.ports.task_records import TaskRecords
 from fairlead.ports.task_store import (
     RESUME_STUCK,
     Claim,
     Completed,
     Stuck,
     TaskDeclaration,
+    TaskStore,
     Woken,
 )
 
@@ -112,23 +101,13 @@ class SqlTaskStore(SqlTaskRecords):
     def periodics(self) -> PeriodicStore:
         return SqlPeriodics(self)
 
-    def as_sql(self) -> SqlStore:
+    runs: RunHistory | None = None  # the history of all tasks has them
+
+    def with_tasks(self) -> TaskStore:
         return self
 
-    def history(self) -> HistoryStore:
-        return SqlHistory(self.database)
-
-    def policies(self) -> PolicyStore:
-        return SqlPolicies(self)
-
-    def actions(self) -> ActionStore:
-        return SqlActions(self.database)
-
-    def audit(self) -> AuditLog:
-        return SqlAudit(self.database)
-
-    def ended_sessions(self) -> EndedSessions:
-        return SqlEndedSessions(self.database)
+    def as_sql(self) -> SqlStore:
+        return self
 
     # implemented by a dialect ---------------------------------------------------------------------
 
@@ -232,10 +211,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def lanes(self) -> Steps[list[LaneKey]]:
         return [LaneKey(*row) for row in (yield self.statement("lanes"))]
-
-    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
-        count: int = (yield self.statement("count_ready", batch(queues), most))[0][0]
-        return count
 
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
@@ -584,14 +559,11 @@ class SqlTaskStore(SqlTaskRecords):
         return await self.database.run_async(self.registration(partitions))
 
     def store_id(self) -> Steps[str | None]:
-        return (yield from self.history().store_id())
+        return (yield from SqlHistory(self.database).store_id())
 
     def register_part(self, kind: str, part: str) -> Steps[str]:
         return part
         yield
-
-    def run_history(self) -> RunHistory:
-        raise NotSupported(f"{self.database.location} has the history of ordered queues in tables")
 
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         known = yield from self.queue_settings()

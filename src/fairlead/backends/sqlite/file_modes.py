@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairlead.data_folder import check_folder
 
-_BESIDE = ("-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes", "-bulk")
+_BESIDE = ("-wal", "-shm", "-journal", "-writer", "-notifiers", "-nodes")
 """Endings of the files and folders beside a database."""
 
 

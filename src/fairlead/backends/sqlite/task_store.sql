@@ -537,12 +537,6 @@ SELECT coalesce(sum(state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' A
        coalesce(sum(state = 'ERROR'), 0)
   FROM fairlead_tasks WHERE queue IN (SELECT value FROM json_each(?1))
 
--- name: count_ready
--- ?1: JSON array of queues, each once. Returns the number of their tasks in SUBMITTED, counted up to ?2.
-SELECT count(*)
-  FROM (SELECT 1 FROM json_each(?1) j
-         CROSS JOIN fairlead_tasks t ON t.ready_seq IS NOT NULL AND t.queue = j.value AND t.state = 'SUBMITTED' LIMIT ?2)
-
 -- name: has_ready
 -- ?1: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
 SELECT EXISTS (SELECT 1 FROM fairlead_tasks WHERE ready_seq IS NOT NULL AND queue IN (SELECT value FROM json_each(?1)))

@@ -12,8 +12,8 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.errors import StoreUnavailable
+from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.zookeeper")
 
@@ -23,7 +23,7 @@ _TRIES = 5
 class FolderOwner:
     """The owner of the folder of an endpoint, for any thread."""
 
-    def __init__(self, endpoint: ZooKeeperEndpoint, store: TaskStore | None) -> None:
+    def __init__(self, endpoint: ZooKeeperEndpoint, store: OrderedStore | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._store = store
         self._lock = threading.Lock()

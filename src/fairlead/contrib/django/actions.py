@@ -46,9 +46,9 @@ class _InTransaction:
         vars(database).update(run=run, read_now=run)
         vars(store).update(database=database)
         self.connections: Connections = found._replace(
-            store=store, channel=_Announcer(found.channel, alias)
+            cluster=store, channel=_Announcer(found.channel, alias)
         )
-        self.store = store
+        self.cluster = self.store = store
         self.sql_store = store.as_sql()
         self.channel = self.connections.channel
 

@@ -151,7 +151,7 @@ async def _processing(context: OperateContext, record: TaskRecord) -> Reason:
     since = ""
     if record.claimed_at is not None:
         since = f" since {to_datetime(record.claimed_at).isoformat()}"
-    silent = await context.store.silent_nodes(context.clock.now(), round(SILENT_SECONDS * MICROS))
+    silent = await context.cluster.silent_nodes(context.clock.now(), round(SILENT_SECONDS * MICROS))
     if record.node in silent:
         return Reason(
             kind="node_silent",
@@ -188,8 +188,8 @@ async def _submitted(sight: _Sight, record: TaskRecord) -> list[Reason]:
 
 
 def _paused(context: OperateContext, record: TaskRecord) -> list[Reason]:
-    store = context.store
-    settings = store.database.read_now(store.records.queue_settings()).get(record.queue)
+    store = context.cluster
+    settings = store.database.read_now(store.queue_settings()).get(record.queue)
     if settings is None or not settings.paused:
         return []
     return [

@@ -13,7 +13,7 @@ from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts
-from fairlead.operate.queues import queue_statuses
+from fairlead.operate.queues import counted_queues, queue_statuses
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import QueueStatus
@@ -84,12 +84,11 @@ class Survey:
 async def take_survey(context: OperateContext, facts: Facts | None = None) -> Survey:
     """Read the state of the cluster; with `facts`, count no tasks. Raise
     StoreUnavailable, SchemaMismatch when the task store cannot be read."""
-    store = context.store
-    database, records = store.database, store.records
+    store = context.cluster
     leases = await _leases(context)
     if facts is None:
-        nodes = database.read_now(records.nodes())
-        queues = database.read_now(records.queue_statuses())
+        nodes = store.database.read_now(store.nodes())
+        queues = counted_queues(context)
     else:
         nodes, queues = facts.nodes, queue_statuses(facts)
     channel = await _channel(context, queues)

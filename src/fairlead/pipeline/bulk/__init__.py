@@ -1,6 +1,6 @@
-"""Bulk submit: very many tasks in one named job. A repeated job changes nothing.
+"""Bulk submit: very many tasks in one named submission. A repeated submission changes nothing.
 
-The driver opens a job, any number of processes stage its rows, and the driver publishes it. Only
-published rows are tasks. Rows that a crashed process staged, or that were staged twice, never
-become tasks.
+Any number of processes check rows and stage the tasks in one table, and the driver publishes them
+in one transaction. Tasks that a crashed process staged, or that were staged twice, stay
+unpublished.
 """

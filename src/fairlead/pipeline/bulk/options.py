@@ -1,169 +1,146 @@
-"""Options of a bulk submit: read all of them from strings, and report all problems at once."""
+"""Options of a bulk submit, read from strings, and the handler that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
+import msgspec
+
 from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.cli.application import load
 from fairlead.config import PAYLOAD_LIMIT
 from fairlead.connect import task_store
 from fairlead.core import values as bounds
-from fairlead.core.values import MOST_COUNT
-from fairlead.declare.options import Options
-from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS, Queue
+from fairlead.declare.arguments import Arguments
+from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.pipeline.bulk.declared_types import read_types
 from fairlead.urls import split_url
 
-_CHOICES = {
-    "on_conflict": ("ignore", "error"),
-    "on_error": ("fail", "quarantine"),
-    "publish": ("atomic", "chunked"),
-    "on_repeat": ("compare", "skip"),
-    "keep_result": ("true", "false"),
-}
-_BOUNDS = {
-    "partitions": (1, MOST_PARTITIONS),
-    "max_connections": (1, MOST_COUNT),
-    "max_backlog": (1, MOST_COUNT),
-    "rows_per_chunk": (1, MOST_COUNT),
-    "payload_limit": (2, MOST_COUNT),
-}
 _OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
 
 
-@dataclass(frozen=True)
-class BulkOptions:
-    """Options of one bulk submit; all but `url` are optional."""
+class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of one bulk submit. Give `app`, or `url` and perhaps `queue`."""
 
-    url: str = field(repr=False)
+    task: str
+    """Name of every task."""
+    submission_id: str
+    """Id that a repeated submission shares with the first one."""
+    app: str | None = None
+    """MODULE:APP that declares the task; every process of Spark imports it. Its handler gives the
+    queue, and checks the arguments by its annotations. Without an App the arguments are any
+    JSON values."""
+    url: str | None = None
+    """URL of the task store; default: that of the App."""
     queue: str | None = None
-    """Queue of every task; a column `queue` overrides it."""
-    task: str | None = None
-    """Name of every task; a column `name` overrides it."""
-    submission_id: str | None = None
-    """Id that a repeated job shares with the first one. Without an id, every row needs a unique
-    key."""
-    args_columns: tuple[str, ...] = ()
-    """Names of the columns that hold the arguments of the task; a column is an argument of the same
-    name."""
-    on_conflict: str = "ignore"
-    """Reaction to a unique key that is in use: skip the row ("ignore") or fail the job
-    ("error")."""
-    on_error: str = "fail"
-    """Reaction to a row with a value out of bounds: fail the job ("fail"), or store the row in
-    fairlead_bulk_rejects ("quarantine")."""
-    on_repeat: str = "compare"
-    """Reaction to a submission id that is already published: read the rows and fail if they differ
-    from the published ones ("compare"), or read nothing ("skip")."""
-    content: str | None = None
-    """Digest of the content, if the submitter knows one, such as that of a file. A repeat with the
-    same digest reads no rows; one with another digest fails at once."""
-    types: tuple[tuple[str, str], ...] = ()
-    """Types of columns of text, as (column, type); `declared_types.TYPES` lists the types. Other
-    columns keep the types of the DataFrame."""
-    publish: str = "atomic"
-    """Way of publishing. "atomic": all rows in one transaction; "chunked": each row exactly once,
-    in several transactions, so that a failed job may have published some chunks."""
-    partitions: int | None = None
-    """Number of partitions to register for a queue that is unknown or has fewer; default for an
-    unknown queue: DEFAULT_PARTITIONS."""
-    max_connections: int = 4
-    """Maximum number of processes that write to the stage of one PostgreSQL database at once."""
-    max_backlog: int | None = None
-    """Number of runnable, unclaimed tasks in the queues at which a "chunked" job waits before its
-    next chunk; None for no limit."""
-    rows_per_chunk: int = 50_000
-    """Rows in one transaction of a "chunked" job."""
-    payload_limit: int = PAYLOAD_LIMIT
-    """Maximum size of the JSON arguments of a task, in bytes."""
+    """Queue of the tasks, without an App; default: `default`."""
     keep_result: bool = False
-    """Whether the store keeps the results of the tasks."""
+    """Whether the store keeps the results of the tasks, without an App."""
+    content: str | None = None
+    """Digest of the rows, if the submitter knows one, such as that of a file. A repeat with another
+    digest is an error."""
+    values: Literal["typed", "text", "json"] = "typed"
+    """Form of the rows. "typed": the columns have the types of the arguments; "text": columns of
+    text, which the annotations of the App convert; "json": a column `value` with a JSON object in
+    each row."""
+
+    def __repr__(self) -> str:
+        return f"BulkOptions({self.submission_id!r})"  # the URL may have a password
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BulkOptions:
-        """Read options whose names may be in upper or lower case, as Spark passes them. Raise one
-        ConfigurationError that lists all problems."""
-        known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {key.lower(): value for key, value in options.items()}
-        values = {key: values[key] for key in values.keys() - _OPTIONS_OF_SPARK}
-        wrong = [
-            f"unknown option {key}; known: {', '.join(sorted(known))}"
-            for key in values.keys() - known
-        ]
-        for key in sorted(values.keys() & _BOUNDS.keys()):
-            try:
-                values[key] = bounds.whole(key, int(values[key]), *_BOUNDS[key])
-            except ValueError:
-                wrong.append(f"{key} {values.pop(key)!r}: use a whole number")
-            except ConfigurationError as error:
-                values.pop(key)
-                wrong.append(str(error))
-        for key, choices in _CHOICES.items():
-            if key in values and values[key] not in choices:
-                wrong.append(f"{key} {values.pop(key)!r}: use {' or '.join(choices)}")
-        if "keep_result" in values:
-            values["keep_result"] = values["keep_result"] == "true"
-        if "args_columns" in values:
-            values["args_columns"] = listed(values["args_columns"])
-        if "types" in values:
-            values["types"], problems = read_types(values["types"])
-            wrong += problems
-        read = cls(**{"url": "", **{key: values[key] for key in values.keys() & known}})
-        if not read.url:
-            wrong.append("option url is missing; give the URL of the task store")
-        named = {"queue": read.queue, "name": read.task, "submission_id": read.submission_id}
-        for name, value in named.items():
-            if value is not None and (reason := reason_against(name, value)) is not None:
-                wrong.append(reason)
-        if read.on_conflict == "error" and read.publish == "chunked":
-            wrong.append(
-                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
-                " back"
+        """Read options whose names may be in upper or lower case, as Spark passes them. Raise
+        ConfigurationError."""
+        given: dict[str, Any] = {key.lower(): value for key, value in options.items()}
+        given = {key: given[key] for key in given.keys() - _OPTIONS_OF_SPARK}
+        try:
+            read = msgspec.convert(given, cls, strict=False)
+            bounds.text("submission_id", read.submission_id)
+            bounds.name("task name", read.task)
+            if read.app is None:
+                Queue(read.queue if read.queue is not None else "default")
+        except (msgspec.ValidationError, InvalidTask) as error:
+            known = ", ".join(cls.__struct_fields__)
+            raise ConfigurationError(f"bulk submit: {error}; options: {known}") from error
+        if read.app is not None and (read.queue is not None or read.keep_result):
+            raise ConfigurationError(
+                "bulk submit: the App declares queue and keep_result; leave these options out"
             )
-        if read.max_backlog is not None and read.publish == "atomic":
-            wrong.append("max_backlog needs publish chunked")
-        args = read.args_columns
-        wrong += [
-            f"args_columns names {name} twice" for name in sorted(set(args)) if args.count(name) > 1
-        ]
-        if wrong:
-            raise ConfigurationError(f"bulk submit: {'; '.join(wrong)}")
-        return replace(read, url=_absolute_url(read.url))
+        url = read.url or (None if read.app is None else load(read.app).url)
+        if url is None:
+            raise ConfigurationError("bulk submit: give option url, the URL of the task store")
+        return msgspec.structs.replace(read, url=_absolute_url(url))
 
-    def with_submission_id(self, submission_id: str) -> BulkOptions:
-        """Return a copy of the options with this submission id."""
-        return replace(self, submission_id=submission_id)
+    def handler(self) -> BulkHandler:
+        """Return the handler of the tasks. Raise ConfigurationError if the App does not declare it,
+        or declares it in an ordered queue."""
+        if self.app is None:
+            any_json = AnyArguments(self.task)
+            return BulkHandler(
+                self.task, self.queue or "default", self.keep_result, any_json, None, PAYLOAD_LIMIT
+            )
+        app = load(self.app)
+        if (handler := app.handlers.get(self.task)) is None:
+            known = ", ".join(sorted(app.handlers))
+            raise ConfigurationError(f"no task named {self.task!r} in {self.app}; it has {known}")
+        if handler.is_ordered:
+            raise ConfigurationError(
+                f"task {self.task!r} is of the ordered queue {handler.queue!r}, which takes no bulk"
+                " submit; use submit_many"
+            )
+        arguments: AnyArguments | Arguments | TextArguments = handler.arguments
+        if self.values == "text":
+            arguments = TextArguments(handler.arguments)
+        names = frozenset(handler.arguments.names)
+        given = (self.task, handler.queue, handler.keep_result, arguments, names, app.payload_limit)
+        return BulkHandler(*given)
 
-    def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
-        """Return the number of partitions of a queue, which is the greater of the registered and
-        the requested number."""
-        return max(registered.get(queue, 0), self.partitions or 0) or DEFAULT_PARTITIONS
+
+class _Encoder(Protocol):
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the arguments as JSON. Raise InvalidTask."""
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """Return the names in `a, b`."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
+class BulkHandler(NamedTuple):
+    """Parts of a handler that a submit needs."""
+
+    name: str
+    queue: str
+    keep_result: bool
+    arguments: _Encoder
+    names: frozenset[str] | None
+    """Names of the arguments; None for any."""
+    payload_limit: int
 
 
-def reason_against(column: str, value: Any) -> str | None:
-    """Return why a submit would refuse the value of a known column or the submission id, in the
-    words of its error; None if it would not."""
-    try:
-        if column == "queue":
-            Queue(value)
-        elif column == "name":
-            bounds.name("task name", value)
-        elif column == "submission_id":
-            bounds.text(column, value)
-        else:
-            Options().changed({column: value})
-    except (InvalidTask, ConfigurationError) as error:
-        return str(error)
-    return None
+class AnyArguments:
+    """Encoder of any JSON values as arguments, for a task whose annotations are unknown."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the arguments as JSON. Raise InvalidTask."""
+        try:
+            encoded = msgspec.json.encode(kwargs)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidTask(f"task {self._task!r}: {error}") from error
+        if b"null" in encoded and not bounds.is_finite(kwargs):
+            raise InvalidTask(f"task {self._task!r}: JSON has no NaN or infinity; use null")
+        return encoded
+
+
+class TextArguments:
+    """Encoder of arguments that are texts, such as `7` for a whole number."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the arguments as JSON. Raise InvalidTask."""
+        return self._arguments.encode(args, kwargs, strict=False)
 
 
 def _absolute_url(url: str) -> str:

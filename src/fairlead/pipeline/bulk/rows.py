@@ -1,165 +1,143 @@
-"""Check and encode user rows as staged rows with ids and partitions, batch by batch, and a digest
-of them."""
+"""Rows of a DataFrame as checked and encoded tasks: each row is a draft, and drafts are encoded as
+those of a single submit."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT
-from fairlead.pipeline.bulk import arguments
-from fairlead.pipeline.bulk.binary_rows import row_bytes
-from fairlead.pipeline.bulk.checks import Problems, Reject, check
-from fairlead.pipeline.bulk.columns import STAGED, known_columns
-from fairlead.pipeline.bulk.declared_types import PLACE, PROBLEM, convert
-from fairlead.pipeline.bulk.ids import IdSpace
-from fairlead.pipeline.bulk.jobs import DIGEST_MODULUS
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.values import brief
+from fairlead.declare.handler import Handler
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft, encode
+from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.model import NewTask
 from fairlead.pipeline.bulk.options import BulkOptions
+from fairlead.pipeline.errors import RefusedRows
 
-MOST_BYTES = 64 << 20
-"""Maximum number of bytes of user rows in one batch: the encoded rows may be several times larger,
-and are limited to 2 GiB."""
-_CONTENT = [
-    name
-    for name in STAGED.names
-    if name not in ("ordinal", "id", "partition", "payload_format", "payload")
-]
-"""Columns of a staged row that are the same in two runs of the same rows; the payload counts as it
-was before compression."""
+OPTION_COLUMNS = tuple(name for name in Options.__struct_fields__ if name != "connection")
+"""Columns that set the options of a task, unless the handler has an argument of that name. All
+other columns are arguments."""
 
+MOST_TASKS, MOST_BYTES = 1000, 4 << 20
+"""Maximum number of tasks in a piece, and of bytes of payload in a piece of several tasks."""
 
-def digest_of(contents: Iterable[bytes]) -> int:
-    """Return the sum of the BLAKE2b digests of rows modulo 2^128, so that neither the order of the
-    rows nor their partition changes it. Equal rows count as often as they occur."""
-    digest, number = hashlib.blake2b, int.from_bytes
-    total = sum(number(digest(content, digest_size=16).digest()) for content in contents)
-    return total % DIGEST_MODULUS
+_MOST_SHOWN = 5
+_UNREADABLE = (pa.ArrowException, ValueError, OverflowError, KeyError)
+_FROM_TEXT: dict[str, Any] = {"priority": int, "weight": float, "run_at": datetime}
+
+Row = dict[str, Any]
 
 
-def _contents(
-    staged: pa.RecordBatch, payloads: Sequence[bytes], rejects: Iterable[Reject]
-) -> Iterator[bytes]:
-    """Yield the content of each row: accepted ones with their uncompressed payloads, and refused
-    ones, of which only the reason and the beginning of the value are known."""
-    contexts = staged.column("context")
-    if contexts.null_count < len(contexts):
-        # The order of the entries of a map is no content.
-        texts = [
-            text and json.dumps(json.loads(text), sort_keys=True) for text in contexts.to_pylist()
-        ]
-        index = staged.schema.get_field_index("context")
-        staged = staged.set_column(index, "context", pa.array(texts, pa.string()))
-    rows = row_bytes(staged.select(_CONTENT), 0, bytes(16)).to_pylist()
-    for row, payload in zip(rows, payloads, strict=True):
-        yield b"%d %b%b" % (len(row), row, payload)
-    for reject in rejects:
-        yield "\0".join(("rejected", *reject[1:])).encode()
+def check_columns(columns: Sequence[str], options: BulkOptions) -> None:
+    """Raise ConfigurationError for columns that no row can fit: repeated ones, and those that are
+    neither an argument nor an option."""
+    handler = options.handler()
+    wrong = [f"{name} is there twice" for name in sorted(set(columns)) if columns.count(name) > 1]
+    if options.values == "json":
+        columns = [name for name in columns if name != "value"]
+    if handler.names is not None:
+        known = dict.fromkeys([*sorted(handler.names), *OPTION_COLUMNS])
+        if unknown := [name for name in columns if name not in known]:
+            wrong.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    if wrong:
+        raise ConfigurationError(f"bulk submit of {handler.name!r}: columns: {'; '.join(wrong)}")
 
 
 class RowEncoder:
-    """Encoder of the rows of one part, in order."""
+    """Encoder of the rows of one part (partition of the DataFrame)."""
 
-    def __init__(self, options: BulkOptions, registered: Mapping[str, int], space: IdSpace) -> None:
-        """`registered`: number of partitions of each known queue."""
+    def __init__(self, options: BulkOptions, part: int) -> None:
         self._options = options
-        self._registered = registered
-        self._space = space
+        self._part = part
+        self._handler = options.handler()
+        own = self._handler.names or frozenset()
+        self._columns = frozenset(OPTION_COLUMNS) - own
         self.rows = 0
-        self.rejected = 0
-        self.digest = 0
-        """Digest of all rows; see `digest_of`."""
-        self.is_keyed = False
-        """True when a row has a unique key."""
-        self.queues: dict[str, int] = {}
-        """Number of partitions of each queue of the rows."""
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Reject]]]:
-        """Yield the batch in encoded pieces (see `columns.STAGED`), each with its refused rows."""
-        at_once = max(1, batch.num_rows * MOST_BYTES // max(MOST_BYTES, batch.nbytes))
-        for first in range(0, batch.num_rows, at_once):
-            yield self._encode(batch.slice(first, at_once))
+    def pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[NewTask]]:
+        """Yield the tasks of the rows in order, in pieces. Their ids and partitions are
+        provisional; a task without a `run_at` has that of its submit. Raise RefusedRows with the
+        first rows that do not fit."""
+        for batch in batches:
+            piece: list[NewTask] = []
+            size = 0
+            for task in self._tasks(batch):
+                size += len(task.payload)
+                if piece and (len(piece) == MOST_TASKS or size > MOST_BYTES):
+                    yield piece
+                    piece, size = [], len(task.payload)
+                piece.append(task)
+            if piece:
+                yield piece
 
-    def _encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Reject]]:
-        options, names = self._options, batch.schema.names
-        known = known_columns(batch.schema, options)
-        places = batch.column(PLACE).to_pylist() if PLACE in names else None
-        problems = Problems(self.rows + self.rejected, places)
-        if PROBLEM in names:
-            found = batch.column(PROBLEM)
-            for row in pc.indices_nonzero(found.is_valid()).to_pylist():
-                column, _, reason = found[row].as_py().partition("\n")
-                problems.note(row, column, None, reason)
-        for name, type_ in options.types:
-            values = convert(name, batch.column(name), type_, problems)
-            batch = batch.set_column(names.index(name), name, values)
-        for column in known:
-            default = {"queue": options.queue, "name": options.task}.get(column)
-            values = batch.column(column)
-            check(column, values if default is None else values.fill_null(default), problems)
-        if options.submission_id is None:
-            reason = "unique_key None: without option submission_id every row needs one"
-            for row in pc.indices_nonzero(batch.column("unique_key").is_null()).to_pylist():
-                problems.note(row, "unique_key", None, reason)
-        payloads = arguments.encoded(batch, options, problems)
-        rejects = problems.rejects
-        if rejects:
-            good = np.ones(batch.num_rows, dtype=bool)
-            good[problems.rows] = False
-            batch = batch.filter(pa.array(good))
-            payloads = list(compress(payloads, good.tolist()))
-        encoded = self._staged({name: batch.column(name) for name in known}, payloads)
-        self.rows += encoded.num_rows
-        self.digest += digest_of(_contents(encoded, payloads, rejects))
-        self.rejected += len(rejects)
-        return encoded, rejects
+    def _tasks(self, batch: pa.RecordBatch) -> list[NewTask]:
+        try:
+            tasks = self._encoded(batch)
+        except (InvalidTask, *_UNREADABLE):
+            raise self._refused(batch) from None
+        self.rows += batch.num_rows
+        return tasks
 
-    def _staged(self, columns: dict[str, pa.Array], payloads: list[bytes]) -> pa.RecordBatch:
-        """Return the rows with the columns of `STAGED`."""
-        options, count = self._options, len(payloads)
-        defaults = {
-            "priority": DEFAULT_PRIORITY,
-            "weight": DEFAULT_WEIGHT,
-            "keep_result": options.keep_result,
-            "queue": options.queue,
-            "name": options.task,
-            "fairness_key": "",
+    def _encoded(self, batch: pa.RecordBatch) -> list[NewTask]:
+        rows: list[Row] = batch.to_pylist(maps_as_pydicts="strict")
+        if self._options.values == "json":
+            rows = [_json_row(row) for row in rows if row["value"].strip()]
+        drafts = [self._draft(row) for row in rows]
+        partitions = {self._handler.queue: 1}
+        limit = self._handler.payload_limit
+        return encode(drafts, partitions, SYSTEM_CLOCK.now(), limit)
+
+    def _draft(self, row: Row) -> Draft:
+        is_text = self._options.values == "text"
+        if is_text:
+            for name, value in row.items():
+                if value is not None and "\ufffd" in value:
+                    raise InvalidTask(f"{name} {brief(value)}: has U+FFFD; save the file as UTF-8")
+        given = {name: row.pop(name) for name in self._columns & row.keys()}
+        options = {
+            name: _option(name, value, is_text)
+            for name, value in given.items()
+            if value is not None
         }
+        handler = cast(Handler, self._handler)
+        return Draft(handler, (), row, Options().changed(options))
 
-        def column(name: str) -> pa.Array:
-            type_, default = STAGED.field(name).type, defaults.get(name)
-            values = columns[name].cast(type_) if name in columns else pa.nulls(count, type_)
-            return values if default is None else values.fill_null(pa.scalar(default, type_))
+    def _refused(self, batch: pa.RecordBatch) -> RefusedRows:
+        """Return the error that names the first wrong rows of the batch."""
+        found = []
+        for number in range(batch.num_rows):
+            try:
+                self._encoded(batch.slice(number, 1))
+            except (InvalidTask, *_UNREADABLE) as error:
+                found.append(f"row {self.rows + number:,}: {error}")
+        more = len(found) - _MOST_SHOWN
+        return RefusedRows(
+            f"bulk submit: nothing was submitted: {len(found):,} bad rows among the first"
+            f" {self.rows + batch.num_rows:,} of partition {self._part}:"
+            f" {'; '.join(found[:_MOST_SHOWN])}{f'; and {more:,} more' if more > 0 else ''}"
+        )
 
-        if "run_at" in columns:
-            columns["run_at"] = columns["run_at"].cast(pa.timestamp("us", "UTC"), False)
-        if "context" in columns:
-            maps = columns["context"].to_pylist()
-            texts = [json.dumps(dict(entries)) if entries else None for entries in maps]
-            columns["context"] = pa.array(texts, pa.string())
-        lows = self._space.lows(self.rows, count)
-        counts = self._counts(column("queue"))
-        partitions = self._space.partitions(lows, column("ordering_key"), counts)
-        columns["ordinal"] = pa.array(range(self.rows, self.rows + count), pa.int64())
-        columns["id"] = self._space.ids(lows)
-        columns["partition"] = pa.array(partitions)
-        columns["payload"], columns["payload_format"] = arguments.packed(payloads)
-        staged = pa.record_batch([column(name) for name in STAGED.names], schema=STAGED)
-        self.is_keyed = self.is_keyed or staged.column("unique_key").null_count < count
-        return staged
 
-    def _counts(self, queues: pa.Array) -> npt.NDArray[np.uint64]:
-        """Return the number of partitions of each row's queue."""
-        names = queues.dictionary_encode()
-        found = names.dictionary.to_pylist()
-        for queue in found:
-            self.queues.setdefault(queue, self._options.partitions_of(self._registered, queue))
-        counts = np.array([self.queues[queue] for queue in found] or [1], dtype=np.uint64)
-        of_rows: npt.NDArray[np.uint64] = counts[names.indices.to_numpy()]
-        return of_rows
+def _json_row(row: Row) -> Row:
+    """Return the fields of a JSON object, and the columns that the names of folders give."""
+    try:
+        return row | msgspec.json.decode(row.pop("value"), type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidTask(f"not a JSON object on one line: {error}") from error
+
+
+def _option(name: str, value: Any, is_text: bool) -> Any:
+    """Return the value of an option as a submit takes it."""
+    if isinstance(value, str) and name in _FROM_TEXT and (is_text or name == "run_at"):
+        try:
+            return msgspec.convert(value, _FROM_TEXT[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidTask(f"{name} {brief(value)}: {error}") from error
+    return float(value) if isinstance(value, Decimal) else value

@@ -1,282 +1,202 @@
-"""The stage of a bulk submit: where rows wait, how they become tasks, and the end of abandoned
-stages. Its steps run in the caller's transaction.
-
-PostgreSQL stages rows by COPY into a table, and inserts tasks from that table inside the server.
-SQLite has one writer at a time, so processes stage rows in files, one Arrow file for each attempt
-of a Spark task in a folder beside the database, and only the publisher inserts them. All processes
-must share the file system.
-
-Workers sweep without PyArrow, so it is imported where rows are written or read.
-"""
+"""The stage of a bulk submit: pieces of checked tasks wait in one table, and become tasks in one
+transaction."""
 
 from __future__ import annotations
 
-import hashlib
-import random
 import re
-import shutil
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fairlead.backends.postgres.copy_format import HEADER, TRAILER
+from fairlead.app import App
 from fairlead.backends.sql.sql_file import load
-from fairlead.backends.sqlite.database import SqliteDatabase
-from fairlead.backends.sqlite.file_modes import make_folder
 from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.core.ids import id_text
+from fairlead.core.ids import IdSource, id_text
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.declare.queue import DEFAULT_PARTITIONS
 from fairlead.errors import FairleadError
 from fairlead.model import NewTask
-from fairlead.pipeline import durable
-from fairlead.pipeline.bulk.jobs import JobRow, StagedPiece, StageLost, touch
-from fairlead.ports.notification import Lane, Notification, joined
+from fairlead.ports.notification import Notification, joined
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Copy, Many, Row, Statement, Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fairlead.pipeline.bulk.checks import Reject
-
-    Encoded = tuple[pa.RecordBatch, list[Reject]]
+from fairlead.ports.statements import Statement, Steps
 
 DAY = 86_400 * MICROS
-
-# Microseconds since the last change of a job, after which the job loses its stage or is deleted.
 KEEP_STAGE = DAY
-KEEP_STAGE_OF_PUBLISHING = 7 * DAY
-"""For a job that has published some of its rows, which can never be completed without its stage."""
+"""Microseconds for which a staged piece waits for its publishing."""
 KEEP_JOB = 30 * DAY
-"""Microseconds for which a job is kept after its last change. While the job is kept, a repeated
-submission submits nothing again."""
+"""Microseconds for which a submission is known, so that a repeat of it submits nothing again."""
 
-# "fair" in ASCII: class of the advisory locks that limit how many processes stage at once
-_SLOTS = 0x66616972
-FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
-"""Shortest and longest pause between two tries to get a slot, in seconds; each try doubles it."""
-_ROWS_AT_ONCE = 10_000
-_REJECTS = "rejects"  # metadata key of a batch in a file: its refused rows as JSON
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[NewTask]).decode
+_ids = IdSource()
 
 
-class Stage(Protocol):
-    """Stage of one store."""
-
-    store: SqlStore
-    sql: dict[str, str]
-    """SQL statements by name; statements about jobs have the same names in every stage."""
-
-    def write(self, job: JobRow, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        """Write rows and rejects of an attempt of a Spark task, all or nothing. Raise RunSuperseded
-        when another run has taken over."""
-
-    def insert(
-        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
-    ) -> Steps[tuple[int, Notification]]:
-        """Claim the free unique keys of the rows, and insert tasks for the rows without a taken
-        key, in order; return their number. Raise StageLost when rows are missing."""
-
-    def publish_rejects(
-        self, submission_id: str, attempts: Sequence[tuple[str, int]]
-    ) -> Steps[None]:
-        """Assign the rejects of these (attempt, part) pairs to the job."""
-
-    def drop(self, job: int, submission_id: str) -> Steps[None]:
-        """Delete all staged rows of a job."""
+class StageLost(FairleadError):
+    """Some staged tasks are missing, so the others must not be published as if they were
+    complete."""
 
 
-def stage_of(store: SqlStore, max_connections: int = 4) -> Stage:
-    """Return the stage of a task store. At most `max_connections` processes write to a server at
-    once."""
-    if isinstance(store.database, SqliteDatabase):
-        return SqliteStage(store, store.database.path)
-    return PostgresStage(store, max_connections)
+class ContentDiffers(FairleadError):
+    """The submission was published with other content; nothing more was submitted."""
 
 
-def sweep(store: SqlStore, now: int) -> Steps[int]:
-    """Delete up to a hundred abandoned stages, and all jobs older than KEEP_JOB; return how many
-    stages were deleted. `now` in microseconds."""
-    stage = stage_of(store)
-    abandoned = yield Statement(
-        stage.sql["abandoned_jobs"], (now - KEEP_STAGE, now - KEEP_STAGE_OF_PUBLISHING)
-    )
-    for submission_id, number in abandoned:
-        yield Statement(stage.sql["sweep_job"], (submission_id,))
-        yield from stage.drop(number, submission_id)
-    for (submission_id,) in (yield Statement(stage.sql["delete_old_jobs"], (now - KEEP_JOB,))):
-        yield Statement(stage.sql["delete_rejects"], (submission_id,))
-    return len(abandoned)
+class StagedPart(msgspec.Struct, frozen=True):
+    """Message that an attempt of a Spark task staged one part (a partition of the DataFrame)."""
+
+    part: int
+    attempt: str
+    """Id of this attempt of the Spark task."""
+    pieces: int
 
 
-class PostgresStage:
-    """A `Stage` on PostgreSQL."""
+class SubmissionTotals(msgspec.Struct, frozen=True):
+    """Totals of the tasks of a submission."""
 
-    def __init__(self, store: SqlStore, slots: int) -> None:
-        self.store = store
-        self._slots = slots
-        self.sql = load("jobs.sql", __package__) | load("postgres.sql", __package__)
+    submission_id: str
+    inserted: int = 0
+    duplicate: int = 0
+    """Number of rows without a task, because their unique keys were taken."""
+    is_repeat: bool = False
+    """Whether the submission was published before, so that this run submitted nothing."""
 
-    def write(self, job: JobRow, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return self.store.database.run(self._write(job, part, attempt, encoded))
-            except _NoSlot:
-                # Close the connection while waiting: the slots limit the number of connections.
-                self.store.database.close()
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LAST_PAUSE)
 
-    def _write(
-        self, job: JobRow, part: int, attempt: str, encoded: Iterable[Encoded]
-    ) -> Steps[None]:
-        from fairlead.pipeline.bulk.binary_rows import binary_rows
-        from fairlead.pipeline.bulk.columns import STAGED
+class BulkStore:
+    """The stage and the submissions of one task store."""
 
-        if not (yield Statement(self.sql["take_slot"], (_SLOTS, self._slots))):
-            raise _NoSlot
-        for batch, rejects in encoded:
-            if batch.num_rows:
-                rows = binary_rows(batch, job.number, uuid.UUID(attempt).bytes)
-                columns = ("job", "attempt", *STAGED.names)
-                yield Copy("fairlead_bulk_stage", columns, [HEADER, rows, TRAILER])
-            if rejects:
-                rejected = [(job.submission_id, attempt, part, *row, False) for row in rejects]
-                yield Many(self.sql["insert_reject"], rejected)
-        # Touch the job last, because this locks its row until the commit.
-        yield from touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now())
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.sql_store
+        self._sql = statements(self._store)
 
-    def insert(
-        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
-    ) -> Steps[tuple[int, Notification]]:
-        if pieces and any(message.is_keyed for message in job.messages):
-            attempts, firsts, lasts = (list(column) for column in zip(*pieces, strict=True))
-            yield Statement(self.sql["claim_keys"], (job.number, attempts, firsts, lasts, now))
-        inserted: list[Row] = []
-        for piece in pieces:
-            rows = yield Statement(self.sql["insert_piece"], (job.number, *piece, now))
-            inserted += rows
-            if sum(row[5] for row in rows) < (wanted := piece.last - piece.first):
-                left = (yield Statement(self.sql["count_piece"], (job.number, *piece)))[0][0]
-                if left < wanted:
-                    raise StageLost(
-                        f"submission {job.submission_id!r}: of {wanted} staged rows {left} are left"
-                    )
-        due = min((row[4] for row in inserted if row[4] is not None), default=None)
-        ready = [Lane(*row[:4]) for row in inserted if row[3] is not None]
-        return sum(row[5] for row in inserted), joined([Notification(ready=ready, due=due)])
+    def stage(self, part: int, pieces: Iterable[Sequence[NewTask]]) -> StagedPart:
+        """Stage the tasks of one part under the id of a new attempt. They count only when `publish`
+        gets the message that this returns."""
+        attempt, count = str(uuid.uuid4()), 0
+        for count, tasks in enumerate(pieces, 1):
+            given = (attempt, count, SYSTEM_CLOCK.now(), _encode(tasks))
+            self._store.database.run(self._steps("stage", *given))
+        return StagedPart(part, attempt, count)
 
-    def publish_rejects(
-        self, submission_id: str, attempts: Sequence[tuple[str, int]]
-    ) -> Steps[None]:
-        yield Statement(
-            self.sql["publish_rejects"], (submission_id, [attempt for attempt, _ in attempts])
+    def totals(self, submission_id: str, content: str | None = None) -> SubmissionTotals | None:
+        """Return the totals of a published submission, None before. Raise ContentDiffers if it was
+        published with another `content`."""
+        return self._store.database.read_now(self._published(submission_id, content))
+
+    def publish(
+        self, submission_id: str, parts: Sequence[StagedPart], content: str | None = None
+    ) -> SubmissionTotals:
+        """Turn the staged tasks of these parts into tasks, in order, all or none. If the submission
+        is already published, only return its totals. Parts without any row publish nothing, and a
+        later run may give rows. Raise ContentDiffers, or StageLost when staged tasks are
+        missing."""
+        database = self._store.database
+        ordered = sorted(parts, key=lambda part: part.part)
+        first = next((part for part in ordered if part.pieces), None)
+        if first is None:
+            return self.totals(submission_id, content) or SubmissionTotals(submission_id)
+        queue = database.read_now(self._piece(first, 1))[0].queue
+        # In a transaction of its own: the settings of all queues are locked until its end.
+        settings = database.run(self._store.registration({queue: DEFAULT_PARTITIONS}))
+        partitions = settings[queue].partitions
+        totals, notification = database.run(
+            self._publishing(submission_id, ordered, partitions, content)
         )
+        if not notification.is_empty:
+            self._app.channel.announce(notification)
+        return totals
 
-    def drop(self, job: int, submission_id: str) -> Steps[None]:
-        yield Statement(self.sql["drop_stage"], (job,))
-        yield Statement(self.sql["drop_rejects"], (submission_id,))
+    def drop(self, parts: Iterable[StagedPart]) -> None:
+        """Delete the staged tasks of these parts."""
+        for part in parts:
+            self._store.database.run(self._steps("drop_attempt", part.attempt))
 
+    def _publishing(
+        self, submission_id: str, parts: Sequence[StagedPart], partitions: int, content: str | None
+    ) -> Steps[tuple[SubmissionTotals, Notification]]:
+        if not self._store.database.has_one_writer:
+            yield from self._steps("one_publisher")
+        totals = yield from self._published(submission_id, content)
+        notifications: list[Notification] = []
+        if totals is None:
+            inserted = duplicate = 0
+            for part in parts:
+                for number in range(1, part.pieces + 1):
+                    staged = yield from self._piece(part, number)
+                    tasks = _submitted_now(staged, partitions)
+                    submitted, notification = yield from self._store.submission(tasks)
+                    notifications.append(notification)
+                    inserted += sum(each.is_new for each in submitted)
+                    duplicate += sum(not each.is_new for each in submitted)
+            now = SYSTEM_CLOCK.now()
+            yield from self._steps("insert_job", submission_id, content, inserted, duplicate, now)
+            totals = SubmissionTotals(submission_id, inserted, duplicate)
+        for part in parts:
+            yield from self._steps("drop_attempt", part.attempt)
+        return totals, joined(notifications)
 
-class _NoSlot(FairleadError):
-    """All slots for staging are taken."""
-
-
-class SqliteStage:
-    """A `Stage` on SQLite."""
-
-    def __init__(self, store: SqlStore, path: Path) -> None:
-        self.store = store
-        self._database = path.resolve()
-        self._folder = self._database.with_name(f"{path.name}-bulk")
-        self.sql = {
-            name: re.sub("FOR UPDATE( SKIP LOCKED)?", "", text).replace("$", "?")
-            for name, text in load("jobs.sql", __package__).items()
-        }
-
-    def write(self, job: JobRow, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        def fill(path: Path) -> None:
-            import pyarrow as pa
-
-            from fairlead.pipeline.bulk.columns import STAGED
-
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, STAGED) as writer:
-                for batch, rejects in encoded:
-                    metadata = {_REJECTS: msgspec.json.encode(rejects)}
-                    writer.write_batch(batch, custom_metadata=metadata)
-
-        make_folder(self._database, self._folder)
-        durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
-        self.store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
-
-    def insert(
-        self, job: JobRow, pieces: Sequence[StagedPiece], now: int
-    ) -> Steps[tuple[int, Notification]]:
-        inserted = 0
-        notifications = []
-        for batch in (batch for piece in pieces for batch in self._read(job.submission_id, piece)):
-            # Also claims the keys: SQLite has one writer.
-            submitted, notification = yield from self.store.submission(_tasks(batch, now))
-            inserted += sum(each.is_new for each in submitted)
-            notifications.append(notification)
-        return inserted, joined(notifications)
-
-    def publish_rejects(
-        self, submission_id: str, attempts: Sequence[tuple[str, int]]
-    ) -> Steps[None]:
-        for attempt, part in attempts:
-            with self._open(submission_id, attempt) as reader:
-                for number in range(reader.num_record_batches):
-                    metadata = reader.get_batch_with_custom_metadata(number).custom_metadata
-                    rejects = msgspec.json.decode(metadata[_REJECTS])
-                    rows = [(submission_id, attempt, part, *reject, True) for reject in rejects]
-                    yield Many(self.sql["insert_reject"], rows)
-
-    def drop(self, job: int, submission_id: str) -> Steps[None]:
-        shutil.rmtree(self._folder_of(submission_id), ignore_errors=True)
-        return
-        yield
-
-    def _folder_of(self, submission_id: str) -> Path:
-        return self._folder / hashlib.sha256(submission_id.encode()).hexdigest()
-
-    def _read(self, submission_id: str, piece: StagedPiece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece in batches. Raise StageLost unless all are there."""
-        with self._open(submission_id, piece.attempt) as reader:
-            rows = reader.read_all()  # reads no row yet: the file is mapped into memory
-            if rows.num_rows < piece.last:
-                raise StageLost(
-                    f"submission {submission_id!r}: attempt {piece.attempt} has {rows.num_rows}"
-                    f" rows, not {piece.last}"
-                )
-            wanted = rows.slice(piece.first, piece.last - piece.first)
-            yield from wanted.to_batches(_ROWS_AT_ONCE)
-
-    @contextmanager
-    def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
-        """Open the staged rows of an attempt. Raise StageLost when they are missing or
-        incomplete."""
-        import pyarrow as pa
-
-        path = self._folder_of(submission_id) / f"{attempt}.arrow"
-        try:
-            with pa.memory_map(str(path)) as file:
-                yield pa.ipc.open_file(file)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+    def _piece(self, part: StagedPart, number: int) -> Steps[list[NewTask]]:
+        rows = yield Statement(self._sql["staged"], (part.attempt, number))
+        if not rows:
             raise StageLost(
-                f"submission {submission_id!r}: staged rows are missing or incomplete: {error}"
-            ) from error
+                f"piece {number} of partition {part.part} is no longer in the stage, which keeps it"
+                " for a day, and nothing was submitted; repeat the submission"
+            )
+        return _decode(rows[0][0])
+
+    def _published(self, submission_id: str, content: str | None) -> Steps[SubmissionTotals | None]:
+        rows = yield Statement(self._sql["job"], (submission_id,))
+        if not rows:
+            return None
+        known, inserted, duplicate = rows[0]
+        if None not in (known, content) and known != content:
+            raise ContentDiffers(
+                f"submission {submission_id!r} was published with other content, and nothing more"
+                " was submitted; give new rows a submission_id of their own"
+            )
+        return SubmissionTotals(submission_id, inserted, duplicate, is_repeat=True)
+
+    def _steps(self, name: str, *params: object) -> Steps[None]:
+        yield Statement(self._sql[name], params)
 
 
-def _tasks(batch: pa.RecordBatch, now: int) -> list[NewTask]:
-    """Return the rows as new tasks, submitted now."""
-    columns = batch.to_pydict()
-    columns["id"] = [id_text(int.from_bytes(id)) for id in columns["id"]]
-    columns["run_at"] = [now if run_at is None else run_at for run_at in columns["run_at"]]
-    columns["submitted_at"] = [now] * batch.num_rows
-    in_order = (columns[name] for name in NewTask.__struct_fields__)
-    return [NewTask(*values) for values in zip(*in_order, strict=True)]
+@contextmanager
+def opened(url: str) -> Iterator[BulkStore]:
+    """Open the stage of the task store at this URL."""
+    app = App(url)
+    try:
+        yield BulkStore(app)
+    finally:
+        app.close()
+
+
+def statements(store: SqlStore) -> dict[str, str]:
+    """Return the statements of bulk submit in the dialect of the store."""
+    sql = load("bulk.sql", __package__)
+    if store.database.dialect == "sqlite":
+        return {name: re.sub(r"\$(\d)", r"?\1", text) for name, text in sql.items()}
+    return sql
+
+
+def sweep(store: SqlStore, now: int) -> Steps[None]:
+    """Delete what abandoned submissions left in the stage, and submissions older than KEEP_JOB.
+    `now` in microseconds."""
+    sql = statements(store)
+    yield Statement(sql["sweep_stage"], (now - KEEP_STAGE,))
+    yield Statement(sql["sweep_jobs"], (now - KEEP_JOB,))
+
+
+def _submitted_now(tasks: Sequence[NewTask], partitions: int) -> list[NewTask]:
+    """Return the staged tasks as submitted now, with ascending ids."""
+    now = SYSTEM_CLOCK.now()
+    return [
+        msgspec.structs.replace(
+            task,
+            id=id_text(id),
+            partition=partition_of(task.ordering_key, id, partitions),
+            run_at=now if task.run_at == task.submitted_at else task.run_at,
+            submitted_at=now,
+        )
+        for id, task in zip(_ids.block(len(tasks), now), tasks, strict=True)
+    ]

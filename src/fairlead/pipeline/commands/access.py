@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
-from fairlead.connect import any_task_store, task_store
-from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.connect import ordered_store, task_store
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 from fairlead.urls import hide_urls
 
@@ -43,23 +44,15 @@ def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
 
 def history_of(url: str | None) -> Any:
     """Return the history of the store at this URL."""
-    from fairlead.backends.sql.history import SqlHistory
-
     return SqlHistory(task_store(url_of(url)).database)
 
 
 def exporter_of(url: str | None, lake: Warehouse) -> Exporter | RunExporter:
     """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
     without a history."""
-    from fairlead.pipeline.export import Exporter
-    from fairlead.pipeline.export_runs import RunExporter
+    from fairlead.pipeline import export_runs
 
-    store = any_task_store(url_of(url))
-    try:
-        history = store.as_sql().history()
-    except NotSupported:
-        return RunExporter(store.run_history(), lake, SYSTEM_CLOCK)
-    return Exporter(history, lake, SYSTEM_CLOCK)
+    return export_runs.exporter_of(ordered_store(url_of(url)), lake, SYSTEM_CLOCK)
 
 
 @contextmanager

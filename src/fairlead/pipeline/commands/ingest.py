@@ -35,14 +35,6 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Repeat at this interval until interrupted, for example 60s."),
     ] = None
-    hash_keys: Annotated[
-        bool,
-        typer.Option(
-            "--hash-keys",
-            help="Store digests instead of keys, from the first row on; the secret is in"
-            " FAIRLEAD_HASH_SECRET_FILE.",
-        ),
-    ] = False
     dry_run: DryRun = False
     json: Json = False
 
@@ -57,10 +49,6 @@ def ingest(options: IngestOptions) -> None:
     with failures():
         pause = duration(options.every)
         lake = lake_of_options(options.at.lake, options.at.catalog)
-        if options.hash_keys:
-            from fairlead.pipeline.hashing import start_hashing
-
-            start_hashing(lake)
         exporter = exporter_of(options.url, lake)
         if options.dry_run:
             behind = exporter.behind()

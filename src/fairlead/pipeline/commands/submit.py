@@ -10,97 +10,59 @@ import typer
 
 from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.pipeline.commands.access import session_of, url_of
-from fairlead.pipeline.commands.options import DryRun, SparkOptions, Url
+from fairlead.pipeline.commands.access import session_of
+from fairlead.pipeline.commands.options import DryRun, SparkOptions
 from fairlead.pipeline.commands.output import failures, print_result, watching
 
 
 class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline submit`."""
 
-    file: Annotated[
-        Path, typer.Argument(help="Parquet, CSV or JSON lines file, one task per row.", exists=True)
-    ]
-    queue: Annotated[str, typer.Option(help="The queue; a column `queue` overrides it.")] = (
-        "default"
-    )
-    task: Annotated[str | None, typer.Option(help="Name of the task; default: column `name`.")] = (
-        None
-    )
-    args: Annotated[
-        str | None,
-        typer.Option(help="Columns of the arguments: a,b; default: column `payload` or `args`."),
-    ] = None
-    types: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Types of columns of text: amount=decimal,count=int; others stay text. Known: text,"
-                " int, decimal, float, bool, date, timestamp."
-            )
-        ),
-    ] = None
     submission_id: Annotated[
         str | None,
         typer.Option(
             help=(
-                "Id of the job: a repeated id with the same content changes nothing. Default: a"
-                " digest of the content."
+                "Id of the submission: a repeat with the same id changes nothing. Default: a digest"
+                " of the file and the task."
             )
         ),
     ] = None
-    order_by: Annotated[
-        str | None, typer.Option(help="Column that orders the tasks of an ordering_key.")
-    ] = None
-    on_conflict: Annotated[str, typer.Option(help="For a taken unique key: ignore or error.")] = (
-        "ignore"
-    )
-    on_error: Annotated[
-        str, typer.Option(help="For a row that cannot be a task: fail or quarantine.")
-    ] = "fail"
-    publish: Annotated[
-        str, typer.Option(help="atomic: all or nothing; chunked: in several commits.")
-    ] = "atomic"
-    url: Url = None
+    url: Annotated[str | None, typer.Option(help="URL of the store; default: the App's.")] = None
     spark: SparkOptions
     dry_run: DryRun = False
     json: Json = False
 
 
 @with_options
-def submit(options: SubmitOptions) -> None:
+def submit(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP")],
+    task: Annotated[str, typer.Argument(help="The task's name.")],
+    file: Annotated[
+        Path, typer.Argument(help="Parquet, CSV or JSON lines, one task per row.", exists=True)
+    ],
+    *,
+    options: SubmitOptions,
+) -> None:
     """Submit a task for each row, all in one commit. A repeated run of the same content changes
     nothing, whatever the file is called.
 
-    Example: fairlead pipeline submit jobs.parquet --task pay --queue payouts --args partner,amount
+    Example: fairlead pipeline submit shop:app pay payouts.csv
     """
     with failures():
         from fairlead.pipeline.jobs.submit import FileSubmission, run_submit
 
-        names = FileSubmission.__dataclass_fields__.keys() - {"url"}
-        given = {name: getattr(options, name) for name in names}
-        submission = FileSubmission(url=url_of(options.url), **given)
-        # Refuse a file of an unknown kind before Spark starts.
-        described = submission.described()
+        submission = FileSubmission(application, task, file, options.submission_id, options.url)
+        id = submission.options["submission_id"]  # refuses a wrong task or file before Spark starts
         if options.dry_run:
-            print_result(
-                options.json,
-                described,
-                f"would submit {options.file} as {submission.identity!r}; types:"
-                f" {_shown(described['types'])}",
-            )
+            text = f"would submit {file} as {id!r}"
+            shown = {key: value for key, value in submission.options.items() if key != "url"}
+            print_result(options.json, shown, text)
             return
-        with session_of(options.spark) as spark, watching("submitting") as on_rows:
-            totals, types = run_submit(spark, submission, on_rows)
+        with session_of(options.spark) as spark, watching("submitting"):
+            totals = run_submit(spark, submission)
+        what = "were submitted before" if totals.is_repeat else "tasks submitted"
         print_result(
             options.json,
-            msgspec.structs.asdict(totals) | {"types": types or described["types"]},
-            f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} existed already,"
-            f" {totals.rejected:,} rejected; types: {_shown(types or described['types'])}",
+            msgspec.structs.asdict(totals),
+            f"{totals.inserted:,} {what}, {totals.duplicate:,} unique keys were taken ({id})",
         )
-
-
-def _shown(types: dict[str, str] | str) -> str:
-    if isinstance(types, str):
-        return types
-    return ", ".join(f"{name} {type_}" for name, type_ in types.items())

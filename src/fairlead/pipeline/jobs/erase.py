@@ -1,112 +1,245 @@
-"""`erase`: deletes every row of a key from all tables and files of the lake, and keeps the key out
-of later exports. The job can be run again after a crash."""
+"""`erase`: deletes every row that names a key from all tables of the lake, and keeps the key out of
+later exports. The job can be run again after a crash; until it ends, readers may see the key.
+
+Time travel ends with an erasure: each table keeps only its present snapshot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
+from pyiceberg.exceptions import CommitFailedException
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.erase.tables import Erased, erase_from, trace
-from fairlead.pipeline.erase.verify import Verified, verify
-from fairlead.pipeline.erase.wanted import Wanted, shows
-from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
+from fairlead.pipeline import ledger
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.definitions.failures import FAILURES
+from fairlead.pipeline.definitions.windows import ALL
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.parts import hours_of
+from fairlead.pipeline.reading.query import open_views, views_of
+from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import bury, readmit, tombstone
+from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.failures import catalog_errors
+from fairlead.pipeline.warehouse.layout import DAY_US, LAST_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+KEY_COLUMNS = ("fairness_key", "subject", "max_lag_key", "noisy_key")
+"""Columns that name a fairness key."""
+
+_IN_JSON = "CASE WHEN json_valid(raw) THEN json_extract_string(raw, '$.fairness_key') = $key END"
+_INSTANTS = ("ready_at", "started_at", "finished_at")
 
 
 class Erasure(msgspec.Struct, frozen=True):
     """Result of an erasure."""
 
-    tables: dict[str, Erased]
-    """Erased rows and files, by table; only tables that had the key."""
-    pages: list[str]
-    """Deleted reports that showed the key."""
+    rows: dict[str, int]
+    """Rows that named the key before, by table."""
+    left: dict[str, int]
+    """Rows that name the key now, by table."""
     days: list[str]
     """Days whose sums include the erased rows until the next build."""
-    verified: Verified
-    dry_run: bool
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether every file was read and none has the key."""
-        return self.verified.is_clean
-
-
-def wanted_in(lake: Warehouse, key: str) -> Wanted:
-    """Return the key with all names it has in this lake. Raise ConfigurationError for an empty key
-    and one that is no text, or if the secret of the lake's hashed keys is missing."""
-    if key != key.encode(errors="ignore").decode():
-        raise ConfigurationError(f"the key {key!r} is no text of Unicode, so no task has it")
-    if not key:
-        raise ConfigurationError(
-            "the empty key belongs to all tasks without a key; name the key to erase"
-        )
-    hashing = hashing_of(lake)
-    return Wanted(frozenset({key} if hashing is None else {key, hashing.name_of(key)}))
 
 
 def erase(
     lake: Warehouse,
     key: str,
     clock: Clock,
-    pages: Sequence[Path] = (),
     dry_run: bool = False,
     on_rows: OnRows = lambda table, rows: None,
 ) -> Erasure:
-    """Erase the key from the lake and from pages; see docs/how-to/pipeline-operate.md. A build that
-    runs meanwhile cannot publish. Raise BrokenLake, ConfigurationError, StoreUnavailable.
-
-    pages: pages to search in addition to those that `report` wrote.
-    """
-    wanted = wanted_in(lake, key)
-    tombstones = [tombstone(lake, name) for name in sorted(wanted.names)]
-    params = {"key": tombstones[0], "dry_run": dry_run}
+    """Erase the key; with `dry_run`, only count the rows that name it. A build that runs meanwhile
+    cannot publish. Raise BrokenLake, ConfigurationError, StoreUnavailable."""
+    stone = _stone(lake, key)
+    params = {"key": stone, "dry_run": dry_run}
     with recorded(lake, clock, "erase", params, keep_idle=False) as run:
-        if not dry_run:
-            for table in (ATTEMPTS, EVENTS):
-                bury(lake.table(table), tombstones)
-        found = trace(lake, wanted)
-        known, unread = _shown(lake, pages, wanted)
-        done = erase_from(lake, wanted, found, clock.now, on_rows, dry_run)
-        if not dry_run:
-            for page in known:
-                page.unlink(missing_ok=True)
-        verified = verify(lake, wanted)
-        verified = replace(verified, unreadable=[*verified.unreadable, *unread])
-        run.tables = {name: each.rows for name, each in done.items()}
-        run.rows_out = sum(run.tables.values())
+        before, days = rows_with(lake, key), _days(lake, key)
         if dry_run:
             run.state = NOTHING_TO_DO
-    return Erasure(done, sorted(map(str, known)), sorted(found.dates), verified, dry_run)
+            return Erasure(before, before, sorted(days))
+        for table in (ATTEMPTS, EVENTS):
+            bury(lake.table(table), [stone])
+        days |= _days(lake, key)  # exports that ended before the tombstone
+        builds = Builds(lake)
+        # Refuse builds that have read the key, and note the days that count it.
+        _publish(builds, lambda build: _again(build, hours_of(days)), clock.now())
+        # Attempts last, so that a run after a crash still finds the days of the key.
+        for table in sorted(TABLES, key=lambda table: table is ATTEMPTS):
+            _delete(lake, table, key, days)
+            on_rows(table.name, before.get(table.name, 0))
+        _publish(builds, lambda build: _at_present(lake, build), clock.now())
+        for table in TABLES:
+            _expire(lake, table, clock.now)
+        left = rows_with(lake, key)
+        run.tables, run.rows_out = before, sum(before.values())
+    return Erasure(before, left, sorted(days))
 
 
 def readmit_key(lake: Warehouse, key: str) -> bool:
     """Accept rows of the key from the next export on; return False if the key was not erased. Raise
     ConfigurationError."""
-    tombstones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
-    readmitted = [readmit(lake.table(table), tombstones) for table in (ATTEMPTS, EVENTS)]
+    stone = _stone(lake, key)
+    readmitted = [readmit(lake.table(table), [stone]) for table in (ATTEMPTS, EVENTS)]
     return any(readmitted)
 
 
-def _shown(lake: Warehouse, pages: Sequence[Path], wanted: Wanted) -> tuple[list[Path], list[str]]:
-    """Return the pages that show the key, among these and those that `report` wrote, and the pages
-    that cannot be read."""
-    runs = lake.table(RUNS).load(columns=["job", "params"]).to_pylist()
-    params = [msgspec.json.decode(run["params"]) for run in runs if run["job"] == "report"]
-    known, unread = [], []
-    for page in [*sorted({Path(each["out"]) for each in params if each.get("out")}), *pages]:
+def rows_with(lake: Warehouse, key: str) -> dict[str, int]:
+    """Return the number of rows that name the key, as readers of the tables find them; no table
+    without such rows."""
+    found: dict[str, int] = {}
+    with open_views(lake) as connection:
+        made = views_of(connection)
+        for table in TABLES:
+            names = [name for name in KEY_COLUMNS if name in table.column_names]
+            conditions = [f"{name} = $key" for name in names]
+            conditions += [_IN_JSON] if table is QUARANTINE else []
+            if conditions and table.name in made:
+                where = " OR ".join(conditions)
+                query = f"SELECT count(*) FROM {table.name} WHERE {where}"  # noqa: S608 - our names
+                (count,) = connection.execute(query, {"key": key}).fetchall()[0]
+                found |= {table.name: count} if count else {}
+    return found
+
+
+def _stone(lake: Warehouse, key: str) -> str:
+    """Return the tombstone of a key. Raise ConfigurationError for a key that cannot be erased."""
+    if key != key.encode(errors="ignore").decode():
+        raise ConfigurationError(f"the key {key!r} is no text of Unicode, so no task has it")
+    if key in ("", ALL):
+        raise ConfigurationError(
+            f"the key {key!r} stands for all tasks without a key, or for all keys; name the key to"
+            " erase"
+        )
+    return tombstone(lake, key)
+
+
+def _days(lake: Warehouse, key: str) -> set[str]:
+    """Return the days that count attempts of the key. Load one partition at a time."""
+    found, table = set[str](), lake.table(ATTEMPTS)
+    for part in sorted({file.part for file in table.files()}):
+        rows = table.load([part], list(_INSTANTS), pc.field("fairness_key") == key)
+        ends = [pc.min_max(rows[name].cast(pa.int64())).as_py() for name in _INSTANTS]
+        known = [micros for end in ends for micros in end.values() if micros is not None]
+        if known:
+            first, last = (min(max(micros, 0), LAST_US) for micros in (min(known), max(known)))
+            days = range(first - first % DAY_US, last + 1, DAY_US)
+            found.update(f"{to_datetime(day):%Y-%m-%d}" for day in days)
+    return found
+
+
+def _publish(builds: Builds, change: Callable[[Build], Build], now: int) -> None:
+    """Publish the newest build again with a change, so that a build which has begun cannot
+    publish."""
+    while True:
+        before, seen = builds.newest()
+        builds.finish(before)
+        if not before.id:
+            return
+        build = change(before)
+        if builds.publish(build, seen, now):
+            builds.finish(build)
+            return
+
+
+def _again(before: Build, hours: Collection[str]) -> Build:
+    """Return the build after which the next one makes these hours again too."""
+    return replace(before.after({}), again=sorted({*before.again, *hours}))
+
+
+def _at_present(lake: Warehouse, before: Build) -> Build:
+    """Return a build of the present snapshots of the built tables, with the hours that changed
+    since the snapshots of bronze that the last build has read, because these go."""
+    tables = {table.name: lake.table(table) for table in TABLES}
+    present = {
+        name: snapshot
+        for name in before.snapshots
+        if name in tables and (snapshot := tables[name].state().snapshot) is not None
+    }
+    sources, again = dict(before.sources), set[str]()
+    for name, since in before.sources.items():
+        until = tables[name].state().snapshot
+        changed = tables[name].changed(since, until)
+        if changed is None or until is None:
+            continue  # a full build
+        sources[name] = until
+        again |= changed
+    return replace(_again(before.after(present), again), sources=sources)
+
+
+def _delete(lake: Warehouse, table: Table, key: str, days: Collection[str]) -> None:
+    """Delete the rows that name the key from each partition of a table, and in gold.failures the
+    texts of these days, which may quote attempts of the key. Load one partition at a time."""
+    here = lake.table(table)
+    for part in sorted({file.part for file in here.files()}):
+        while True:
+            seen = here.state()
+            rows = here.load([part], snapshot=seen.snapshot)
+            gone = _names_key(table, rows, key)
+            kept = rows.filter(pc.invert(gone))
+            has_texts = table is FAILURES and part[:10] in days and _has_texts(kept)
+            if has_texts:
+                number = kept.schema.get_field_index("error_text")
+                empty = pa.nulls(kept.num_rows, pa.string())
+                kept = kept.set_column(number, kept.schema.field(number), empty)
+            elif kept.num_rows == rows.num_rows:
+                break
+            if table is ATTEMPTS:
+                ledger.add(lake, rows.filter(gone), "erase")
+            written = here.write(kept, "erase", seen)
+            if here.replace([part], written, seen):
+                break
+            # Another process has added rows meanwhile: read the partition again.
+            here.take_away(written)
+
+
+def _names_key(table: Table, rows: pa.Table, key: str) -> pa.ChunkedArray:
+    """Return a mask of the rows that name the key."""
+    mask = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for name in KEY_COLUMNS:
+        if name in table.column_names:
+            mask = pc.or_(mask, pc.fill_null(pc.equal(rows[name], key), False))
+    if table is QUARANTINE:
+        mask = pa.chunked_array([[_is_of(raw, key) for raw in rows["raw"].to_pylist()]], pa.bool_())
+    return mask
+
+
+def _is_of(raw: str, key: str) -> bool:
+    """Return whether a row stored as JSON belongs to the key."""
+    try:
+        row = msgspec.json.decode(raw)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and row.get("fairness_key") == key
+
+
+def _has_texts(failures: pa.Table) -> bool:
+    return bool(failures["error_text"].null_count < failures.num_rows)
+
+
+def _expire(lake: Warehouse, table: Table, now: Callable[[], int]) -> None:
+    """Remove the branches of unpublished builds, all snapshots but the present one, and all files
+    that it does not list."""
+    here = lake.table(table)
+    while (stored := here.state().stored) is not None:
+        present = stored.current_snapshot()
+        kept = None if present is None else present.snapshot_id
+        others = [name for name, ref in stored.metadata.refs.items() if ref.snapshot_id != kept]
+        if not others:
+            break
         try:
-            if shows(page, wanted):
-                known.append(page)
-        except FileNotFoundError:
-            continue  # deleted, or moved: then the caller names it
-        except OSError:
-            unread.append(str(page))
-    return known, unread
+            with catalog_errors(lake.location), stored.manage_snapshots() as manage:
+                for name in others:
+                    manage.remove_branch(name)
+        except CommitFailedException:
+            continue  # another writer was first
+    # Everything that is there now is older than an instant in the future.
+    here.expire(now() + DAY_US)
+    here.sweep(now() + DAY_US)

@@ -13,20 +13,18 @@ import msgspec
 
 from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
-from fairlead.core.tuning.canary import Verdict, judge
-from fairlead.core.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
-from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.core.tuning.limit_control import LimitChange, propose_limits
-from fairlead.errors import NotSupported
 from fairlead.operate.policies import DECLARED, PolicyManagement
-from fairlead.pipeline.hashing import is_hashed
+from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
+from fairlead.pipeline.tuning.canary import Verdict, judge
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
+from fairlead.pipeline.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
 from fairlead.pipeline.tuning.gold import Gold, KeyUse
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.limit_control import LimitChange, propose_limits
 from fairlead.pipeline.tuning.situations import Situations
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.policy_store import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 
 Outcome = Literal["published", "would be published", "nothing to change", "held"]
 
@@ -110,14 +108,9 @@ def tune(
 ) -> list[QueueTuned]:
     """Tune the queues and return the result for each.
 
-    Raise BrokenLake; NotSupported if tasks are not in a SQL database or the lake's keys are hashed;
-    NotAllowed if another `tune` publishes at the same time.
+    Raise BrokenLake; NotSupported if tasks are not in a SQL database; NotAllowed if another `tune`
+    publishes at the same time.
     """
-    if is_hashed(lake):
-        raise NotSupported(
-            "the fairness keys of this lake are hashed and match no key of a queue;"
-            " tune from a lake that was filled without --hash-keys"
-        )
     params = {"objective": options.objective, "queues": options.queues}
     is_dry = nullcontext(JobRun("tune", params))
     with recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run:

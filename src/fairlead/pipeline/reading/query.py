@@ -175,12 +175,17 @@ def _rows(cursor: duckdb.DuckDBPyConnection, memory: str) -> Iterator[tuple[Any,
         yield from rows
 
 
-def _raise_if_not_made(connection: duckdb.DuckDBPyConnection, text: str) -> None:
-    """Raise ConfigurationError if the query names a table of the dictionary that has no view."""
+def views_of(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Return the names of the tables that have a view."""
     views = connection.execute(
         "SELECT schema_name || '.' || view_name FROM duckdb_views() WHERE NOT internal"
     ).fetchall()
-    made = {name for (name,) in views}
+    return {name for (name,) in views}
+
+
+def _raise_if_not_made(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Raise ConfigurationError if the query names a table of the dictionary that has no view."""
+    made = views_of(connection)
     for table in tables_in(text):
         if table.name not in made:
             raise ConfigurationError(not_made(table))

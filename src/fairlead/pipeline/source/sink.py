@@ -3,26 +3,23 @@ micro-batch of a stream."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.pipeline.bulk.columns import check
-from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.jobs import StagedPart
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.options import BulkOptions
+from fairlead.pipeline.bulk.rows import RowEncoder, check_columns
+from fairlead.pipeline.bulk.stage import StagedPart, opened
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -35,86 +32,56 @@ class Staged(WriterCommitMessage):
     """Commit message of a Spark task that staged rows."""
 
     submission_id: str
-    epoch: str
-    message: StagedPart | None
-    """None when the submission is published and its rows are not compared."""
+    part: StagedPart
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """Batch writer. The driver creates the writer, which opens the submission; copies of it stage
-    rows in Spark tasks, and one copy commits or aborts."""
+    """Batch writer. Copies of it stage rows in Spark tasks; only the parts whose messages Spark
+    passes to `commit` become tasks."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
-        """Raise ConfigurationError or InvalidTask with all problems of the options and columns."""
-        self._job = BulkJob(_read(options, overwrite))
-        self._job.open(arrow_schema(schema))
+        """Raise ConfigurationError for wrong options and columns."""
+        self._options = _read(schema, options, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of this partition. They count only if Spark passes the message to
-        `commit`."""
-        return _stage(self._job, iterator)
+        """Stage the rows of this partition."""
+        return _stage(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the staged rows."""
-        self._job.publish(_staged(messages))
+        _publish(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """End the run without publishing, because a task or the commit failed for good."""
-        self._job.abort()
+        """Delete the staged rows, because a task or the commit failed for good."""
+        _drop(self._options, messages)
 
 
 class BulkStreamWriter(DataSourceStreamArrowWriter):
     """Stream writer: each micro-batch is a submission of its own, named by the id in the checkpoint
     and the number of the batch, after the submission_id of the options. So the batches of a new
-    checkpoint are new, and a repeated batch of the same checkpoint is known.
-
-    Spark commits in another process than the one that created the writer, so `commit` takes the
-    submission from the messages.
-    """
+    checkpoint are new, and a repeated batch of the same checkpoint is known."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
-        """Raise ConfigurationError or InvalidTask with all problems of the options and columns."""
-        self._options, self._schema = _read(options, overwrite), arrow_schema(schema)
-        check(self._schema, self._options.with_submission_id("each micro-batch has one"))
-        self._epoch = uuid.uuid4().hex
+        """Raise ConfigurationError for wrong options and columns."""
+        self._options = _read(schema, options, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of this partition of this micro-batch."""
         context = _context()
-        submission_id = micro_batch_id(
-            self._options.submission_id,
-            context.getLocalProperty(_QUERY_ID),
-            context.getLocalProperty(_BATCH_ID),
-        )
-        job = BulkJob(self._options.with_submission_id(submission_id), self._epoch)
-        job.open(self._schema)
-        return _stage(job, iterator)
+        query, batch = map(context.getLocalProperty, (_QUERY_ID, _BATCH_ID))
+        submission_id = micro_batch_id(self._options.submission_id, query, batch)
+        return _stage(msgspec.structs.replace(self._options, submission_id=submission_id), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the micro-batch."""
-        if (job := self._begun(messages, batchId)) is not None:
-            job.publish(_staged(messages))
+        """Publish the micro-batch, under the name that its tasks found."""
+        _publish(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort the micro-batch, because a task or the commit failed for good."""
-        if (job := self._begun(messages, batchId)) is not None:
-            job.abort()
-
-    def _begun(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> BulkJob | None:
-        """Return the job that the tasks opened; None if no task sent a message."""
-        begun = sorted({(m.submission_id, m.epoch) for m in messages if isinstance(m, Staged)})
-        if not begun:
-            return None
-        if len(begun) > 1 or not begun[0][0].endswith(f"/{batch}"):
-            raise ConfigurationError(
-                f"Spark passed the messages of {begun} with batch {batch}, of which nothing is"
-                " published"
-            )
-        submission_id, epoch = begun[0]
-        return BulkJob(self._options.with_submission_id(submission_id), epoch)
+        """Delete the staged rows, because a task or the commit failed for good."""
+        _drop(self._options, messages)
 
 
-def micro_batch_id(given: str | None, query: str | None, batch: str | None) -> str:
+def micro_batch_id(given: str, query: str | None, batch: str | None) -> str:
     """Return the submission id of a micro-batch, from the id that Spark wrote into
     CHECKPOINT/metadata and the number of the batch. Raise ConfigurationError if Spark does not say
     them."""
@@ -124,41 +91,37 @@ def micro_batch_id(given: str | None, query: str | None, batch: str | None) -> s
             f" micro-batch ({_BATCH_ID}), so a repeated batch could not be told from a new one; use"
             " writeStream.foreachBatch and bulk_submit with a submission_id that names both"
         )
-    return "/".join((*([given] if given else []), query, batch))
+    return f"{given}/{query}/{batch}"
 
 
-def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:
+def _read(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkOptions:
     if overwrite:
         raise ConfigurationError(
             'fairlead takes mode "append" only: tasks that run cannot be overwritten'
         )
-    return BulkOptions.read(options)
+    read = BulkOptions.read(options)
+    check_columns(schema.names, read)
+    return read
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow types of the columns. Raise InvalidTask for a type that cannot leave
-    Spark."""
-    fields, wrong = [], []
-    for field in schema.fields:
-        try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType), field.nullable))
-        except PySparkException:
-            wrong.append(f"column {field.name} has type {field.dataType.simpleString()}")
-    if wrong:
-        raise InvalidTask(
-            f"these columns do not fit a bulk submit: {'; '.join(wrong)}: cast it to string, or"
-            " leave it out"
-        )
-    return pa.schema(fields)
+def _stage(options: BulkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
+    part = _context().partitionId()
+    with opened(options.url or "") as store:
+        staged = store.stage(part, RowEncoder(options, part).pieces(batches))
+    return Staged(options.submission_id, staged)
 
 
-def _stage(job: BulkJob, batches: Iterator[pa.RecordBatch]) -> Staged:
-    message = job.stage(batches, _context().partitionId()) if job.reads_rows else None
-    return Staged(job.submission_id, job.epoch, message)
+def _publish(options: BulkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    for submission_id in {message.submission_id for message in staged}:
+        with opened(options.url or "") as store:
+            parts = [message.part for message in staged]
+            store.publish(submission_id, parts, options.content)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
-    return [m.message for m in messages if isinstance(m, Staged) and m.message is not None]
+def _drop(options: BulkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    with opened(options.url or "") as store:
+        store.drop(message.part for message in messages if isinstance(message, Staged))
 
 
 def _context() -> TaskContext:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 
-from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
@@ -17,12 +16,11 @@ from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import durable
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.durable_io import DurableFileIO
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 
-_IDENTITY, _HASHED = "fairlead.identity", "fairlead.hashed"
+_IDENTITY = "fairlead.identity"
 
 
 class Warehouse:
@@ -98,36 +96,6 @@ class Warehouse:
     def shown(self) -> str:
         """Lake for people."""
         return self.location.shown
-
-    @property
-    def hash_proof(self) -> str | None:
-        """Proof of the secret by which keys are hashed; None in a lake with clear keys."""
-        self._ensure()
-        with catalog_errors(self.location):
-            return self.catalog.load_namespace_properties(NAMESPACE).get(_HASHED)
-
-    def keep_hash_proof(self, proof: str) -> None:
-        """Keep the proof of the secret, unless there is one."""
-        if self.hash_proof is None:
-            with catalog_errors(self.location):
-                self.catalog.update_namespace_properties(NAMESPACE, updates={_HASHED: proof})
-
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the path (below the lake) and the content of each file of the lake, listed or not;
-        without a catalog that lies elsewhere. Raise StoreUnavailable."""
-        io = DurableFileIO(self.location.pyiceberg())
-        scheme, netloc, folder = io.parse_location(self.location.lake, io.properties)
-        files = io.fs_by_scheme(scheme, netloc)
-        with catalog_errors(self.location):
-            for info in files.get_file_info(FileSelector(folder, recursive=True)):
-                if info.type != FileType.File:
-                    continue
-                try:
-                    with files.open_input_stream(info.path, compression=None) as stream:
-                        content = stream.read()
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-                yield info.path.removeprefix(folder).lstrip("/"), content
 
     @property
     def reader(self) -> str:

@@ -534,65 +534,27 @@ CREATE TABLE fairlead_ended_sessions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice.
+-- Published bulk submits. The submitter chooses the submission id, so a repeated one submits no task twice.
 CREATE TABLE fairlead_bulk_jobs (
-    submission_id     text    PRIMARY KEY,
-    number            bigint  GENERATED ALWAYS AS IDENTITY,  -- short name of the job in the stage
-    epoch             text    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
-    state             text    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
-    publish           text    NOT NULL,           -- atomic or chunked
-    opened_at         bigint  NOT NULL,           -- time at which the run with this epoch began
-    touched_at        bigint  NOT NULL,           -- time of the last change of the job
-    parts             text,                       -- JSON: staged parts to publish; NULL before publishing begins
-    declared          text,                       -- digest of the content that the submitter gave, such as that of a file
-    content           text,                       -- count and digest of the rows; NULL before publishing begins
-    staged            bigint  NOT NULL DEFAULT 0, -- number of rows in these parts
-    published_through bigint  NOT NULL DEFAULT 0, -- number of rows handled so far, in order
-    inserted          bigint  NOT NULL DEFAULT 0,
-    duplicates        bigint  NOT NULL DEFAULT 0, -- number of rows not inserted because their unique key was in use
-    rejected          bigint  NOT NULL DEFAULT 0,
-    swept             boolean NOT NULL DEFAULT false -- whether the rows of the job are deleted from the stage
+    submission_id text   PRIMARY KEY,
+    content       text,                           -- digest of the rows, if the submitter gave one
+    inserted      bigint NOT NULL,
+    duplicates    bigint NOT NULL,                -- number of rows not inserted because their unique key was in use
+    published_at  bigint NOT NULL
 );
 
-CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
+CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (published_at);
 
--- Staged rows; each attempt (one run of one Spark task) writes its rows in one transaction. The table is logged, because a
--- job that is published in chunks must survive a crash of the server between two chunks.
+-- Tasks that wait for the commit of their bulk submit, in pieces.
 CREATE TABLE fairlead_bulk_stage (
-    job            bigint           NOT NULL,     -- fairlead_bulk_jobs.number
-    attempt        uuid             NOT NULL,
-    ordinal        bigint           NOT NULL,     -- from 0, without gaps
-    id             uuid             NOT NULL,
-    partition      smallint         NOT NULL,
-    priority       smallint         NOT NULL,
-    weight         double precision NOT NULL,
-    keep_result    boolean          NOT NULL,
-    queue          text             NOT NULL,
-    name           text             NOT NULL,
-    fairness_key   text             NOT NULL,
-    ordering_key   text,
-    unique_key     text,
-    run_at         bigint,                        -- NULL: as soon as possible
-    context        text,
-    payload_format text             NOT NULL,
-    payload        bytea            NOT NULL
-) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
-        autovacuum_vacuum_cost_delay = 0);
-
-CREATE INDEX fairlead_bulk_stage_order ON fairlead_bulk_stage (job, attempt, ordinal);
-
--- Rows that were refused under on_error = quarantine.
-CREATE TABLE fairlead_bulk_rejects (
-    submission_id text    NOT NULL,
-    attempt       uuid    NOT NULL,               -- attempt of the Spark task that wrote the row
-    part          integer NOT NULL,               -- partition of the DataFrame
-    ordinal       bigint  NOT NULL,               -- number of the row in that partition, from 0
-    column_name   text    NOT NULL,
-    reason        text    NOT NULL,
-    value         text    NOT NULL,               -- the first characters of the refused value
-    published     boolean NOT NULL DEFAULT false, -- false: the attempt failed, or the job is not published yet
-    PRIMARY KEY (submission_id, attempt, ordinal)
+    attempt   text    NOT NULL,                   -- id of an attempt of a task of Spark; only some of the attempts are published
+    piece     integer NOT NULL,                   -- from 1, without gaps
+    staged_at bigint  NOT NULL,
+    tasks     bytea   NOT NULL,                   -- checked tasks in MessagePack
+    PRIMARY KEY (attempt, piece)
 );
+
+CREATE INDEX fairlead_bulk_stage_age ON fairlead_bulk_stage (staged_at);
 
 -- Room ----------------------------------------------------------------------------------------------------------------
 

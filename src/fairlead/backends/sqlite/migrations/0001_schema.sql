@@ -478,38 +478,24 @@ CREATE TABLE fairlead_ended_sessions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice. The staged
--- rows are in files in the folder <database>-bulk.
+-- Published bulk submits. The submitter chooses the submission id, so a repeated one submits no task twice.
 CREATE TABLE fairlead_bulk_jobs (
-    number            INTEGER PRIMARY KEY AUTOINCREMENT,
-    submission_id     TEXT    NOT NULL UNIQUE,
-    epoch             TEXT    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
-    state             TEXT    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
-    publish           TEXT    NOT NULL,           -- atomic or chunked
-    opened_at         INTEGER NOT NULL,           -- time at which the run with this epoch began
-    touched_at        INTEGER NOT NULL,           -- time of the last change of the job
-    parts             TEXT,                       -- JSON: staged parts to publish; NULL before publishing begins
-    declared          TEXT,                       -- digest of the content that the submitter gave, such as that of a file
-    content           TEXT,                       -- count and digest of the rows; NULL before publishing begins
-    staged            INTEGER NOT NULL DEFAULT 0, -- number of rows in these parts
-    published_through INTEGER NOT NULL DEFAULT 0, -- number of rows handled so far, in order
-    inserted          INTEGER NOT NULL DEFAULT 0,
-    duplicates        INTEGER NOT NULL DEFAULT 0, -- number of rows not inserted because their unique key was in use
-    rejected          INTEGER NOT NULL DEFAULT 0,
-    swept             INTEGER NOT NULL DEFAULT 0  -- boolean: whether the staged rows of the job are deleted
+    submission_id TEXT    PRIMARY KEY,
+    content       TEXT,                           -- digest of the rows, if the submitter gave one
+    inserted      INTEGER NOT NULL,
+    duplicates    INTEGER NOT NULL,               -- number of rows not inserted because their unique key was in use
+    published_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (published_at);
+
+-- Tasks that wait for the commit of their bulk submit, in pieces.
+CREATE TABLE fairlead_bulk_stage (
+    attempt   TEXT    NOT NULL,                   -- id of an attempt of a task of Spark; only some of the attempts are published
+    piece     INTEGER NOT NULL,                   -- from 1, without gaps
+    staged_at INTEGER NOT NULL,
+    tasks     BLOB    NOT NULL,                   -- checked tasks in MessagePack
+    PRIMARY KEY (attempt, piece)
 ) STRICT;
 
-CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
-
--- Rows that were refused under on_error = quarantine.
-CREATE TABLE fairlead_bulk_rejects (
-    submission_id TEXT    NOT NULL,
-    attempt       TEXT    NOT NULL,               -- attempt of the Spark task that wrote the row
-    part          INTEGER NOT NULL,               -- partition of the DataFrame
-    ordinal       INTEGER NOT NULL,               -- number of the row in that partition, from 0
-    column_name   TEXT    NOT NULL,
-    reason        TEXT    NOT NULL,
-    value         TEXT    NOT NULL,               -- the first characters of the refused value
-    published     INTEGER NOT NULL,               -- boolean; always 1, because SQLite stores rejects only when the job is published
-    PRIMARY KEY (submission_id, attempt, ordinal)
-) STRICT, WITHOUT ROWID;
+CREATE INDEX fairlead_bulk_stage_age ON fairlead_bulk_stage (staged_at);

@@ -19,7 +19,7 @@ NEARLY_ALL = 0.9
 async def check_store(survey: Survey) -> AsyncIterator[Finding]:
     """Report the task store, which the survey has reached."""
     tables = "" if survey.sql is None else ", its tables are up to date"
-    yield ok(f"{survey.context.store.database.location}: reachable{tables}")
+    yield ok(f"{survey.context.cluster.database.location}: reachable{tables}")
 
 
 async def check_connections(survey: Survey) -> AsyncIterator[Finding]:

@@ -23,7 +23,7 @@ _SHOWN = 3
 
 async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
     """Report incidents that wait for their delivery."""
-    store = survey.context.store
+    store = survey.context.cluster
     found = await store.database.read(store.incidents.undelivered(_MOST))
     late = [i for i in found if survey.now - i.since > LATE_SECONDS * MICROS]
     if not late:
@@ -52,7 +52,7 @@ async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
 
 async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
     """Report the queues that stall, are flooded or fail, or have lost nodes, in the last hour."""
-    store = survey.context.store
+    store = survey.context.cluster
     found = await store.database.read(store.incidents.open(WATCHED, _MOST))
     for incident in found[:_SHOWN]:
         yield problem(f"in the last hour: {incident.details}")
@@ -68,7 +68,7 @@ async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
     """Return the number of open incidents by kind, queue and name; those other than tasks in ERROR
     for a survey that counts no tasks."""
     if survey.facts is None:
-        return await survey.context.store.incidents.counts()
+        return await survey.context.cluster.incidents.counts()
     return Counter((each.kind, each.queue, each.name) for each in survey.facts.incidents)
 
 

@@ -43,9 +43,11 @@ async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
 
 async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     """Return the number of tasks that may run, by queue and name."""
-    facts, store = survey.facts, survey.context.store
+    facts, cluster = survey.facts, survey.context.cluster
+    if cluster.with_tasks() is None:
+        return {}
     if facts is None:
-        return await store.database.read(store.records.names())
+        return await cluster.database.read(survey.context.store.records.names())
     found: Counter[tuple[str, str]] = Counter()
     for count in facts.backlog.counts:
         if count.state is not State.ERROR:
