@@ -32,14 +32,11 @@ class Period(NamedTuple):
     since: datetime
     until: datetime
     step_s: int
-    zone: str = "UTC"
-    """Time zone of the business days of the tables."""
 
     @property
     def window_s(self) -> int:
-        """Seconds of the largest windows of gold that make up a step, which is one of UTC."""
-        steps = Steps(to_micros(self.since), to_micros(self.until), self.step_s)
-        return steps.window_s(self.zone)
+        """Seconds of the largest windows of gold that make up a step."""
+        return Steps(to_micros(self.since), to_micros(self.until), self.step_s).window_s
 
     @property
     def length_us(self) -> int:
@@ -90,14 +87,12 @@ def period(
     now: int,
     since: datetime | None = None,
     until: datetime | None = None,
-    zone: str = "UTC",
 ) -> Period:
     """Return the period from `since` (default: seven days before the end) until `until` (default:
     the end of the data), limited to hours with runs.
 
     hours: names of the hours with runs. now: end of a lake without runs, in microseconds since the
-    epoch. zone: time zone of business days of the tables. Raise ConfigurationError if the period is
-    empty.
+    epoch. Raise ConfigurationError if the period is empty.
     """
     first, last = None, to_datetime(now)
     if hours:
@@ -114,4 +109,4 @@ def period(
     since_us, until_us = rounded(to_micros(begin), to_micros(end), HOUR_S)
     step_s = step_for((until_us - since_us) / MICROS)
     since_us, until_us = rounded(since_us, until_us, max(step_s, HOUR_S))
-    return Period(to_datetime(since_us), to_datetime(until_us), step_s, zone)
+    return Period(to_datetime(since_us), to_datetime(until_us), step_s)
