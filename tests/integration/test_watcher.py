@@ -28,7 +28,10 @@ BEGIN = 1_790_000_000 * MICROS
 def watch_of(app: App) -> Watch:
     return Watch(
         PollerContext(
-            store=app.store, clock=app.clock, intervals=Intervals(), announce=lambda _: None
+            cluster=app.connections.cluster,
+            clock=app.clock,
+            intervals=Intervals(),
+            announce=lambda _: None,
         )
     )
 

@@ -12,7 +12,6 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SystemClock, to_micros
-from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
@@ -26,6 +25,7 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.tuning.guard_rails import Guards
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -21,6 +20,7 @@ from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.test_tune import World, send_heartbeat
 from tests.pipeline.warehouses import export

@@ -37,7 +37,7 @@ class Queue:
     skew: int = 0
 
     def __post_init__(self) -> None:
-        self.detector = Detector(self.rules)
+        self.detector = Detector(self.rules, self.at)
         self.observe()
 
     def observe(self, **what: Any) -> list[Change]:

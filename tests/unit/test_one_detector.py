@@ -74,7 +74,7 @@ def history(episodes: Iterable[Episode]) -> list[Second]:
 
 def live(seconds: list[Second]) -> Iterator[Named]:
     """Yield the incidents that observations every two seconds show."""
-    detector = Detector(Rules())
+    detector = Detector(Rules(), BEGIN * MINUTE)
     for begin in range(0, len(seconds), STEP):
         of = seconds[begin : begin + STEP]
         at = BEGIN * MINUTE + (begin + STEP) * MICROS

@@ -86,7 +86,7 @@ class Shares(Part, frozen=True):
 
 
 class Costs(Part, frozen=True):
-    """Part of the bills of whole business days. A day counts as the day of UTC with its date."""
+    """Part of the bills of whole days (UTC)."""
 
     amount: Decimal
     busy_us: int

@@ -62,7 +62,7 @@ class Watcher:
 
     def _reports(self, found: Observation) -> Iterator[IncidentReport]:
         if found.queue not in self._detectors:
-            self._detectors[found.queue] = Detector(self._rules.of(found.queue))
+            self._detectors[found.queue] = Detector(self._rules.of(found.queue), found.at)
         detector = self._detectors[found.queue]
         for anomaly in detector.observe(found):
             self._reported.pop((found.queue, anomaly.kind, anomaly.subject), None)

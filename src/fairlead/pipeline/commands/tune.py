@@ -22,9 +22,9 @@ from fairlead.pipeline.commands.policies import limit_text, weight_text
 from fairlead.pipeline.tuning.contracts import TuneObjective, load
 
 if TYPE_CHECKING:
-    from fairlead.core.tuning.control import Change
-    from fairlead.core.tuning.limit_control import LimitChange
     from fairlead.pipeline.jobs.tune import QueueTuned
+    from fairlead.pipeline.tuning.control import Change
+    from fairlead.pipeline.tuning.limit_control import LimitChange
 
 tune = typer.Typer(
     no_args_is_help=True,

@@ -169,17 +169,18 @@ class _Interval:
 
 
 class Detector:
-    """Detector of one queue. Its times are microseconds of watched time, which begins with the
-    instant of the first observation and hardly passes in a gap."""
+    """Detector of one queue. Its times are microseconds of watched time, which is the instant of
+    the first observation at first, and hardly passes in a gap."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, since: int) -> None:
+        """since: instant from which on the first observation knows the queue."""
         self.open: dict[tuple[str, str], Anomaly] = {}
         """Open anomalies by kind and subject."""
         self._rules = rules
         self._seen: int | None = None
         """`time` of the last observation."""
-        self._since = self._before = self._now = 0
-        """Times of the first, the previous and the present observation."""
+        self._since = self._before = self._now = since
+        """Times of the begin, of the previous and of the present observation."""
         self._moved_at = 0
         """Time of the last start or end of a run."""
         self._claimed_at = 0
@@ -195,7 +196,7 @@ class Detector:
     def observe(self, found: Observation) -> list[Anomaly]:
         """Update `open` by the next observation, and return the anomalies that ended."""
         if self._seen is None:
-            self._since = self._before = self._now = found.at
+            self._now = found.at
         else:
             passed = found.time - self._seen
             if passed > GAP:

@@ -84,8 +84,10 @@ def incidents_from(
         every = (_window(queue, each, is_over) for each in found)
         return [each for each in every if first <= each.start < last]
 
-    detector, still_open = Detector(rules), list[IncidentWindow]()
+    detector: Detector | None = None
+    still_open: list[IncidentWindow] = []
     for minute, counts in minutes:
+        detector = detector or Detector(rules, minute * MINUTE)
         yield from windows(detector.observe(counts.observation(queue, minute)), is_over=True)
         still_open = windows(detector.open.values(), is_over=False)
         if minute + 1 >= last and not still_open:

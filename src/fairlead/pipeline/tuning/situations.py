@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
-from fairlead.core.tuning.guard_rails import Situation
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.operate.store.policies import EVERY_QUEUE, PolicyStore, SwitchMode
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.pipeline.tuning.guard_rails import Situation
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _JOBS_THAT_CHECK = ("build", "check", "reconcile")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 
 class Wait(NamedTuple):

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.tuning.canary import entitled
-from fairlead.core.tuning.control import Key, Used, decay, why_not_tuned
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.canary import entitled
+from fairlead.pipeline.tuning.control import Key, Used, decay, why_not_tuned
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 _PEAK = 0.95
 """Fraction of the worker time that a peak covers, so that one odd hour does not count."""

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.tuning.guard_rails import Guards, Situation, holds
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation, holds
 
 _HALVINGS = 7
 """Half-lives after which use counts for less than a hundredth and need not be read."""
