@@ -40,7 +40,7 @@ def shop(app: App):
 
 def context_of(app: App, **intervals: float) -> PollerContext:
     return PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(**intervals),
         announce=app.channel.announce,

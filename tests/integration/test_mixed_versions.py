@@ -83,7 +83,7 @@ async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task
     add = load("actions.sql", package_of(database))["add"]
     run_sql(app, add, "cancel", change, where, None, None, "ann", 5)
     context = PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(),
         announce=app.channel.announce,

@@ -61,7 +61,7 @@ def may(app: App, actions: Collection[str] = ("weight", "limit")) -> Browser:
 async def perform_all(app: App) -> None:
     """Go on with actions as a worker does, until none is left."""
     context = PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(),
         announce=app.channel.announce,

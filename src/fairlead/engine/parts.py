@@ -195,8 +195,8 @@ class NodeParts:
     def begin_without_store(self) -> None:
         """Serve the ordered queues as if this node were the only one that shares them, until the
         membership has begun. Leases still give each partition one owner."""
-        queues = self.context.served.queues
-        ordered = {queue.name: queue.partitions for queue in queues if queue.is_ordered}
+        kinds, queues = self.context.kinds, self.context.served.queues
+        ordered = {each.name: each.partitions for each in queues if each.name in kinds.ordered}
         alone = frozenset([identity_of(self.context.name)])
         self.membership.begin_later()
         self.partitions.resize(ordered)

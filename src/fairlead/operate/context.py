@@ -36,6 +36,11 @@ class OperateContext:
     clock: Clock
 
     @property
+    def ordered_queues(self) -> dict[str, Queue]:
+        """Return the declared ordered queues by name."""
+        return {name: queue for name, queue in self.queues.items() if queue.is_ordered}
+
+    @property
     def cluster(self) -> OrderedStore:
         """Return the store of queues, nodes and incidents, with its schema checked. Raise
         SchemaMismatch, StoreUnavailable."""

@@ -249,10 +249,10 @@ class Reads:
     def ordered(self) -> documents.OrderedList:
         """Return the ordered queues that the application declares and a worker or a submit has
         used."""
-        names = sorted(name for name, each in self._context.queues.items() if each.is_ordered)
+        names = self._context.ordered_queues.keys()
         if not names:
             return documents.OrderedList(queues=[])
-        known = {each for each in self._known_queues() if each in names}
+        known = names & set(self._known_queues())
         return documents.OrderedList(queues=[self._ordered(name) for name in sorted(known)])
 
     def ordered_tasks(
