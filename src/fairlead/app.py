@@ -181,7 +181,7 @@ class App:
         self,
         name: str,
         *,
-        order: str | None = None,
+        order: str = "fair",
         partitions: int | None = None,
         concurrency: AnyLimit | None = None,
         kind: str = "tasks",

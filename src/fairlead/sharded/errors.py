@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, StoreUnavailable
 
 
 class Empty(FairleadError):
@@ -20,3 +20,8 @@ class UnknownMessage(FairleadError, LookupError):
 
 class QueueDamaged(FairleadError):
     """A key of the queue holds foreign data; the text names the key, and nothing was changed."""
+
+
+class NotReplicated(StoreUnavailable):
+    """Redis has written, but too few replicas have confirmed the write in time, so that a failover
+    may lose it."""

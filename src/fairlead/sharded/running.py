@@ -10,9 +10,9 @@ from typing import Any, TypeGuard, TypeVar
 from redis import exceptions
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.errors import NotReplicated
 from fairlead.sharded.clients import is_cluster
 from fairlead.sharded.confirmation import Confirmation
+from fairlead.sharded.errors import NotReplicated
 from fairlead.sharded.redis_errors import (
     ServerMoved,
     code_of,
