@@ -10,7 +10,7 @@ import random
 import fairlead
 from fairlead.cli.web import ServeOptions, listening, serve
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.policy_store import PolicyDraft, SwitchMode
+from fairlead.operate.store.policies import PolicyDraft, SwitchMode
 from fairlead.sharded import SyncShardedQueue
 from fairlead.web import console
 

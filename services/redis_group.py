@@ -20,6 +20,9 @@ from services.server import Server
 SERVICE = "tasks"
 """The name by which the Sentinels know the master."""
 
+DOWN_AFTER = 500
+"""Milliseconds of silence after which a Sentinel takes the master for dead."""
+
 FAILOVER_MILLIS = 1_000
 """Milliseconds of a failover, at most. The Sentinels begin the next one after twice as many."""
 
@@ -54,7 +57,6 @@ class MemberServer(RedisServer):
         super()._prepare()
         with Path(self.folder / "redis.conf").open("a") as settings:
             settings.write(f"masterauth {self._password}\nrepl-diskless-sync-delay 0\n")
-            settings.write("enable-debug-command local\n")
             if self._certificates is not None:
                 settings.write(self._certificates.lines(self._port))
 
@@ -110,7 +112,7 @@ class SentinelServer(Server):
             f" {group.sentinel_password}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {group.master.port} {group.quorum}\n"
             f"sentinel auth-pass {SERVICE} {group.password}\n"
-            f"sentinel down-after-milliseconds {SERVICE} {group.down_after}\n"
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}\n"
             f"sentinel failover-timeout {SERVICE} {FAILOVER_MILLIS}\n"
         )
         if group.certificates is not None:
@@ -131,17 +133,11 @@ class RedisGroup:
         self,
         replicas: int = 1,
         sentinels: int = 1,
-        down_after: int = 500,
         certificates: Certificates | None = None,
-        is_quick: bool = True,
     ) -> None:
-        """`down_after`: milliseconds of silence after which a Sentinel takes the master for dead.
-        `is_quick`: whether Sentinels ask more often than they do by default.
-        Start nothing yet. Raise MissingProgram."""
+        """Start nothing yet. Raise MissingProgram."""
         self.password = secrets.token_urlsafe(16)
         self.sentinel_password = secrets.token_urlsafe(16)
-        self.down_after = down_after
-        self._is_quick = is_quick
         self.quorum = sentinels // 2 + 1
         self.certificates = certificates
         self.members = [MemberServer(self.password, certificates) for _ in range(replicas + 1)]
@@ -169,11 +165,10 @@ class RedisGroup:
             for sentinel in self._sentinels:
                 started.enter_context(sentinel)
             self._started = started.pop_all()
-        if self._is_quick:
-            for sentinel in self._sentinels:
-                with sentinel.operator() as client:
-                    every = [word for name in _QUICK for word in (name, 100)]
-                    client.execute_command("SENTINEL", "DEBUG", *every)
+        for sentinel in self._sentinels:
+            with sentinel.operator() as client:
+                every = [word for name in _QUICK for word in (name, 100)]
+                client.execute_command("SENTINEL", "DEBUG", *every)
         self.wait_for_sentinels()
         return self
 
@@ -209,14 +204,6 @@ class RedisGroup:
         self.master.crash()
         return self.wait_for_new_master()
 
-    def hold_back_replicas(self) -> None:
-        """Let the master send all its data to the replicas again, and never end it: they keep
-        their old data, and receive no write."""
-        with self.master.operator() as client:
-            client.config_set("rdb-key-save-delay", 10_000_000)  # microseconds
-            client.execute_command("DEBUG", "CHANGE-REPL-ID")
-            client.client_kill_filter(_type="replica")
-
     def hand_over(self) -> MemberServer:
         """Let the Sentinels make a replica the master, while the master lives; return it."""
         with self._sentinels[0].operator() as client:
@@ -228,7 +215,7 @@ class RedisGroup:
         """Let the Sentinels take no master for dead until the end of the block."""
         self._set_down_after(60_000)
         yield
-        self._set_down_after(self.down_after)
+        self._set_down_after(DOWN_AFTER)
 
     def _set_down_after(self, millis: int) -> None:
         for sentinel in self._sentinels:

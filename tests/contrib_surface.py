@@ -14,11 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 MODULES = (
     "asgi",
     "celery",
-    "celery.canvas",
     "celery.exceptions",
     "celery.result",
     "celery.schedules",
-    "celery.signals",
     "celery.states",
     "celery.utils",
     "celery.utils.log",

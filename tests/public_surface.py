@@ -62,7 +62,6 @@ NOT_CALLED = {
     "CurrentTask": "made and cancelled by the engine",
     "Full": "returned by a limit, to the engine",
     "Draft": "made by Task.draft",
-    "INJECTED": "a default of parameters",
     "Incident": "made by the store",
     "IncidentKind": "an enumeration",
     "Outcome": "an enumeration",

@@ -62,6 +62,12 @@ def drain(
             queue.ack(group, found[-1].id)
 
 
+def bury(queue: SyncShardedQueue, group: str, consumer: str, *ids: str) -> None:
+    """Make messages that the consumer has claimed dead letters, however often they were delivered."""
+    strict = SyncShardedQueue(queue._redis, queue.name, max_deliveries=1)
+    assert strict.nack(group, consumer, *ids) == list(ids)
+
+
 def pass_time(redis: Redis, name: str, millis: int) -> None:
     """Move the expiry of every key of the queue, and the expiries that the queue has stored, `millis`
     (milliseconds) nearer."""

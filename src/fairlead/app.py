@@ -128,8 +128,8 @@ class App:
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
         self._lifespan = None if lifespan is None else _as_lifespan(lifespan)
-        self._states: dict[object, Any] = {}
-        """States of the open lifespans of this process, the last one last."""
+        self._states: list[Any] = []
+        """States of the open lifespan and of tests, the last one last."""
         self.clock = values.methods("clock", clock, "now", "monotonic", "sleep")
         self._declared = Declarations()
         self.queues = self._declared.queues
@@ -181,7 +181,7 @@ class App:
         self,
         name: str,
         *,
-        order: str | None = None,
+        order: str = "fair",
         partitions: int | None = None,
         concurrency: AnyLimit | None = None,
         kind: str = "tasks",
@@ -432,8 +432,8 @@ class App:
     def state(self) -> Any:
         """The object that the lifespan has yielded in this worker process. Raises
         ConfigurationError where no lifespan is open."""
-        if states := [*self._states.values()]:
-            return states[-1]
+        if self._states:
+            return self._states[-1]
         raise ConfigurationError(
             "app.state is what the lifespan of the App yields: read it in a task that a worker"
             " runs, or in a test inside of `with app.override_state(...)`"
@@ -459,12 +459,11 @@ class App:
 
     @contextmanager
     def _holding(self, state: Any) -> Iterator[None]:
-        key = object()
-        self._states[key] = state
+        self._states.append(state)
         try:
             yield
         finally:
-            del self._states[key]
+            self._states.pop()
 
     def node(
         self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any

@@ -17,6 +17,12 @@ from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
 
+ORDERED_ONLY = (
+    "an application without a SQL database has ordered queues only: `fairlead ordered tasks QUEUE`"
+    " lists their tasks; for all else, name a database in the url of the App, or in FAIRLEAD_URL"
+)
+"""Error of whatever needs a task store, where there is none."""
+
 _REDIS = (
     "Redis carries the sharded queue, fairlead.sharded.ShardedQueue(url, name), and no tasks and no"
     " triggers"
@@ -29,7 +35,7 @@ def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
     NotSupported if tasks do not live in a SQL database."""
     if (found := ordered_store(url).with_tasks()) is None:
-        raise NotSupported(f"{shown_url(url)} has no tasks: name a SQL database in FAIRLEAD_URL")
+        raise NotSupported(ORDERED_ONLY)
     return found.as_sql()
 
 

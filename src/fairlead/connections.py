@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairlead.clock import Clock
 from fairlead.config import SAME_AS_STORE, Settings
-from fairlead.connect import backend
+from fairlead.connect import ORDERED_ONLY, backend
 from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
@@ -49,11 +49,7 @@ class Connections(NamedTuple):
         """The store of tasks. Raise NotSupported in an application with ordered queues only."""
         if (tasks := self.tasks) is not None:
             return tasks
-        raise NotSupported(
-            "an application without a SQL database has ordered queues only: `fairlead ordered tasks"
-            " QUEUE` lists their tasks; for all else, name a database in the url of the App, or in"
-            " FAIRLEAD_URL"
-        )
+        raise NotSupported(ORDERED_ONLY)
 
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
         """Return a new log for a node, and the schedule. Call this only if the application has an

@@ -59,11 +59,6 @@ class BatchTooLarge(WriteRefused):
     work."""
 
 
-class NotReplicated(StoreUnavailable):
-    """Raised if Redis has written, but too few replicas have confirmed the write in time, so that a
-    failover may lose it; submitting again is safe with a unique key."""
-
-
 class SchemaMismatch(FairleadError):
     """Raised if the tables in the store are older or newer than this code; the message says which,
     and what to run."""

@@ -1,4 +1,4 @@
-"""Promises of `fairlead.ports.action_store.ActionStore` and `fairlead.ports.audit_log.AuditLog`,
+"""Promises of `fairlead.operate.store.actions.ActionStore` and `fairlead.operate.store.audit.AuditLog`,
 for both stores."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.connect import task_store
 from fairlead.model import State
-from fairlead.ports.action_store import ActionDraft, ActionState, BulkAction
-from fairlead.ports.audit_log import AuditDraft, AuditFilter, AuditOutcome
+from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore, BulkAction
+from fairlead.operate.store.audit import AuditDraft, AuditFilter, AuditLog, AuditOutcome
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 
@@ -40,19 +40,19 @@ def add(store: SqlTaskStore, **given: Any) -> BulkAction:
         "actor": "Ada \N{SNOWMAN}",
         "asked_at": NOW,
     }
-    return store.database.run(store.actions().add(ActionDraft(**draft | given)))
+    return store.database.run(ActionStore(store.database).add(ActionDraft(**draft | given)))
 
 
 def saved(store: SqlTaskStore, action: BulkAction, **changes: Any) -> BulkAction:
     after = msgspec.structs.replace(action, **changes)
-    store.database.run(store.actions().save(after))
+    store.database.run(ActionStore(store.database).save(after))
     return after
 
 
 def test_an_action_is_read_as_it_was_added_and_saved(store: SqlTaskStore) -> None:
     action = add(store, tenants=("acme", "b'c"), most=7)
     assert action.state == ActionState.WAITING and action.version == 0
-    read = store.actions().action(action.id)
+    read = ActionStore(store.database).action(action.id)
     assert store.database.read_now(read) == action
     after = saved(
         store,
@@ -69,8 +69,8 @@ def test_an_action_is_read_as_it_was_added_and_saved(store: SqlTaskStore) -> Non
         error="boom",
         ended_at=NOW + 2,
     )
-    assert store.database.read_now(store.actions().action(action.id)) == after
-    assert store.database.read_now(store.actions().action(action.id + 1)) is None
+    assert store.database.read_now(ActionStore(store.database).action(action.id)) == after
+    assert store.database.read_now(ActionStore(store.database).action(action.id + 1)) is None
 
 
 def test_actions_are_listed_newest_first_by_cursor_and_by_tenants(store: SqlTaskStore) -> None:
@@ -78,7 +78,7 @@ def test_actions_are_listed_newest_first_by_cursor_and_by_tenants(store: SqlTask
     ids = [add(store, tenants=tenants).id for tenants in scopes]
 
     def listed(before: int | None, limit: int, tenants: set[str] | None = None) -> list[int]:
-        found = store.database.read_now(store.actions().actions(before, limit, tenants))
+        found = store.database.read_now(ActionStore(store.database).actions(before, limit, tenants))
         return [action.id for action in found]
 
     assert listed(None, 10) == ids[::-1]
@@ -95,14 +95,14 @@ def test_actions_without_a_performer_are_found_oldest_first(store: SqlTaskStore)
     saved(store, held, state=ActionState.RUNNING, expires_at=NOW + 1)
     saved(store, done, state=ActionState.DONE, ended_at=NOW)
     saved(store, stopped, state=ActionState.INTERRUPTED, ended_at=NOW)
-    find = store.actions().unperformed
+    find = ActionStore(store.database).unperformed
     assert [each.id for each in store.database.read_now(find(NOW, 9))] == [waiting.id, expired.id]
     assert [each.id for each in store.database.read_now(find(NOW, 1))] == [waiting.id]
 
 
 def test_an_action_is_held_at_its_version_only(store: SqlTaskStore) -> None:
     action = add(store)
-    hold = store.actions().hold
+    hold = ActionStore(store.database).hold
     assert store.database.run(hold(action.id, 0)) == action
     assert store.database.run(hold(action.id, None)) == action
     assert store.database.run(hold(action.id, 1)) is None
@@ -115,13 +115,13 @@ def test_of_two_transactions_that_hold_an_action_one_waits_for_the_other(
     action, is_held, may_go_on = add(store), Event(), Event()
 
     def claim(waits: bool) -> Steps[bool]:
-        held = yield from store.actions().hold(action.id, 0)
+        held = yield from ActionStore(store.database).hold(action.id, 0)
         if held is None:
             return False
         if waits:
             is_held.set()
             may_go_on.wait()
-        yield from store.actions().save(msgspec.structs.replace(held, version=1))
+        yield from ActionStore(store.database).save(msgspec.structs.replace(held, version=1))
         return True
 
     with ThreadPoolExecutor(2) as threads:
@@ -133,7 +133,7 @@ def test_of_two_transactions_that_hold_an_action_one_waits_for_the_other(
 
 
 def test_old_actions_are_deleted_when_they_are_over(store: SqlTaskStore) -> None:
-    actions, database = store.actions(), store.database
+    actions, database = ActionStore(store.database), store.database
     open_, old, young = (add(store) for _ in range(3))
     assert not database.read_now(actions.has_old(NOW))
     saved(store, old, state=ActionState.DONE, ended_at=NOW - 1)
@@ -145,7 +145,7 @@ def test_old_actions_are_deleted_when_they_are_over(store: SqlTaskStore) -> None
 
 
 def test_entries_are_listed_newest_first_and_found_by_each_field(store: SqlTaskStore) -> None:
-    log, database = store.audit(), store.database
+    log, database = AuditLog(store.database), store.database
     drafts = [
         AuditDraft(at=NOW, actor="Ada", verb="retry", task_id="t1", fairness_key="acme/x"),
         AuditDraft(at=NOW + 1, actor="Ada", verb="pause_queue", queue="mail"),
@@ -182,7 +182,7 @@ def test_entries_are_listed_newest_first_and_found_by_each_field(store: SqlTaskS
 
 
 def test_old_entries_are_deleted_in_batches(store: SqlTaskStore) -> None:
-    log, database = store.audit(), store.database
+    log, database = AuditLog(store.database), store.database
     assert not database.read_now(log.has_old(NOW))
     database.run(log.add([AuditDraft(at=NOW + n, actor="Ada", verb="retry") for n in range(5)]))
     assert not database.read_now(log.has_old(NOW))

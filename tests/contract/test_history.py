@@ -1,4 +1,4 @@
-"""Promises of `fairlead.ports.history.HistoryStore`, and of the cleaner to readers of the history,
+"""Promises of `fairlead.model.history.HistoryStore`, and of the cleaner to readers of the history,
 for both stores."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import StaleVersion
 from fairlead.model import NewTask
-from fairlead.ports.history import (
+from fairlead.model.history import (
     ATTEMPT_FIELDS,
     EVENT_FIELDS,
     FINGERPRINT_MODULUS,

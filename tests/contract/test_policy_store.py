@@ -1,4 +1,4 @@
-"""Promises of `fairlead.ports.policy_store.PolicyStore`, for both stores."""
+"""Promises of `fairlead.operate.store.policies.PolicyStore`, for both stores."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.connect import task_store
-from fairlead.ports.policy_store import (
+from fairlead.operate.store.policies import (
     EVERY_QUEUE,
     KEPT_VERSIONS,
     PolicyDraft,
     PolicyState,
+    PolicyStore,
     Switch,
     SwitchMode,
 )
@@ -41,8 +41,8 @@ def registered(store: SqlTaskStore, queue: str) -> Any:
 
 
 @pytest.fixture
-def policies(store: SqlTaskStore) -> SqlPolicies:
-    return SqlPolicies(store)
+def policies(store: SqlTaskStore) -> PolicyStore:
+    return PolicyStore(store)
 
 
 def draft(queue: str = "q", at: int = NOW, **guarded: float) -> PolicyDraft:
@@ -50,23 +50,23 @@ def draft(queue: str = "q", at: int = NOW, **guarded: float) -> PolicyDraft:
 
 
 def publish(
-    policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **guarded: float
+    policies: PolicyStore, supersedes: int | None = None, queue: str = "q", **guarded: float
 ) -> int | None:
     return policies.tasks.database.run(policies.publish(draft(queue, **guarded), supersedes))
 
 
-def weights(policies: SqlPolicies, queue: str = "q") -> dict[str, float]:
+def weights(policies: PolicyStore, queue: str = "q") -> dict[str, float]:
     """Return the weights as nodes read them."""
     return policies.tasks.database.read_now(policies.tasks.weights(queue))
 
 
-def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
+def limits(policies: PolicyStore, queue: str = "q") -> dict[str, int]:
     """Return the limits as nodes read them."""
     return policies.tasks.database.read_now(policies.tasks.limits(queue))
 
 
 def publish_limits(
-    policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **limits: int
+    policies: PolicyStore, supersedes: int | None = None, queue: str = "q", **limits: int
 ) -> int | None:
     made = PolicyDraft(
         queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits
@@ -74,21 +74,21 @@ def publish_limits(
     return policies.tasks.database.run(policies.publish(made, supersedes))
 
 
-def settings_version(policies: SqlPolicies, queue: str = "q") -> int:
+def settings_version(policies: PolicyStore, queue: str = "q") -> int:
     return policies.tasks.database.read_now(policies.tasks.queue_settings())[queue].version
 
 
-def state(policies: SqlPolicies, version: int) -> PolicyState:
+def state(policies: PolicyStore, version: int) -> PolicyState:
     policy = policies.tasks.database.read_now(policies.policy(version))
     assert policy is not None
     return policy.state
 
 
-def switch(policies: SqlPolicies, mode: SwitchMode, queue: str = EVERY_QUEUE) -> None:
+def switch(policies: PolicyStore, mode: SwitchMode, queue: str = EVERY_QUEUE) -> None:
     policies.tasks.database.run(policies.switch(Switch(queue, mode, "bob", "a flood", NOW)))
 
 
-def test_a_version_is_stored_as_it_was_published(policies: SqlPolicies) -> None:
+def test_a_version_is_stored_as_it_was_published(policies: PolicyStore) -> None:
     whole = PolicyDraft(
         queue="q",
         author="ann",
@@ -123,7 +123,7 @@ def test_a_version_is_stored_as_it_was_published(policies: SqlPolicies) -> None:
 
 
 def test_a_new_version_replaces_all_weights_of_the_previous_one_and_nodes_notice(
-    policies: SqlPolicies,
+    policies: PolicyStore,
 ) -> None:
     first = publish(policies, a=2.0, b=0.5)
     before = settings_version(policies)
@@ -139,7 +139,7 @@ def test_a_new_version_replaces_all_weights_of_the_previous_one_and_nodes_notice
 
 
 def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
-    policies: SqlPolicies,
+    policies: PolicyStore,
 ) -> None:
     """Otherwise it would overwrite a concurrent publish or roll-back."""
     first = publish(policies, a=2.0)
@@ -153,7 +153,7 @@ def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
     assert settings_version(policies) >= before
 
 
-def test_one_of_many_concurrent_publishes_succeeds(policies: SqlPolicies) -> None:
+def test_one_of_many_concurrent_publishes_succeeds(policies: PolicyStore) -> None:
     gate = threading.Barrier(4)
 
     def run(number: int) -> int | None:
@@ -169,7 +169,7 @@ def test_one_of_many_concurrent_publishes_succeeds(policies: SqlPolicies) -> Non
 
 
 def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_person(
-    policies: SqlPolicies,
+    policies: PolicyStore,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     run(policies.tasks.set_weight("q", "pinned", 7.0))
@@ -182,7 +182,7 @@ def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the
     assert weights(policies) == {"pinned": 7.0, "a": 5.0, "b": 1.5}
 
 
-def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: SqlPolicies) -> None:
+def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: PolicyStore) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
@@ -200,7 +200,7 @@ def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: SqlPo
     assert weights(policies) == {"a": 2.0}
 
 
-def test_a_canary_window_ends_once(policies: SqlPolicies) -> None:
+def test_a_canary_window_ends_once(policies: PolicyStore) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     assert first is not None and look(policies.policy(first)).judged_at is None
@@ -214,7 +214,7 @@ def test_a_canary_window_ends_once(policies: SqlPolicies) -> None:
     assert look(policies.policy(first)).verdict == "fine"
 
 
-def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: SqlPolicies) -> None:
+def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: PolicyStore) -> None:
     """Also where one queue is paused and another one resumed between two heartbeats."""
     tasks, run = policies.tasks, policies.tasks.database.run
     seen = [run(tasks.settings_mark())]
@@ -232,7 +232,7 @@ def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: S
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
 def test_off_removes_computed_weights_and_refuses_publishing(
-    policies: SqlPolicies, queue: str
+    policies: PolicyStore, queue: str
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     run(policies.tasks.set_weight("q", "pinned", 7.0))
@@ -250,7 +250,7 @@ def test_off_removes_computed_weights_and_refuses_publishing(
     assert publish(policies, None, a=1.5) is not None
 
 
-def test_frozen_keeps_the_weights_and_allows_a_roll_back(policies: SqlPolicies) -> None:
+def test_frozen_keeps_the_weights_and_allows_a_roll_back(policies: PolicyStore) -> None:
     run = policies.tasks.database.run
     first = publish(policies, a=2.0)
     assert first is not None
@@ -261,7 +261,7 @@ def test_frozen_keeps_the_weights_and_allows_a_roll_back(policies: SqlPolicies) 
     assert weights(policies) == {}
 
 
-def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: SqlPolicies) -> None:
+def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: PolicyStore) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     for _ in range(10):
         gate = threading.Barrier(2)
@@ -282,7 +282,7 @@ def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: SqlPolic
         run(policies.switch_on(EVERY_QUEUE))
 
 
-def test_limits_apply_only_while_their_version_is_active(policies: SqlPolicies) -> None:
+def test_limits_apply_only_while_their_version_is_active(policies: PolicyStore) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish_limits(policies, a=3, b=1)
     assert (weights(policies), limits(policies), limits(policies, "other")) == (
@@ -308,7 +308,7 @@ def test_limits_apply_only_while_their_version_is_active(policies: SqlPolicies) 
 
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_removes_limits_and_frozen_keeps_them(policies: SqlPolicies, queue: str) -> None:
+def test_off_removes_limits_and_frozen_keeps_them(policies: PolicyStore, queue: str) -> None:
     first = publish_limits(policies, a=3)
     publish_limits(policies, None, "other", a=4)
     switch(policies, SwitchMode.FROZEN, queue)
@@ -322,7 +322,7 @@ def test_off_removes_limits_and_frozen_keeps_them(policies: SqlPolicies, queue: 
 
 
 def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_person(
-    policies: SqlPolicies,
+    policies: PolicyStore,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     assert run(policies.tasks.set_limit("q", "pinned", 7))
@@ -337,7 +337,7 @@ def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_
 
 
 def test_the_limit_of_a_person_wins_over_versions_that_come_and_go_meanwhile(
-    policies: SqlPolicies,
+    policies: PolicyStore,
 ) -> None:
     tasks, run = policies.tasks, policies.tasks.database.run
     over = threading.Event()
@@ -380,7 +380,7 @@ def test_the_limit_of_a_person_wins_over_versions_that_come_and_go_meanwhile(
     assert policies.tasks.database.read_now(policies.limits_by_person("q")) == {"a": asked[-1]}
 
 
-def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: SqlPolicies) -> None:
+def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: PolicyStore) -> None:
     tasks, run = policies.tasks, policies.tasks.database.run
     assert not run(tasks.set_limit("unknown", "a", 1))
     assert not run(tasks.set_limit("q", "a", None))
@@ -394,7 +394,7 @@ def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: SqlPolicies) -> No
         seen.append(run(tasks.settings_mark()))
 
 
-def test_old_versions_are_deleted(policies: SqlPolicies) -> None:
+def test_old_versions_are_deleted(policies: PolicyStore) -> None:
     look = policies.tasks.database.read_now
     of_other = publish(policies, None, "other", a=1.0)
     version = None

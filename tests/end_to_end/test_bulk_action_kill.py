@@ -16,7 +16,7 @@ import pytest
 
 from fairlead import App
 from fairlead.operate.changes import Cancel
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.ports.statements import Statement, Steps
 from tests.conftest import url_of
 from tests.tiers import matrix

@@ -32,7 +32,7 @@ def test_a_chord_ends_although_the_worker_of_its_header_is_killed(
     monkeypatch.setenv("WORKER", "none")
     from tests.end_to_end import celery_app
 
-    celery_app.app.declaring.migrate()
+    celery_app.app.fairlead.migrate()
     one, body = celery_app.submit()
     first = start(url, "first")
     try:
@@ -50,46 +50,3 @@ def test_a_chord_ends_although_the_worker_of_its_header_is_killed(
         first.kill()
         first.wait()
         celery_app.app.close()
-
-
-ON_COMMIT = """
-from django.conf import settings
-settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "own.db"}})
-import django
-django.setup()
-from django.db import transaction
-from fairlead.contrib.celery import Celery
-
-app = Celery("shop", url="sqlite:///tasks.db")
-app.declaring.migrate()
-
-@app.task
-def add(x, y=1):
-    return x + y
-
-for fails in (True, False):
-    try:
-        with transaction.atomic():
-            add.delay_on_commit(1, y=2)
-            add.apply_async_on_commit((3,), {"y": 4}, priority=9)
-            assert app.fairlead.management.count().number == 0
-            if fails:
-                raise KeyError
-    except KeyError:
-        pass
-    print(app.fairlead.management.count().number)
-"""
-
-
-def test_delay_on_commit_submits_after_djangos_commit_and_never_after_a_rollback(
-    tmp_path: Path,
-) -> None:
-    pytest.importorskip("django", reason="Django is not installed: pip install django")
-    done = subprocess.run(
-        [sys.executable, "-c", ON_COMMIT],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.split() == ["0", "2"], done.stderr

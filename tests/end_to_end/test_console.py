@@ -22,7 +22,7 @@ from fairlead import App
 from fairlead.core.visible import visible
 from fairlead.model import State, tenant_of
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.policy_store import PolicyDraft
+from fairlead.operate.store.policies import PolicyDraft
 from fairlead.web import console
 from tests import tiers
 from tests.consoles import serving, until, working

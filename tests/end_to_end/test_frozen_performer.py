@@ -17,7 +17,7 @@ from fairlead import App
 from fairlead.errors import NotAllowed
 from fairlead.operate import batches
 from fairlead.operate.changes import NewValues
-from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.ports.statements import Statement, Steps
 from tests.conftest import url_of
 from tests.consoles import until

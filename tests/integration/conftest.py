@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from fairlead import App
 from fairlead.submit import submission
 from tests.conftest import url_of
 from tests.tiers import matrix
@@ -123,12 +125,10 @@ async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
 def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield an application with Celery's names."""
     from fairlead.contrib.celery import Celery
-    from fairlead.contrib.celery.app import current
+    from fairlead.contrib.celery import app as app_module
 
-    for name in ("shared", "apps"):
-        monkeypatch.setattr(current, name, [])
-    app = Celery("shop", url=store_url)
-    app.conf.task_default_queue = "celery"
-    app.declaring.migrate()
-    yield app
-    app.close()
+    monkeypatch.setattr(app_module, "_shared", [])
+    with closing(App(store_url)) as fairlead:
+        fairlead.migrate()
+    with closing(Celery("shop", url=store_url, task_queues=["celery", "mail"])) as app:
+        yield app

@@ -20,7 +20,7 @@ from fairlead.clock import MICROS
 from fairlead.errors import NotAllowed
 from fairlead.operate import batches
 from fairlead.operate.changes import NewValues, from_text
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState, ActionStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Statement, Steps
 from tests import tiers
@@ -70,7 +70,9 @@ class World:
         """Claim the action when it is free, and change page after page, with a pause after each
         step."""
         while True:
-            action = self.store.database.read_now(self.store.actions().action(self.action))
+            action = self.store.database.read_now(
+                ActionStore(self.store.database).action(self.action)
+            )
             yield
             if not batches.is_free(action, self.now):
                 continue

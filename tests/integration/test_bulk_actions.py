@@ -16,9 +16,9 @@ from fairlead.errors import InvalidTask, NotAllowed, UnknownAction, UnknownTask
 from fairlead.operate import batches, pollers
 from fairlead.operate.changes import Cancel, Fail, NewValues, Resume, Retry
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.action_store import ActionDraft, ActionState, BulkAction
-from fairlead.ports.audit_log import AuditEntry
-from fairlead.ports.policy_store import SwitchMode
+from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore, BulkAction
+from fairlead.operate.store.audit import AuditEntry, AuditLog
+from fairlead.operate.store.policies import SwitchMode
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -40,7 +40,7 @@ def shop(app: App):
 
 def context_of(app: App, **intervals: float) -> PollerContext:
     return PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(**intervals),
         announce=app.channel.announce,
@@ -193,7 +193,9 @@ async def test_a_worker_leaves_an_action_that_it_cannot_read_as_failed(shop) -> 
     store = app.operate_context.sql_store
     action = app.management.actions.ask(Retry(), app.management.where())
     store.database.run(
-        store.actions().add(msgspec.structs.replace(_draft(action), change='{"verb":"paint"}'))
+        ActionStore(store.database).add(
+            msgspec.structs.replace(_draft(action), change='{"verb":"paint"}')
+        )
     )
     context = context_of(app)
     while await pollers.perform_actions(context) is not None:
@@ -354,7 +356,7 @@ async def test_each_action_of_a_person_is_noted_with_its_outcome(shop) -> None:
 async def test_a_change_that_is_not_made_is_not_noted_as_done(shop, monkeypatch) -> None:
     app, pay, bad = shop
     ids = submit(pay, 1)
-    log = type(app.operate_context.sql_store.audit())
+    log = AuditLog
 
     def broken(self: Any, entries: Any) -> Any:
         raise RuntimeError("the disk is full")

@@ -67,7 +67,7 @@ async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(ap
 
 async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
     """A flood far beyond memory gets few levels, and a key that comes behind it runs next."""
-    if app.channel.carries_triggers:
+    if app.channel.shares_partitions:
         pytest.skip("all triggers of this channel get levels in the order of arrival")
     ran, push = recorder(app)
     push("a" * 12_000)
@@ -88,7 +88,7 @@ async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
 
 async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: App) -> None:
     """The tasks stay in their table: none is written into the backlog."""
-    if app.channel.carries_triggers:
+    if app.channel.shares_partitions:
         pytest.skip("all triggers of this channel get levels in the order of arrival")
     app.queue("q", partitions=1)
     ran: list[tuple[str, int]] = []

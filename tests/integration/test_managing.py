@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
-from fairlead.backends.sql import task_records
 from fairlead.contrib.prometheus import PrometheusObserver
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
@@ -318,7 +317,7 @@ async def test_finished_tasks_are_looked_for_in_the_latest_attempts_only(
     for n in range(4):
         pay.options(fairness_key=f"k{n}").submit(n=n)
         await drain(app)
-    monkeypatch.setattr(task_records, "MOST_SEARCHED", 2)
+    monkeypatch.setattr("fairlead.operate.tasks.MOST_SEARCHED", 2)
     found = app.management.find(state=State.DONE)
     assert [task.fairness_key for task in found] == ["k3", "k2"]
     assert app.management.find(state=State.DONE, fairness_key="k1") == []

@@ -16,7 +16,7 @@ from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
 from fairlead.operate.doctor import examine
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
@@ -83,7 +83,7 @@ async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task
     add = load("actions.sql", package_of(database))["add"]
     run_sql(app, add, "cancel", change, where, None, None, "ann", 5)
     context = PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(),
         announce=app.channel.announce,

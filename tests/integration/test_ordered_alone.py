@@ -27,8 +27,9 @@ from fairlead.errors import (  # noqa: E402
     SchemaMismatch,
     UnknownTask,
 )
-from fairlead.model import FINAL_STATES, IncidentKind, IncidentReport  # noqa: E402
+from fairlead.model import FINAL_STATES  # noqa: E402
 from fairlead.operate.doctor import examine, explain  # noqa: E402
+from fairlead.operate.overview import overview  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
@@ -126,6 +127,8 @@ async def test_a_paused_queue_waits_and_an_ended_task_never_runs(open_app: Open)
         management = kit.app.management
         management.pause("reminders")
         assert [status.paused for status in management.queues()] == [True]
+        shown = await overview(kit.app.operate_context, "reminders")
+        assert (shown.status.paused, len(shown.partitions), shown.keys) == (True, 8, 0)
         await until(lambda: _returned(node.parts.controls.is_paused("reminders")))
         kit.submit("while paused")
         await until(lambda: _is_read(kit))
@@ -436,52 +439,6 @@ async def test_the_doctor_finds_no_problem_while_a_worker_serves(open_app: Open)
         assert not [each for each in found if each.severity == "problem"], found
         assert any("queue reminders: 0 tasks" in each.what for each in found)
     await kit.app.connections.close_async()
-
-
-async def test_an_incident_is_delivered_once_and_ends(open_app: Open) -> None:
-    kit = open_app()
-    incidents = kit.app.connector.cluster.incidents
-    report = IncidentReport(
-        kind=IncidentKind.TASK_UNREADABLE,
-        subject="row 1",
-        details="why",
-        since=1,
-        queue="reminders",
-    )
-    await incidents.report([report, report], 1_000)
-    await incidents.report([report], 2_000)
-    [found] = await incidents.claim(3_000, 60_000_000, 10)
-    assert (found.subject, found.details, found.deliveries) == ("row 1", "why", 1)
-    assert not await incidents.claim(3_000, 60_000_000, 10)
-    await incidents.retry([(found.id, 4_000)])
-    [again] = await incidents.claim(5_000, 60_000_000, 10)
-    assert (again.id, again.deliveries) == (found.id, 2)
-    await incidents.delivered([found.id], 6_000)
-    assert not await incidents.claim(70_000_000, 80_000_000, 10)
-    assert sum((await incidents.counts()).values()) == 1
-    read = kit.app.connector.cluster.database.read_now
-    kinds = [IncidentKind.TASK_UNREADABLE]
-    assert [each.id for each in read(incidents.latest(None, 10))] == [found.id]
-    assert [each.id for each in read(incidents.open(kinds, 10))] == [found.id]
-    assert not read(incidents.latest(found.id, 10))
-    assert not read(incidents.open([IncidentKind.ERROR], 10))
-    assert not read(incidents.undelivered(10))
-    assert await incidents.sweep(0, 10 * 3600 * 1_000_000, 100) == 0
-    assert not await incidents.counts()
-
-
-async def test_a_worker_that_was_dropped_as_dead_registers_again(open_app: Open) -> None:
-    store = open_app().app.connector.cluster
-    await store.register_node("n1", ["reminders"], ["remind"], 1_000)
-    assert await store.heartbeat("n1", 5_000)
-    assert await store.silent_nodes(5_000, 1_000) == []
-    assert await store.silent_nodes(9_000, 1_000) == ["n1"]
-    await store.drop_node("n1")
-    assert not await store.heartbeat("n1", 9_000)
-    assert not store.database.read_now(store.nodes())
-    await store.register_node("n1", ["reminders"], ["remind"], 10_000)
-    [record] = store.database.read_now(store.nodes())
-    assert (record.queues, record.names, record.started_at) == (["reminders"], ["remind"], 10_000)
 
 
 def test_a_task_that_fails_for_good_is_no_error_of_the_store(open_app: Open) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fairlead import App
 from fairlead.engine.view import View
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.policy_store import PolicyDraft, SwitchMode
+from fairlead.operate.store.policies import PolicyDraft, SwitchMode
 from fairlead.testing import running, settled
 
 pytestmark = [pytest.mark.ordered, pytest.mark.stores, pytest.mark.virtual_time]

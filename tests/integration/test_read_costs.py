@@ -12,11 +12,11 @@ import pytest
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive, executor
+from fairlead.backends.sql.task_reads import MOST_SAMPLED, MOST_WALKED
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.model import ArgumentFilter, State
 from fairlead.ports.statements import Row, Step
-from fairlead.ports.task_reads import MOST_SAMPLED, MOST_WALKED
 from fairlead.ports.task_records import TaskFilter
 from services.postgres import PostgresServer
 from tests.integration.plans import Explainer, do

@@ -15,10 +15,11 @@ from fairlead.backends.postgres.lane_floors import LaneFloors
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.model import LaneKey, Level, PartitionKey, State
-from fairlead.ports.history import Position
+from fairlead.model.history import Position
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from tests import tiers
@@ -159,7 +160,7 @@ def _of_polling(database: PostgresDatabase) -> Iterator[Read]:
 
 
 def _of_history(store: PostgresTaskStore) -> Iterator[Read]:
-    history = store.history()
+    history = SqlHistory(store.database)
     after, until = Position(MIDDLE, 0), Position(MIDDLE + FEW, 1 << 40)
     end = Position(ROWS, 1 << 40)
     yield Read("attempts", history.attempts(after, end, FEW))

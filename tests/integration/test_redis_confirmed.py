@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.errors import NotReplicated  # noqa: E402
-from fairlead.sharded import ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import NotReplicated, ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.redis_group import RedisGroup  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 

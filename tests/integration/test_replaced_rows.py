@@ -31,7 +31,7 @@ from fairlead.model import (
     State,
     TaskKey,
 )
-from fairlead.ports.history import START, Position
+from fairlead.model.history import START, Position
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import MOST_BYTES, Submit

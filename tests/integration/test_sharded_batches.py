@@ -1,4 +1,4 @@
-"""Many messages in one round trip, messages for later, and claims that are extended or ended."""
+"""Many messages in one round trip, messages for later, and claims that are extended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
-from fairlead.sharded.message import ClaimEnd, Entry, entry  # noqa: E402
 from fairlead.sharded.steps import MOST_BYTES, QueueSteps, RunScript  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
@@ -126,61 +125,10 @@ def test_the_context_of_a_writer_reaches_the_reader(queue) -> None:
     assert queue.read("g", "c").context == {"traceparent": "00-a-b-01"}
 
 
-# ends of claims -----------------------------------------------------------------------------------
+# sizes and costs ----------------------------------------------------------------------------------
 
 
-def finish(queue: SyncShardedQueue, consumer: str, *finishes: ClaimEnd) -> list[bool]:
-    return queue._do(queue._steps.finish("g", consumer, finishes))
-
-
-def test_claims_that_end_in_different_ways_end_in_one_step(queue) -> None:
-    queue.write_many(some(4, tenants=1))
-    done, again, later, dead = queue.read_many("g", "c", count=4)
-    rewritten = entry(NewMessage({"n": 10}, "tenant 0"))
-    due = round((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
-    assert (
-        finish(
-            queue,
-            "c",
-            ClaimEnd(done.id, "done"),
-            ClaimEnd(again.id, "again", rewritten),
-            ClaimEnd(later.id, "later", rewritten._replace(at=due, ticket="t")),
-            ClaimEnd(dead.id, "dead", Entry(["why", "it raised"], "")),
-        )
-        == [True] * 4
-    )
-    stats = queue.stats("g")
-    assert (stats.messages, stats.pending, stats.waiting, stats.later, stats.dead) == (
-        1,
-        0,
-        1,
-        1,
-        1,
-    )
-    assert number(queue.read("g", "c")) == 10
-    (letter,) = queue.dead_letters()
-    assert (
-        letter.id == dead.id
-        and letter.values == {"n": b"3", "why": b"it raised"}
-        and letter.deliveries == 1
-    )
-
-
-def test_a_claim_of_another_consumer_is_not_ended(queue) -> None:
-    queue.write({"n": 1})
-    message = queue.read("g", "slow")
-    queue.reclaim("g", "other", min_idle=0.0)
-    for how in ("done", "again", "dead"):
-        assert finish(queue, "slow", ClaimEnd(message.id, how, entry(NewMessage({"n": 2})))) == [
-            False
-        ]
-    stats = queue.stats("g")
-    assert (stats.messages, stats.pending, stats.waiting, stats.dead) == (1, 1, 0, 0)
-    assert finish(queue, "other", ClaimEnd(message.id, "done")) == [True]
-    assert queue.len() == 0
-
-
-def test_large_messages_are_written_and_given_back_by_scripts_of_a_limited_size(
+def test_large_messages_are_written_and_read_by_scripts_of_a_limited_size(
     queue, client, monkeypatch
 ) -> None:
     """One command of 500 MB would hold the server, and take that much of its memory."""
@@ -199,65 +147,11 @@ def test_large_messages_are_written_and_given_back_by_scripts_of_a_limited_size(
     found = []
     while len(found) < 20:  # a read is limited too
         found += queue.read_many("g", "c", count=20)
-    ends = [ClaimEnd(each.id, "again", entry(large)) for each in found]
-    assert finish(queue, "c", *ends) == [True] * 20
-    assert queue.len() == 20
-    assert 2 * 20 * 300_000 <= sum(sent) < 2 * 20 * 301_000 and max(sent) <= MOST_BYTES
-
-
-# marked messages -------------------------------------------------------------------------------------
-
-
-def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:
-    return queue._do(queue._steps.put(entries))
-
-
-def test_a_marked_message_is_not_written_while_another_one_has_its_mark(queue) -> None:
-    marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
-    marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
-    (first,), (second,) = put(queue, marked), put(queue, marked)
-    assert first[0] is not None and second[0] is None and queue.len() == 1
-    message = queue.read("g", "c")
-    assert put(queue, marked)[0][0] is None, "a claimed message still holds its mark"
-    queue.ack("g", message.id)
-    assert put(queue, marked)[0][0] is not None
-
-
-def test_a_mark_ends_with_its_message_unless_the_message_is_written_again(queue) -> None:
-    at = datetime.now(UTC) + timedelta(hours=1)
-    marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
-    marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
-    later = marked._replace(at=round(at.timestamp() * 1000), ticket="t")
-    put(queue, later)
-    queue.delete("later/t")
-    for how, rewritten in (("again", marked), ("later", later)):
-        assert put(queue, marked)[0][0] is not None, "the message with the mark is deleted"
-        message = queue.read("g", "c")
-        assert finish(queue, "c", ClaimEnd(message.id, how, rewritten)) == [True]
-        assert put(queue, marked)[0][0] is None, (
-            "the rewritten message holds the mark, also if it is for later"
-        )
-        if how == "again":
-            queue.ack("g", queue.read("g", "c").id)
-
-
-def test_a_unique_key_holds_for_its_window_even_if_the_message_is_gone(queue, client) -> None:
-    def keyed(name: str) -> Entry:
-        return entry(NewMessage({"n": 1}))._replace(unique="invoice 7", window=60_000, name=name)
-
-    assert put(queue, keyed("a"), keyed("b"))[1] == [None, b"a"]
-    drain(queue)
-    assert put(queue, keyed("c"))[0] == [None, b"a"]
-    pass_time(client, "q", 60_000)
-    assert put(queue, keyed("d"))[0][0] is not None
-
-
-# the cost of a batch -----------------------------------------------------------------------------------
+    assert 20 * 300_000 <= sum(sent) < 20 * 301_000 and max(sent) <= MOST_BYTES
 
 
 @pytest.mark.parametrize(("tenants", "most"), [(1, 0.5), (20, 2)])
-@pytest.mark.parametrize("how", ["done", "ack"])
-def test_a_message_of_a_batch_needs_few_commands(redis_url, client, tenants, most, how) -> None:
+def test_a_message_of_a_batch_needs_few_commands(redis_url, client, tenants, most) -> None:
     """The server counts the commands inside the scripts: one for each message would be too many."""
     with SyncShardedQueue(
         redis_url, "q", streams=16, streams_per_shard=2, reads="tenants"
@@ -267,10 +161,7 @@ def test_a_message_of_a_batch_needs_few_commands(redis_url, client, tenants, mos
         found = []
         while len(found) < 1200:
             found += queue.read_many("g", "c", count=200)
-        if how == "ack":
-            assert queue.ack("g", *(each.id for each in found)) == 1200
-        else:
-            assert all(finish(queue, "c", *(ClaimEnd(each.id, "done") for each in found)))
+        assert queue.ack("g", *(each.id for each in found)) == 1200
         stats = client.info("commandstats")
         assert queue.len() == 0
     assert sorted(number(each) for each in found) == list(range(1200))

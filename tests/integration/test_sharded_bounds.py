@@ -20,18 +20,15 @@ from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.sharded import (  # noqa: E402
     Empty,
     InvalidMessage,
+    NewMessage,
     SyncShardedQueue,
     UnknownMessage,
     running,
     script,
 )
-from fairlead.sharded.dead_letters import Condition  # noqa: E402
-from fairlead.sharded.lanes import Lanes  # noqa: E402
-from fairlead.sharded.message import ClaimEnd, Entry, NewMessage  # noqa: E402
 from fairlead.sharded.script import Script  # noqa: E402
-from fairlead.sharded.settings import ShardedSettings  # noqa: E402
 from tests import tiers  # noqa: E402
-from tests.sharded_queues import ago  # noqa: E402
+from tests.sharded_queues import ago, bury  # noqa: E402
 
 STREAMS = 16
 MOST_COMMANDS, MOST_ELEMENTS = 8000, 60_000
@@ -105,13 +102,6 @@ class World:
         for fill in (self._begin, self._wait, self._bury, self._claim, self._defer):
             fill()
 
-    def do(self, steps: Any) -> Any:
-        return self.queue._do(steps)
-
-    @property
-    def steps(self) -> Any:
-        return self.queue._steps
-
     def write(self, count: int, **options: Any) -> list[str]:
         tenants = max(1, self.size // 2)
         return self.queue.write_many(
@@ -131,15 +121,13 @@ class World:
 
     def _bury(self) -> None:
         for start in range(0, self.size, 500):
-            held = self.read(min(500, self.size - start))
-            ends = [ClaimEnd(each.id, "dead", Entry(("why", "no"), "")) for each in held]
-            assert all(self.do(self.steps.finish("g", "c", ends)))
-            self.letters += [each.id for each in held]
+            self.letters += self.bury(min(500, self.size - start))
 
     def _wait(self) -> None:
         self.write(self.size * 4)
         self.queue.set_weight("t0", 2.0)
-        self.do(self.steps.set_weights({f"t{n}": 1.0 for n in range(self.size // 2)}))
+        weights = {f"t{n}": 1.0 for n in range(self.size // 2)}
+        self.client.hset("{q}:weights", mapping=weights)
 
     def _claim(self) -> None:
         claims = self.read(self.size // 2, "gone")
@@ -168,7 +156,7 @@ class World:
         with self.client.pipeline(transaction=False) as pipeline:
             for n in range(self.size):
                 pipeline.xadd("{q}:cordoned", {"fairlead:id": "0/1-1", "fairlead:deliveries": 0})
-                pipeline.xadd("{q}:notifications", {"s": "", "in": n % STREAMS})
+                pipeline.xadd("{q}:notifications", {"in": n % STREAMS})
             pipeline.execute()
         for kept in ("dead", "cordoned"):
             last, _ = self.client.xrange(f"{{q}}:{kept}", count=self.size // 2)[-1]
@@ -184,56 +172,39 @@ class World:
 
     def calls(self) -> list[Callable[[], Any]]:
         """Return calls of every operation."""
-        queue, steps = self.queue, self.steps
-        search = queue._dead_letters.search
-        texts = [Condition(b"rare", False, ("why",))]
+        queue = self.queue
         return [
-            lambda: self.do(steps.put([Entry(["n", "1"], "", unique="u", window=1, name="n")])),
             lambda: self.write(600),
             lambda: queue.ack("g", *(each.id for each in self.read(600))),
             lambda: queue.nack("g", "c", *(each.id for each in self.read(600)), delay=0.001),
             lambda: queue.extend("g", "gone", *(each.id for each in self.read(600, "gone"))),
-            lambda: self.do(steps.held("g", "gone", [])),
             lambda: queue.reclaim("g", "d", min_idle=0, count=600),
             lambda: queue.reclaim("g", "d", min_idle=3600, count=600),
-            lambda: self.end("done"),
-            lambda: self.end("again"),
-            lambda: self.end("later"),
-            lambda: self.end("dead"),
+            lambda: self.bury(600),
             lambda: queue.delete(self.write(1)[0]),
             lambda: queue.stats("g"),
             lambda: queue.stats("other"),
             lambda: queue.details("g", count=200),
-            lambda: self.do(steps.unfinished("retry/")),
-            lambda: self.do(steps.has_unfinished("retry/")),
             lambda: queue.cordon(count=600),
             lambda: queue.cordoned(count=600),
             lambda: queue.dead_letters(count=600),
             lambda: queue.dead_letter_heads(count=600),
             lambda: queue.dead_letter(self.letters[-1]),
-            lambda: self.do(search(None, texts, b"", 100)),
-            lambda: self.do(search("t0", (), b"", 100)),
             lambda: queue.requeue_dead_letters(*self.letters[-300:]),
             lambda: queue.delete_dead_letters(*self.letters[-600:]),
-            lambda: self.do(steps.weights()),
-            lambda: self.do(steps.set_weights({})),
+            lambda: queue.set_weight("t0", 3.0),
             lambda: queue.read("g", "c", prefer_stream=3),
-            lambda: self.do(steps.prepare("g")),
             lambda: queue.read_many("other", "c", count=500),
             lambda: queue.drop_group("other"),
             self.age,
             lambda: self.write(1),
         ]
 
-    def end(self, how: Any) -> None:
-        held = self.read(600)
-        fields = ["n", "1"] if how != "dead" else ["why", "no"]
-        entry = Entry(fields, "t0", 1, "")
-        ends = [
-            ClaimEnd(each.id, how, entry._replace(ticket=f"retry/{n}"))
-            for n, each in enumerate(held)
-        ]
-        assert all(self.do(self.steps.finish("g", "c", ends)))
+    def bury(self, count: int) -> list[str]:
+        """Make messages dead letters, and return their ids."""
+        ids = [each.id for each in self.read(count)]
+        bury(self.queue, "g", "c", *ids)
+        return ids
 
     def work(self) -> dict[str, Work]:
         """Return the greatest work of one run of each script."""
@@ -273,7 +244,7 @@ def test_no_run_of_a_script_does_more_for_a_larger_queue(measured, reads, sizes)
     small, large = (measured(reads, size) for size in sizes)
     for name in sorted(large):
         print(name, *small[name], *large[name])
-    assert set(large) == set(each_script()) - {"SECTIONS", "WEIGH"}
+    assert set(large) == set(each_script())
     for name, work in large.items():
         assert work.commands <= min(MOST_COMMANDS, 2 * small[name].commands + 100), name
         assert work.elements <= min(MOST_ELEMENTS, 2 * small[name].elements + 500), name
@@ -306,17 +277,6 @@ def test_a_client_of_a_cluster_names_the_keys_of_every_script(
 def queue(redis_url: str) -> Iterator[SyncShardedQueue]:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=2) as made:
         yield made
-
-
-def test_a_consumer_learns_all_claims_whose_responses_were_lost(queue) -> None:
-    queue.write_many([NewMessage({"n": n}, f"k{n % 9}") for n in range(1300)])
-    claimed = [each for _ in range(3) for each in queue.read_many("g", "c", count=500 - 100)]
-    known = {each.id for each in claimed[::3]}
-    lost = queue._do(queue._steps.held("g", "c", known))
-    assert {each.id for each in lost} == {each.id for each in claimed} - known
-    assert len(lost) == len(claimed) - len(known)
-    assert {each.deliveries for each in lost} == {1}
-    assert queue._do(queue._steps.held("g", "other", [])) == []
 
 
 @pytest.mark.parametrize(("consumers", "count"), [(20, 9), (600, 1000)])
@@ -379,22 +339,6 @@ def test_a_group_whose_removal_was_interrupted_is_removed_by_another_call(queue,
         each["name"] for key in client.keys("{q}:s[0-9]*") for each in client.xinfo_groups(key)
     ]
     assert set(groups) == {b"g"}
-
-
-def test_large_messages_of_a_better_priority_come_before_all_of_a_lower_one(redis_url) -> None:
-    settings = ShardedSettings("q", "tenants", 4, 2, 1000.0, 10.0, 5)
-    lanes = Lanes(settings, lambda: 0.0)
-    with SyncShardedQueue(redis_url, "unused") as client_queue:
-        do = client_queue._do
-        body = b"x" * 600_000
-        for n in range(4):
-            do(lanes.at(5).write(NewMessage({"n": n}, "a")))
-            do(lanes.at(2).write(NewMessage({"body": body}, "a")))
-        order = []
-        while part := do(lanes.read_once("g", "c", lambda _: 200))[0]:
-            order.append([each.priority for each in part])
-    assert [priority for part in order for priority in part] == [2] * 4 + [5] * 4
-    assert max(map(len, order[:2])) <= 2, "no more than about a megabyte at once"
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e10, 1e300, float("inf"), float("nan")])
@@ -474,30 +418,3 @@ def test_a_full_server_leaves_the_queue_as_it_was_or_does_the_whole(redis_url, c
         finally:
             client.config_set("maxmemory", 0)
     assert refused >= 5
-
-
-def test_the_count_of_retries_is_right_after_every_way_in_and_out(queue, client) -> None:
-    steps = queue._steps
-
-    def retry(ticket: str, at: int) -> None:
-        queue.write({"n": 1})
-        message = queue.read("g", "c")
-        end = ClaimEnd(message.id, "later", Entry(["n", "1"], "", at, ticket))
-        assert queue._do(steps.finish("g", "c", [end])) == [True]
-
-    def count() -> int:
-        return queue._do(steps.unfinished("retry/"))[0]
-
-    hour = int(client.time()[0]) * 1000 + 3_600_000
-    queue.write({"n": 0}, at=ago(hours=-1))
-    assert count() == 0, "a message for later is no retry"
-    for ticket in ("retry/a", "retry/b", "retry/a"):
-        retry(ticket, hour)
-    assert count() == 2
-    client.zadd("{q}:later", {"retry/a": 1})
-    queue.ack("g", queue.read("g", "c").id)
-    assert count() == 1
-    client.delete("{q}:later", "{q}:later:messages")
-    assert count() == 0
-    retry("retry/c", hour)
-    assert count() == 1

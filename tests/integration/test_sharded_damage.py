@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,7 @@ from fairlead.errors import StoreUnavailable
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
-from fairlead.sharded.message import ClaimEnd, Entry  # noqa: E402
-from tests.sharded_queues import ago, drain  # noqa: E402
+from tests.sharded_queues import ago, bury, drain  # noqa: E402
 
 KEYS = (
     "meta",
@@ -172,7 +170,6 @@ def test_a_claim_whose_entry_was_trimmed_can_be_ended(redis_url, client) -> None
         written = queue.write({"n": 2})
         ids.append(queue.read("g", "c").id)
         client.xtrim("q", maxlen=1, approximate=False)
-        finishes: list[Any] = [ClaimEnd(id, "dead", Entry((), "")) for id in ids]
-        assert queue._do(queue._steps.finish("g", "c", finishes)) == [True, True, True]
+        bury(queue, "g", "c", *ids)
         assert [dead.id for dead in queue.dead_letters()] == [ids[1], written]
         assert queue.stats("g").pending == 0

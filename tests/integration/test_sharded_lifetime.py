@@ -1,5 +1,5 @@
-"""The time to live of a sharded queue, which counts only while the queue is empty, and the keys and
-marks of writes that failed."""
+"""The time to live of a sharded queue, which counts only while the queue is empty, and dead
+letters whose write failed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
-from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
-from fairlead.sharded.dead_letters import Revival  # noqa: E402
-from fairlead.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
+from fairlead.sharded import Empty, NewMessage, QueueDamaged, SyncShardedQueue  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
 
 HOUR = 3_600_000  # milliseconds
-
-
-def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:
-    return queue._do(queue._steps.put(entries))
 
 
 def is_later_than(instant: float) -> Any:
@@ -104,7 +98,7 @@ def future(client: Redis) -> str:
 def test_notifications_are_trimmed_while_the_clock_is_behind_their_ids(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q") as queue:
         queue.write({"n": 0})
-        client.xadd("{q}:notifications", {"s": "", "in": "0"}, id=future(client))
+        client.xadd("{q}:notifications", {"in": "0"}, id=future(client))
         for n in range(1, 3000):
             queue.write({"n": n})
         assert client.xlen("{q}:notifications") < 1500
@@ -114,12 +108,12 @@ def test_notifications_are_trimmed_while_the_clock_is_behind_their_ids(redis_url
 def test_a_reader_is_woken_while_the_clock_is_behind_the_notifications(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=64, streams_per_shard=1) as queue:
         queue.write({"n": 0})
-        client.xadd("{q}:notifications", {"s": "", "in": "0"}, id=future(client))
+        client.xadd("{q}:notifications", {"in": "0"}, id=future(client))
         drain(queue)
         after = client.xrevrange("{q}:notifications", count=1)[0][0].decode()
         queue.write_many([NewMessage({"n": n}, shard_key=f"k{n}") for n in range(20)])
         response = queue._do(_one(queue._steps.read_once("g", "c", 20, "", after)))
-        assert len(response[3:]) == 20
+        assert len(response[2:]) == 20
 
 
 def test_dead_letters_outlive_a_clock_that_jumps_ahead(redis_url, client) -> None:
@@ -171,40 +165,6 @@ def test_copies_are_dropped_after_ttl_of_use_whatever_the_clock_says(
 # writes that fail ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
-def test_a_write_that_fails_leaves_no_unique_key_and_no_mark(redis_url, client, later) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=1, streams_per_shard=1) as queue:
-        at = int(client.time()[0]) * 1000 + HOUR if later else ""
-        made = entry(NewMessage({"n": 1}))._replace(
-            unique="invoice 7", window=HOUR, name="a", once="m", at=at, ticket="t"
-        )
-        damaged = "{q}:later" if later else "{q}:s0"
-        client.set(damaged, "foreign")
-        with pytest.raises(QueueDamaged):
-            put(queue, made)
-        client.delete(damaged)
-        ((stream, _),) = put(queue, made)
-        assert stream is not None
-        assert put(queue, made) == [[None, b"a"]]
-
-
-@pytest.mark.parametrize("how", ["again", "later"])
-def test_a_claim_whose_end_fails_is_not_lost(redis_url, client, how) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=2, streams_per_shard=1) as queue:
-        queue.write({"n": 1}, shard_key=key_of(2, 0))
-        id = queue.read("g", "c").id
-        damaged = "{q}:s1" if how == "again" else "{q}:later"
-        client.set(damaged, "foreign")
-        end = Entry(["n", "1"], key_of(2, 1), "9999999999999", "t")
-        with pytest.raises(QueueDamaged):
-            queue._do(queue._steps.finish("g", "c", [ClaimEnd(id, how, end)]))
-        client.delete(damaged)
-        assert queue.pending("g") == 1
-        assert queue._do(queue._steps.finish("g", "c", [ClaimEnd(id, how, end)])) == [True]
-        found = queue.stats("g")
-        assert (found.pending, found.waiting + found.later) == (0, 1)
-
-
 def test_a_dead_letter_stays_if_it_cannot_be_written_back(redis_url, client) -> None:
     with SyncShardedQueue(
         redis_url, "q", streams=2, streams_per_shard=1, max_deliveries=1
@@ -213,24 +173,11 @@ def test_a_dead_letter_stays_if_it_cannot_be_written_back(redis_url, client) -> 
         queue.read("g", "c")
         queue.reclaim("g", "c", min_idle=0)
         (head,) = queue.dead_letter_heads()
-        revival = Revival(msgspec.structs.replace(head, shard_key=key_of(2, 1)))
+        moved = msgspec.structs.replace(head, shard_key=key_of(2, 1))
         client.set("{q}:s1", "foreign")
         with pytest.raises(QueueDamaged):
-            queue._do(queue._dead_letters.revive([revival]))
+            queue._do(queue._dead_letters.revive([moved]))
         assert len(queue.dead_letters()) == 1
         client.delete("{q}:s1")
-        assert queue._do(queue._dead_letters.revive([revival])) == [True]
+        assert queue._do(queue._dead_letters.revive([moved])) == [True]
         assert (queue.len(), len(queue.dead_letters())) == (1, 0)
-
-
-def test_marks_that_outlive_their_messages_are_dropped_with_the_last_message(
-    redis_url, client
-) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=1, streams_per_shard=1) as queue:
-        made = entry(NewMessage({"n": 1}))._replace(once="m")
-        put(queue, made)
-        client.delete("{q}:s0")  # as an eviction does
-        with pytest.raises(Empty):
-            queue.read("g", "c")
-        ((stream, _),) = put(queue, made)
-        assert stream is not None

@@ -84,17 +84,8 @@ SORTS = {
 }
 """Statements that may sort rows, each with the reason why these are few."""
 
-FILES = (
-    "actions",
-    "audit",
-    "backlog",
-    "ended_sessions",
-    "history",
-    "incidents",
-    "periodic",
-    "policies",
-    "schedule",
-)
+FILES = ("backlog", "history", "incidents", "periodic", "schedule")
+OPERATE_FILES = ("actions", "audit", "ended_sessions", "policies")
 PARTS = {
     "task_store.walk",
     *(f"task_reads.{columns}" for columns in ("tasks", "sizes", "ids", "finished", "ends")),
@@ -118,6 +109,9 @@ def _statements(store: SqliteTaskStore) -> Iterator[tuple[str, str]]:
         yield f"task_reads.{name}", sql
     for file in FILES:
         for name, sql in load(f"{file}.sql", "fairlead.backends.sqlite").items():
+            yield f"{file}.{name}", sql
+    for file in OPERATE_FILES:
+        for name, sql in load(f"sqlite/{file}.sql", "fairlead.operate.store").items():
             yield f"{file}.{name}", sql
 
 

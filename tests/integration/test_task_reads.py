@@ -13,13 +13,14 @@ import pytest
 from fairlead import App, NoRetry, State
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import IncidentKind, tenant_of
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.doctor import explain, explanation
 from fairlead.operate.filters import Counted
 from fairlead.operate.nodes import nodes
 from fairlead.operate.overview import queue_view
 from fairlead.operate.summary import summary
 from fairlead.operate.tenants import tenant, tenants
-from fairlead.ports import task_reads
+from fairlead.ports.task_records import TaskFilter
 from fairlead.testing import drain
 
 pytestmark = [pytest.mark.stores, pytest.mark.smoke]
@@ -37,7 +38,7 @@ async def shop(app: App):
     return app, pay
 
 
-def _ids(page: task_reads.TaskPage) -> list[str]:
+def _ids(page: TaskPage) -> list[str]:
     return [task.id for task in page.tasks]
 
 
@@ -136,7 +137,7 @@ async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
     )
     store = app.management._store
     read = app.management._database.read_now
-    where = task_reads.TaskFilter(fairness_key="a")
+    where = TaskFilter(fairness_key="a")
     cursors: list[str] = []
     found = []
     while True:

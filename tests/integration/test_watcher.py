@@ -8,14 +8,14 @@ import asyncio
 import pytest
 
 from fairlead import App, Incident, NoRetry
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.model import IncidentKind
 from fairlead.operate.doctor import examine
-from fairlead.pipeline import watcher as module
-from fairlead.pipeline.incidents.heartbeat import Heartbeat
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents import store_observer as module
+from fairlead.pipeline.incidents.detector import Observation, Rules
 from fairlead.pipeline.pollers import Watch
 from fairlead.pipeline.watcher import AGAIN, Watcher
 from fairlead.testing import running, settled
@@ -28,7 +28,10 @@ BEGIN = 1_790_000_000 * MICROS
 def watch_of(app: App) -> Watch:
     return Watch(
         PollerContext(
-            store=app.store, clock=app.clock, intervals=Intervals(), announce=lambda _: None
+            cluster=app.connections.cluster,
+            clock=app.clock,
+            intervals=Intervals(),
+            announce=lambda _: None,
         )
     )
 
@@ -70,22 +73,22 @@ async def test_a_long_table_is_not_read_for_running_tasks(
     if app.url.startswith("sqlite"):
         pytest.skip("SQLite finds running tasks by their claims")
     monkeypatch.setattr(module, "MOST_BYTES", -1)
-    history = app.sql_store.history()
+    history = SqlHistory(app.sql_store.database)
     read = app.store.database.read_now
-    assert await asyncio.to_thread(read, history.running(app.clock.now(), -1)) is None
+    assert await asyncio.to_thread(read, history.running(-1)) is None
     await watch_of(app)()
 
 
 class Given:
-    """A store with the heartbeats that a test gives."""
+    """A store with the observations that a test gives."""
 
     def __init__(self) -> None:
-        self.heartbeats: list[Heartbeat] = []
+        self.observations: list[Observation] = []
 
     def steps(self) -> None: ...
 
-    async def read(self, steps: None) -> list[Heartbeat]:
-        found, self.heartbeats = self.heartbeats, []
+    async def read(self, steps: None) -> list[Observation]:
+        found, self.observations = self.observations, []
         return found
 
 
@@ -96,7 +99,7 @@ async def test_an_open_incident_is_reported_again_now_and_then_and_a_closed_one_
     async def after(seconds: int, **fields: object) -> list[tuple[str, str]]:
         at = BEGIN + seconds * MICROS
         fields = {"waits_since": BEGIN, "running": 0} | fields
-        given.heartbeats = [Heartbeat("store", "work", "one", at, up=at, **fields)]  # type: ignore[arg-type]
+        given.observations = [Observation(queue="work", at=at, time=at, **fields)]  # type: ignore[arg-type]
         return [(each.kind.value, each.subject) for each in await watcher.look()]
 
     reports = [await after(seconds) for seconds in range(1, 1000, 10)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -109,18 +109,10 @@ class MemoryTables(SmallTables):
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def merge(
-        self,
-        table: Table,
-        rows: pa.Table,
-        parts: Collection[str],
-        is_kept: Callable[[pa.Table], pa.Array],
-    ) -> None:
-        before = self._load(table, parts)
-        kept = before.filter(is_kept(before))
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
         for part in parts:
             self._rows.setdefault(table.name, {})[part] = []
-        for each in [*kept.to_pylist(), *rows.to_pylist()]:
+        for each in rows.to_pylist():
             assert self._put(table, each) in parts
 
     def _load(self, table: Table, parts: Collection[str] | None) -> pa.Table:

@@ -19,13 +19,9 @@ from pyspark.sql import SparkSession
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
-from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
@@ -37,7 +33,7 @@ from fairlead.pipeline.reading.query import connect
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.settings import Cost, PipelineSettings, Slo, Time
+from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.data_files import TableFile
@@ -50,7 +46,6 @@ from tests.pipeline.warehouses import export, root_of
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
-    time=Time("Europe/Berlin"),
     slo=[Slo("fast", "q", "2s", 0.9)],
     cost=Cost(workers=2, worker_hour=1),  # type: ignore[arg-type]
 )
@@ -213,9 +208,6 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
     assert history.as_of().history_until == Builds(job.warehouse).newest()[0].until
 
 
-OF_BUSINESS_DAYS = {LATENCY_HIST, LATENCY, TENANT_SHARE, FAIRNESS, COST}
-
-
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
     job: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,9 +224,10 @@ def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
     for table in MADE:
         now = files_of(job, table)
         changed = {file.part for file in now ^ before[table.name]}
-        # The business day of the settings begins an hour before that of UTC.
-        days = {"2026-03-06"} | ({"2026-03-05"} if table in OF_BUSINESS_DAYS else set())
-        assert {name[:10] for name in changed} <= days or table is SLO, (table.name, changed)
+        assert {name[:10] for name in changed} <= {"2026-03-06"} or table is SLO, (
+            table.name,
+            changed,
+        )
 
 
 def files_of(job: JobContext, table: Table) -> set[TableFile]:
@@ -304,27 +297,6 @@ def test_days_that_bronze_has_forgotten_stay_as_they_were_built(job: JobContext)
     assert build(job, SETTINGS).state == "nothing to do"
     build(job, SETTINGS, full=True)
     assert_same_rows(made_in(job.warehouse), before)
-
-
-def test_the_business_day_that_bronze_has_forgotten_in_part_is_built_from_silver(
-    job: JobContext,
-) -> None:
-    """3 March begins in Berlin at 23:00 on 2 March (UTC), which bronze has forgotten."""
-    runs = [attempt(submitted_at=12.5 * HOUR), attempt(submitted_at=14.5 * HOUR)]
-    late = attempt(submitted_at=15.5 * HOUR)
-    export(job.warehouse, ATTEMPTS, runs, hours=16)
-    build(job, SETTINGS)
-    assert drop_before(job.warehouse, date(2026, 3, 3)).days
-    export(job.warehouse, ATTEMPTS, [late], hours=17)
-    build(job, SETTINGS)
-    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
-    [counted] = [
-        row["n"]
-        for row in rows_of(job.warehouse, LATENCY)
-        if (row["window_s"], row["measure"], row["fairness_key"]) == (86_400, "run", "*")
-        and f"{row['window_start']:%Y-%m-%d %H}" == "2026-03-02 23"
-    ]
-    assert counted == 2
 
 
 UNPUBLISHED = [

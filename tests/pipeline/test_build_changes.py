@@ -1,30 +1,25 @@
-"""Builds after a change: broken rows, ends of old tasks, and another time zone."""
+"""Builds after a change: broken rows, ends of old tasks, and bills."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
-from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
-from fairlead.clock import SYSTEM_CLOCK, to_micros
-from fairlead.errors import ConfigurationError
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.business_days import bounds_of, first_begin
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.latency import LATENCY
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build, build_again
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.retention import drop_before
-from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Time
-from fairlead.pipeline.warehouse.builds import Builds
+from fairlead.pipeline.settings import Bill, Cost, PipelineSettings
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import flat_name
 from fairlead.pipeline.warehouse.table import PUBLISHED
@@ -115,95 +110,21 @@ def test_a_full_build_makes_tables_again_that_are_lost(job: JobContext, loss: st
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def zoned(zone: str) -> PipelineSettings:
-    return PipelineSettings(time=Time(zone), cost=SETTINGS.cost)
-
-
-def lake_of_five_days(job: JobContext, zone: str) -> None:
-    rows = [
-        attempt(submitted_at=n * HOUR, started_at=n * HOUR + 5, finished_at=n * HOUR + 4000)
-        for n in range(0, 96, 5)
-    ]
-    export(job.warehouse, ATTEMPTS, rows, hours=100)
-    build(job, zoned(zone))
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("UTC", "Europe/Berlin"), ("Europe/Berlin", "UTC"), ("UTC", "America/New_York")],
-)
-def test_another_time_zone_after_days_were_forgotten_makes_all_business_days_again(
-    job: JobContext, before: str, after: str
-) -> None:
-    lake_of_five_days(job, after)
-    wanted = made_in(job.warehouse)
-    build(job, zoned(before))
-    of_before = made_in(job.warehouse)[LATENCY.name]
-    assert drop_before(job.warehouse, date(2026, 3, 5)).days
-    build(job, zoned(before))
-    run = build(job, zoned(after))
-    assert run.state == "done"
-    found = made_in(job.warehouse)
-    # The latencies of a key on a day without its runs stay as they were.
-    first = to_micros(first_begin("2026-03-05", ZoneInfo(after)))
-    wanted[LATENCY.name] = sorted(
-        (
-            row
-            for rows, is_old in ((of_before, True), (wanted[LATENCY.name], False))
-            for row in rows
-            if is_old == (row["fairness_key"] != "*" and row["window_start"] < first)
-        ),
-        key=lambda row: [str(row[name]) for name in LATENCY.key],
-    )
-    assert_same_rows(found, wanted)
-    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
-    assert build(job, zoned(after)).state == "nothing to do"
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("UTC", "Asia/Kolkata"), ("Asia/Kolkata", "Europe/Berlin")]
-)
-def test_a_zone_that_divides_forgotten_hours_is_refused_with_the_cure(
-    job: JobContext, before: str, after: str
-) -> None:
-    lake_of_five_days(job, before)
-    assert drop_before(job.warehouse, date(2026, 3, 5)).days
-    with pytest.raises(ConfigurationError, match=f"'{after}'.*forgotten.*zone back to '{before}'"):
-        build(job, zoned(after))
-    published = Builds(job.warehouse).newest()[0]
-    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=97 * HOUR)], hours=101)
-    assert build(job, zoned(before)).state == "done"
-    assert Builds(job.warehouse).newest()[0].id != published.id
-    assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
-
-
-def test_days_are_not_built_again_in_another_time_zone(job: JobContext) -> None:
-    lake_of_five_days(job, "UTC")
-    when = datetime(2026, 3, 4, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
-    with pytest.raises(ConfigurationError, match="'UTC'.*without --since"):
-        build_again(job, zoned("Europe/Berlin"), *when, publish=False)
-
-
-def changing(zone: str, method: Any = "usage", *bills: Bill) -> PipelineSettings:
-    price = Cost(workers=1.5, worker_hour=Decimal("0.123457"), method=method)
-    return PipelineSettings(cost=price, bill=list(bills), time=Time(zone))
-
-
-def assert_costs(job: JobContext, settings: PipelineSettings) -> dict[str, Decimal]:
-    """Check that the keys of each business day pay its bill and have its worker time, to the
-    microsecond and the millionth, as plain Python counts them. Return the amounts by day."""
-    zone, runs = settings.zone, Counter[date]()
+def assert_costs(job: JobContext, settings: PipelineSettings) -> dict[date, Decimal]:
+    """Check that the keys of each day pay its bill and have its worker time, to the microsecond and
+    the millionth, as plain Python counts them. Return the amounts by day."""
+    runs = Counter[date]()
     for row in job.warehouse.table(ATTEMPTS).load().to_pylist():
         start, end = row["started_at"], row["finished_at"]
         while start < end:
-            day = start.astimezone(zone).date()
-            until = min(end, bounds_of(day, zone)[1])
-            runs[day] += (until - start) // timedelta(microseconds=1)
+            day = start.replace(hour=0, minute=0, second=0, microsecond=0)
+            until = min(end, day + timedelta(days=1))
+            runs[day.date()] += (until - start) // timedelta(microseconds=1)
             start = until
     busy, paid, amounts = Counter[date](), Counter[date](), Counter[date]()
     for row in rows_of(job.warehouse, COST):
-        day = date.fromisoformat(row["local_date"])
-        assert row["day"] == bounds_of(day, zone)[0]
+        assert row["day"].time() == time()
+        day = row["day"].date()
         busy[day] += row["busy_us"]
         paid[day] += row["busy_us"] + row["idle_allocated_us"]
         amounts[day] += row["amount"]
@@ -213,65 +134,55 @@ def assert_costs(job: JobContext, settings: PipelineSettings) -> dict[str, Decim
         of_day = [bill for bill in bills if bill[0] == day]
         assert amounts[day] == sum(bill[3] for bill in of_day)
         assert paid[day] == sum(bill[2] for bill in of_day)  # more than is busy
-    return {day.isoformat(): amount for day, amount in amounts.items()}
+    return amounts
 
 
-@pytest.mark.parametrize(
-    ("zone", "day", "hours"),
-    [
-        ("Europe/Berlin", date(2026, 10, 25), 25.0),
-        ("Australia/Lord_Howe", date(2026, 4, 5), 24.5),
-        ("Africa/Cairo", date(2026, 4, 24), 23.0),  # which has no midnight
-    ],
-)
-def test_keys_pay_the_bill_of_a_day_of_any_length_however_it_was_built(
-    job: JobContext, zone: str, day: date, hours: float
-) -> None:
-    begin, end = bounds_of(day, ZoneInfo(zone))
-    assert end - begin == timedelta(hours=hours)
-    first = (begin - T0).total_seconds() - DAY
+def test_keys_pay_the_bill_of_a_day_however_it_was_built(job: JobContext) -> None:
+    price = Cost(workers=1.5, worker_hour=Decimal("0.123457"))
+    settings = PipelineSettings(cost=price)
     attempts = [
         attempt(
-            submitted_at=first + n * 4111,
-            started_at=first + n * 4111 + 7,
-            finished_at=first + n * 4111 + 2300.000001 + n % 7,
+            submitted_at=n * 4111,
+            started_at=n * 4111 + 7,
+            finished_at=n * 4111 + 2300.000001 + n % 7,
             fairness_key="abcd"[n % 4],
             queue="qqr"[n % 3],
         )
         for n in range(66)
     ]
-    known = first / HOUR + 76
-    export(job.warehouse, ATTEMPTS, attempts[::2], hours=known)
-    settings = changing(zone)
+    export(job.warehouse, ATTEMPTS, attempts[::2], hours=76)
     build(job, settings)
     for late in (attempts[1::4], attempts[3::4]):
-        export(job.warehouse, ATTEMPTS, late, hours=known)
+        export(job.warehouse, ATTEMPTS, late, hours=76)
         build(job, settings)
         amounts = assert_costs(job, settings)
-    exact = Decimal("1.5") * Decimal("0.123457") * Decimal(hours)
-    assert amounts[day.isoformat()] == exact.quantize(Decimal("0.000001"))
+    begin = T0.replace(hour=0) + timedelta(days=1)
+    exact = Decimal("1.5") * Decimal("0.123457") * 24
+    assert amounts[begin.date()] == exact.quantize(Decimal("0.000001"))
     found = made_in(job.warehouse)
     build(job, settings, full=True)
     assert_same_rows(made_in(job.warehouse), found)
-    assert not build_again(job, settings, begin, end, publish=False).differences
+    until = begin + timedelta(days=1)
+    assert not build_again(job, settings, begin, until, publish=False).differences
 
-    bills = Bill(day, Decimal("17.0000017"), 31.5), Bill(day, Decimal("0.03"), 15.0, "r")
-    for settings in (changing(zone, "peak", *bills), changing("Asia/Kolkata", "reserved", *bills)):
+    bills = [
+        Bill(begin.date(), Decimal("17.0000017"), 31.5),
+        Bill(begin.date(), Decimal("0.03"), 15.0, "r"),
+    ]
+    for method in ("peak", "reserved"):
+        settings = PipelineSettings(cost=structs.replace(price, method=method), bill=bills)
         build(job, settings)
-        assert assert_costs(job, settings)[day.isoformat()] == Decimal("17.030002")
+        assert assert_costs(job, settings)[begin.date()] == Decimal("17.030002")
         assert check(job.warehouse, SYSTEM_CLOCK).state == "done"
 
 
-def test_a_day_on_which_nothing_ran_costs_nothing_also_if_it_ends_within_an_hour(
-    job: JobContext,
-) -> None:
-    start = datetime(2026, 3, 3, 18, 40, tzinfo=UTC)  # 0:10 of the next day in Kolkata
-    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=start)], hours=36)
-    build(job, changing("Asia/Kolkata"))
-    assert assert_costs(job, changing("Asia/Kolkata")).keys() == {"2026-03-04"}
-
-
-def test_a_zone_that_spark_does_not_know_is_refused(job: JobContext) -> None:
-    export(job.warehouse, ATTEMPTS, [attempt()], hours=1)
-    with pytest.raises(ConfigurationError, match="zone 'Factory'"):
-        build(job, zoned("Factory"))
+def test_late_rows_of_a_forgotten_day_change_no_table_of_that_day(job: JobContext) -> None:
+    runs = [attempt(submitted_at=n * 24 * HOUR) for n in range(3)]
+    export(job.warehouse, ATTEMPTS, runs, hours=50)
+    build(job, SETTINGS)
+    before = made_in(job.warehouse)
+    assert drop_before(job.warehouse, T0.date() + timedelta(days=1)).days
+    export(job.warehouse, ATTEMPTS, [attempt(submitted_at=HOUR)], hours=51)
+    whole = T0.replace(hour=0), T0.replace(hour=0) + timedelta(days=1)
+    build_again(job, SETTINGS, *whole, publish=True)
+    assert_same_rows(made_in(job.warehouse), before)

@@ -22,6 +22,7 @@ from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
+from fairlead.model.history import START, Position, Reader
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
@@ -32,7 +33,6 @@ from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.business_days import bounds_of
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.cost import cost
@@ -206,27 +203,3 @@ def test_amounts_add_up_to_the_bill_exactly(
         for row, part in zip(mine, paid, strict=True):
             fair = Fraction(millionths * (part if sum(paid) else 1), whole)
             assert abs(Fraction(row["amount"]) * 10**6 - fair) < 1
-
-
-@pytest.mark.parametrize(
-    "name", ["Europe/Berlin", "Europe/London", "Asia/Kolkata", "Africa/Cairo", "Atlantic/Azores"]
-)
-def test_days_of_any_zone_have_the_time_and_the_bill_that_plain_python_gives(
-    spark: SparkSession, name: str
-) -> None:
-    """One run of a second in each half-hour of 12 days in spring and in autumn, when clocks change."""
-    zone = ZoneInfo(name)
-    begins = [datetime(2026, 3, 24, tzinfo=UTC), datetime(2026, 10, 20, tzinfo=UTC)]
-    begins += [datetime(2026, 4, 20, tzinfo=UTC)]
-    starts = [begin + timedelta(minutes=30 * n) for begin in begins for n in range(48 * 12)]
-    rows = [served(0, "a", 1) | {"window_start": start} for start in starts]
-    wanted = Counter(start.astimezone(zone).date() for start in starts)
-    bills = [(day, "*", HOUR_US, Decimal(day.day)) for day in wanted]
-    columns = "day date, queue string, worker_us bigint, amount decimal(18,6)"
-    made = cost(frame(spark, SERVICE, rows), spark.createDataFrame(bills, columns), zone=name)
-    found = {row["local_date"]: row for row in records(made)}
-    assert found.keys() == {day.isoformat() for day in wanted}
-    for day, runs in wanted.items():
-        row = found[day.isoformat()]
-        begin, _ = bounds_of(day, zone)
-        assert (row["day"], row["busy_us"], row["amount"]) == (begin, runs * SECOND, day.day)

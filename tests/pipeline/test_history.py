@@ -9,11 +9,10 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +25,6 @@ from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import AsOf, HistoryRows, Runs
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.business_days import bounds_of
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.incidents import INCIDENTS
@@ -38,7 +36,7 @@ from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.layout import part_name
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -529,30 +527,6 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
     assert (only.keys, only.starved_keys, only.noisy_key) == (2, 2, None)
     scoped = history.fairness(FIRST, FIRST + HOUR_US, tenants={"a", "b"})
     assert scoped.rows == [] and "all tenants" in scoped.note
-
-
-@pytest.mark.parametrize(("zone", "window_s"), [("Europe/Berlin", 3600), ("Asia/Kolkata", 60)])
-def test_a_day_of_another_zone_is_no_day_of_utc(tmp_path: Path, zone: str, window_s: int) -> None:
-    """The business day of 3 March begins on 2 March (UTC); steps are days of UTC."""
-    lake = a_lake(tmp_path)
-    builds = Builds(lake)
-    assert builds.publish(Build(zone=zone).after({}), builds.newest()[1], 1)
-    first = START.replace(hour=0)
-    hours = [first, first + timedelta(days=400)]
-    put(lake, SERVICE, [row(SERVICE, window_start=hour) for hour in hours])
-    day = bounds_of(date(2026, 3, 3), ZoneInfo(zone))[0]
-    noon = first + timedelta(days=1, hours=12)
-    shares = [(day, 86_400), (noon, window_s)]
-    put(
-        lake,
-        TENANT_SHARE,
-        [row(TENANT_SHARE, window_start=at, window_s=s, busy_us=7) for at, s in shares],
-    )
-    found = History(str(lake.location.folder)).shares(
-        micros(first) + DAY_US, micros(first) + 150 * DAY_US
-    )
-    assert found.step_s == 86_400
-    assert [(each.at, each.busy_us) for each in found.rows] == [(micros(first) + DAY_US, 7)]
 
 
 def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents.detector import Rules
 from fairlead.pipeline.jobs.incidents import IncidentRow, incidents
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse

@@ -1,4 +1,4 @@
-"""`fairlead pipeline capacity | incidents | maintain | erase`, as a person or a cron job runs them."""
+"""`fairlead pipeline incidents | maintain | erase`, as a person or a cron job runs them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
     lake: Warehouse, tmp_path: Path
 ) -> None:
     long = tmp_path / ("n" * 300)
-    for command in ("status", "check", "incidents", "capacity", "maintain", "report"):
+    for command in ("status", "check", "incidents", "maintain", "report"):
         printed = ran(command, "--lake", str(long), code=2)
         assert f"lake {long}: {long}/catalog.db: File name too long; give a folder" in printed
     catalog = f"sqlite:///{long}"
@@ -126,15 +126,13 @@ def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
 
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
     assert "name the key" in ran("erase", "", code=2)
-    assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
-    assert "build" in ran("capacity", code=2)
     assert "--keep-days" in ran("maintain", "--keep-days", "1000000", code=2)
     assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
 
 
 @pytest.mark.parametrize("instant", ["0001-01-01", "0001-01-01T00:00+05:00", "9999-12-31T23:59"])
 def test_an_instant_that_no_table_can_have_is_wrong_use(lake: Warehouse, instant: str) -> None:
-    for command in (["incidents", "--since"], ["report", "--since"], ["capacity", "--until"]):
+    for command in (["incidents", "--since"], ["report", "--until"]):
         assert f"instant '{instant}'" in ran(*command, instant, code=2)
 
 
@@ -166,7 +164,7 @@ def test_a_build_refuses_options_that_contradict_each_other(lake: Warehouse) -> 
     assert "instant 'monday'" in ran("build", "--since", "monday", *days[2:], code=2)
 
 
-@pytest.mark.parametrize("command", ["capacity", "incidents", "build", "maintain", "erase"])
+@pytest.mark.parametrize("command", ["incidents", "build", "maintain", "erase"])
 def test_each_command_of_the_lake_has_an_example_in_its_help(command: str) -> None:
     assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
         "│", ""

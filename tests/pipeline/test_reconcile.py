@@ -13,13 +13,13 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import id_text
+from fairlead.model.history import START, Position, Reader
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 from tests.pipeline.warehouses import lake_in
 

@@ -1,4 +1,4 @@
-"""A replay from a record to the lake: policies are chosen on early arrivals and reported on later ones,
+"""A replay of a record: policies are chosen on early arrivals and reported on later ones,
 with the same results on Spark and without."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
+from fairlead.clock import MICROS, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.candidate import Candidate, Setup, part_of, perform
@@ -26,16 +26,14 @@ from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.runner import InProcess, longest_first
 from fairlead.lab.policies.samples import WEEK
-from fairlead.lab.policies.study import BASELINE, StudyPlan, study, usual_train
+from fairlead.lab.policies.study import BASELINE, Study, StudyPlan, study, usual_train
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
-from fairlead.pipeline.jobs.replay import Replayed, replay
+from fairlead.pipeline.replay.on_spark import OnSpark
 from fairlead.pipeline.replay.record import of_lake
-from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.replaying import arrivals
-from tests.pipeline.tables_by_hand import put, rows_of
+from tests.pipeline.tables_by_hand import put
 from tests.pipeline.warehouses import lake_in
 
 HOUR = 3600 * MICROS
@@ -270,37 +268,8 @@ def test_the_error_about_a_lake_without_matching_runs_is_one_line(
         of_lake(lake_in(tmp_path / "empty"))
 
 
-# the job ------------------------------------------------------------------------------------------
-
-
-def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(
-    tmp_path: Path,
-) -> None:
-    lake, recorded = lake_in(tmp_path / "lake"), flood(1)
-    first = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
-    rows = rows_of(lake, REPLAYS)
-    assert len(rows) == 2 + 2 * 8 and len(rows_of(lake, REPLAY_WAITS)) == 2 * 3
-    assert len({tuple(row[name] for name in REPLAYS.key) for row in rows}) == len(rows)
-    assert {json.loads(row["policy"])["order"] for row in rows if row["is_best"]} == {"fair"}
-    assert {json.loads(row["policy"])["order"] for row in rows if row["is_baseline"]} == {"fifo"}
-    again = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
-    assert again.replay_id == first.replay_id and msgspec.to_builtins(
-        again.study.standings
-    ) == msgspec.to_builtins(first.study.standings)
-    assert len(rows_of(lake, REPLAYS)) == len(rows)
-    other = replay(recorded, plan(FIFO, FAIR, seed=7), lake, SYSTEM_CLOCK)
-    assert other.replay_id != first.replay_id and len(rows_of(lake, REPLAYS)) == 2 * len(rows)
-    assert last_runs(lake)["replay"]["rows_out"] == len(rows) + 6
-
-
-def timeless(replayed: Replayed) -> Any:
-    """Return all results except the times that the replay took."""
-    found = [msgspec.structs.replace(each, seconds=0.0) for each in replayed.study.found]
-    return msgspec.to_builtins(msgspec.structs.replace(replayed.study, found=found))
-
-
-def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
-    recorded, lake = flood(1), lake_in(tmp_path / "lake")
+def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None:
+    recorded = flood(1)
     asked = plan(
         FIFO,
         FAIR,
@@ -311,11 +280,14 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_pat
         resamples=1,
     )
     counts: list[int] = []
-    on_spark = replay(
-        recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: counts.append(count)
-    )
-    assert timeless(on_spark) == timeless(replay(recorded, asked, lake, SYSTEM_CLOCK))
-    assert on_spark.run.spark_version == spark.version
+
+    def timeless(found: Study) -> Any:
+        same = [msgspec.structs.replace(each, seconds=0.0) for each in found.found]
+        return msgspec.to_builtins(msgspec.structs.replace(found, found=same))
+
+    with OnSpark(spark, recorded) as runner:
+        on_spark = study(recorded, asked, runner, lambda what, count: counts.append(count))
+    assert timeless(on_spark) == timeless(study(recorded, asked, InProcess(recorded)))
     assert sum(counts) <= 2 * (4 + 3 * 3)
 
 
@@ -352,7 +324,7 @@ def command(tmp_path: Path) -> Callable[..., Any]:
     return call
 
 
-def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_prints_the_results(command: Callable[..., Any]) -> None:
     found = command("--here", "--train", "20m", "--objective", "key_p99_p50", "--json")
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
@@ -362,9 +334,8 @@ def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: P
         "least key_p99_p50",
     )
     assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is not None
-    assert {row["replay_id"] for row in rows_of(lake_in(tmp_path / "lake"), REPLAYS)} == {
-        summary["replay_id"]
-    }
+    assert all(len(each["keys"]) == 3 for each in summary["reported"])
+    assert {each["policy_id"] for each in summary["reported"]} >= {summary["best"]["policy_id"]}
     shown = command("--here", "--closed", "--objective", "jain_mean")
     assert (
         shown.exit_code == 0
@@ -373,15 +344,12 @@ def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: P
     )
 
 
-def test_a_dry_run_lists_the_policies_and_leaves_nothing(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_dry_run_lists_the_policies(command: Callable[..., Any]) -> None:
     found = command("--dry-run", "--json")
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
     assert (len(summary["policies"]), summary["tasks"]) == (3, 400)
     assert summary["runs"] == 3 + 4 * 5
-    assert not rows_of(lake_in(tmp_path / "lake"), REPLAYS)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from pyspark.sql.streaming import StreamingQuery
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import Position
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
-from fairlead.ports.history import Position
 from tests import tiers
 from tests.end_to_end.test_kill import app_of, submit
 from tests.end_to_end.workers import ROOT, Crew

@@ -12,9 +12,9 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SystemClock, to_micros
-from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
@@ -25,7 +25,7 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.tuning.guard_rails import Guards
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
@@ -20,7 +20,7 @@ from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.ports.policy_store import PolicyState, SwitchMode
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.test_tune import World, send_heartbeat
 from tests.pipeline.warehouses import export

@@ -20,6 +20,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.engine.settings import Intervals
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import START, Reader
 from fairlead.operate.doctor import Finding, examine
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
@@ -28,7 +29,6 @@ from fairlead.pipeline.exporter_poller import PolledExporter
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, Reader
 from fairlead.testing import drain, running, settled
 from fairlead.web.lake import Lake
 from tests.pipeline.warehouses import lake_in, root_of

@@ -16,11 +16,11 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.core.tuning.control import Key, Used, propose
-from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.core.tuning.limit_control import Workers, propose_limits
 from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
+from fairlead.pipeline.tuning.control import Key, Used, propose
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
 
 MINUTE, HOUR = 60.0, 3600.0
 

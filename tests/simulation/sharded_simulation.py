@@ -202,7 +202,7 @@ class Simulation:
         if isinstance(reader.next, RunScript) and self.chance.random() < 0.7:
             answer = self._execute(reader.next)
             if answer[0] == b"messages":
-                for stream, entry, fields in answer[3:]:
+                for stream, entry, fields in answer[2:]:
                     id = f"{stream.decode()}/{entry.decode()}"
                     self._delivered(reader, id, fields[fields.index(b"n") + 1])
                     lost += f" with {id}"

@@ -103,8 +103,8 @@ def test_no_order_of_commands_loses_or_doubles_a_message_or_lets_a_reader_wait_b
 class WaitsFromStartOfWait(QueueSteps):
     """The reader waits from the start of its wait instead of from its check."""
 
-    def waiting(self, found: Any, seconds: float) -> WaitForEntry:
-        after = super().waiting(found, seconds).after
+    def _waiting(self, found: Any, seconds: float) -> WaitForEntry:
+        after = super()._waiting(found, seconds).after
         return WaitForEntry(dict.fromkeys(after, "999999999999999-0"), 1000)
 
 
@@ -136,8 +136,8 @@ BROKEN = {
     "a shrink removes streams with messages": ("WRITE", "if left == 0 then", "if true then"),
     "notifications expire before any reader has read them": (
         "WRITE",
-        "'MINID', '~', integer(now - 60000), '*', 's', section",
-        "'MINID', integer(now + 60000), '*', 's', section",
+        "'MINID', '~', integer(now - 60000), '*', 'in'",
+        "'MINID', integer(now + 60000), '*', 'in'",
     ),
     "no reader is notified": ("WRITE", "\nnotify(ttl)", "\n"),
     "a larger number of streams is not stored": (
@@ -234,8 +234,8 @@ BROKEN = {
     ),
     "a due message also stays for later": (
         "READ",
-        "kind_of(ticket), redis.call('ZREM', later, ticket)",
-        "kind_of(ticket), 0",
+        "was_there = redis.call('ZREM', later, ticket)",
+        "was_there = 0",
     ),
     "the second message of a batch is claimed and not returned": (
         "READ",
@@ -249,7 +249,7 @@ BROKEN = {
     ),
     "a dead letter is not kept": (
         "RECLAIM",
-        "        bury(stream, id, entry[2], deliveries, {})\n",
+        "        bury(stream, id, entry[2], deliveries)\n",
         "",
     ),
     "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, {id})\n", ""),
@@ -271,7 +271,7 @@ BROKEN = {
     ),
     "a deleted message is not removed": (
         "DELETE",
-        "    redis.call('XDEL', key, id)\n    drop_marks(stream, id, flat)",
+        "    redis.call('XDEL', key, id)\n    drop_deadline(stream, id, flat)",
         "",
     ),
     "a cordoned message is not kept": (

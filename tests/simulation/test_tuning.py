@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.simulation.tuning_loop import HOUR, Loop, Round
 from tests.tiers import FULL
 

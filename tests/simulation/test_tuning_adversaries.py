@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.simulation.tuning_adversaries import (
     HONEST,
     STEPS,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.simulation.limit_loop import HOUR, Load, Loop, Round
 from tests.simulation.tuning_flow import Flow, FlowLoop
 from tests.tiers import examples, seeds

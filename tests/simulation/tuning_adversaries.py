@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from fairlead.core.tuning.canary import entitled
-from fairlead.core.tuning.control import (
+from fairlead.pipeline.tuning.canary import entitled
+from fairlead.pipeline.tuning.control import (
     DAY,
     Key,
     Used,
@@ -25,7 +25,7 @@ from fairlead.core.tuning.control import (
     propose,
     scaled_to,
 )
-from fairlead.core.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 
 HOUR, STEP = 3600.0, 300.0
 STEPS = 12

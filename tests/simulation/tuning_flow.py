@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairlead.core.tuning.canary import entitled
-from fairlead.core.tuning.control import DAY, Key, Used, horizon, propose
-from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.core.tuning.limit_control import Workers, propose_limits
+from fairlead.pipeline.tuning.canary import entitled
+from fairlead.pipeline.tuning.control import DAY, Key, Used, horizon, propose
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
 
 HOUR = 3600.0
 _ROUNDING = 1e-9

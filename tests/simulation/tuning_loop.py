@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.core.tuning.control import Key, Used, propose
-from fairlead.core.tuning.guard_rails import Guards, Situation
 from fairlead.lab.node import VirtualNode
 from fairlead.model import Trigger
+from fairlead.pipeline.tuning.control import Key, Used, propose
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 
 HOUR = 3600.0
 RunTime = Callable[[str, float], float]

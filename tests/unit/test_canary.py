@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.canary import Measured, Wait, entitled, judge, misallocated
-from fairlead.core.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.canary import Measured, Wait, entitled, judge, misallocated
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 amounts = st.floats(0, 1e6)
 keys = st.dictionaries(

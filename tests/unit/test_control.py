@@ -10,7 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.control import (
+from fairlead.errors import ConfigurationError
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.pipeline.tuning.control import (
     Change,
     Guard,
     Key,
@@ -20,9 +22,7 @@ from fairlead.core.tuning.control import (
     propose,
     scaled_to,
 )
-from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.errors import ConfigurationError
-from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 from tests.tiers import examples
 
 FINE = Situation(input_age=60.0)

@@ -38,8 +38,7 @@ def test_the_extra_all_has_every_extra_of_users() -> None:
     extras = _project()["optional-dependencies"]
     (everything,) = extras["all"]
     named = set(everything.removeprefix("fairlead[").removesuffix("]").split(","))
-    assert named == set(extras) - {"all", "dev", "docs", "plot", "pytest"}
-    assert set(extras["plot"]) <= set(extras["pipeline"])
+    assert named == set(extras) - {"all", "dev", "docs", "pytest"}
 
 
 def test_the_steps_of_the_container_file_have_what_they_name() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.control import Key, Used
-from fairlead.core.tuning.guard_rails import Guards
-from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_limits
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.tuning.control import Key, Used
+from fairlead.pipeline.tuning.guard_rails import Guards
+from fairlead.pipeline.tuning.limit_control import LimitChange, Workers, propose_limits
 
 HOUR = 3600.0
 

@@ -1,4 +1,4 @@
-"""Live heartbeats of two seconds and the minutes of the tables name the same incidents of a history."""
+"""Live observations every two seconds and the minutes of the tables name the same incidents of a history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.incidents.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.pipeline.incidents.detector import MINUTE, Detector, Observation, Rules
 from fairlead.pipeline.incidents.over_history import DAY_MINUTES, Minute, incidents_from
-from fairlead.pipeline.incidents.watch import MINUTE, KeyMinutes, Rules, Watched, observe
 
 BEGIN = 29_833_920  # a midnight, in minutes
-STEP = round(HEARTBEAT_SECONDS)
+STEP = 2
 KINDS = ("stall", "flood", "error burst", "node loss")
 Episode = tuple[str, int, int]
 """Kind, seconds of quiet before it, and its length in seconds."""
@@ -74,30 +73,30 @@ def history(episodes: Iterable[Episode]) -> list[Second]:
 
 
 def live(seconds: list[Second]) -> Iterator[Named]:
-    """Yield the incidents that heartbeats of two seconds show."""
-    watched, keys = Watched(since=BEGIN * MINUTE, relay="one"), dict[str, KeyMinutes]()
+    """Yield the incidents that observations every two seconds show."""
+    detector = Detector(Rules(), BEGIN * MINUTE)
     for begin in range(0, len(seconds), STEP):
         of = seconds[begin : begin + STEP]
         at = BEGIN * MINUTE + (begin + STEP) * MICROS
         oldest = of[-1].oldest
         arrived = sum((each.arrived for each in of), Counter())
-        heartbeat = Heartbeat(
-            "store",
-            "q",
-            "one",
-            at,
-            waits_since=None if oldest is None else BEGIN * MINUTE + oldest * MICROS,
-            running=0,
-            done=sum(each.done for each in of),
-            failed=sum(each.failed for each in of),
-            arrived=arrived.total(),
-            keys=dict(arrived),
-            lost=dict(sum((each.lost for each in of), Counter())),
-            up=at,
+        before = {*detector.open}
+        detector.observe(
+            Observation(
+                queue="q",
+                at=at,
+                time=at,
+                waits_since=None if oldest is None else BEGIN * MINUTE + oldest * MICROS,
+                running=0,
+                done=sum(each.done for each in of),
+                failed=sum(each.failed for each in of),
+                arrived=arrived.total(),
+                keys=dict(arrived),
+                lost=dict(sum((each.lost for each in of), Counter())),
+            )
         )
-        for alert in observe(watched, [heartbeat], keys, Rules()):
-            if not alert.is_over:
-                yield alert.kind, alert.subject, alert.start // MINUTE
+        for name in detector.open.keys() - before:
+            yield *name, detector.open[name].start // MINUTE
 
 
 def over_tables(seconds: list[Second]) -> Iterator[Named]:
@@ -131,7 +130,7 @@ _EPISODES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(_EPISODES)
-def test_heartbeats_and_tables_name_the_same_incidents(episodes: list[Episode]) -> None:
+def test_observations_and_tables_name_the_same_incidents(episodes: list[Episode]) -> None:
     seconds = history(episodes)
     seen, found = sorted(live(seconds)), sorted(over_tables(seconds))
     assert [name[:2] for name in seen] == [name[:2] for name in found]

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from fairlead import App
 from fairlead.model import State
+from fairlead.model.task_facts import Backlog, ErrorFact, KeyCount
 from fairlead.operate.doctor.checks.queues import QUEUE_CHECKS
 from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.facts import MOST_ERRORS, Facts
 from fairlead.operate.queues import queue_statuses
 from fairlead.ports.cluster_state import QueueSettings
-from fairlead.ports.task_reads import Backlog, ErrorFact, KeyCount
 from fairlead.ports.task_records import QueueStatus
 
 FACTS = Facts(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from fairlead import App
 from fairlead.operate.changes import Cancel, NewValues
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.web import Access
 from tests.web.browsing import Browser, with_access
 

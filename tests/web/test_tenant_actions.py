@@ -16,7 +16,7 @@ from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.changes import MOST_KEYS, SetLimits, SetWeights
 from fairlead.operate.pollers import perform_actions
-from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.web import Access
 from tests.web.api_kit import HOSTILE
 from tests.web.browsing import SAME_ORIGIN, Browser, with_access
@@ -61,7 +61,7 @@ def may(app: App, actions: Collection[str] = ("weight", "limit")) -> Browser:
 async def perform_all(app: App) -> None:
     """Go on with actions as a worker does, until none is left."""
     context = PollerContext(
-        store=app.operate_context.store,
+        cluster=app.operate_context.store,
         clock=app.clock,
         intervals=Intervals(),
         announce=app.channel.announce,

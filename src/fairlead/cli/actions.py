@@ -27,9 +27,9 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.errors import InvalidTask
 from fairlead.operate.changes import SetLimits, SetWeights, shown_text
+from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.operate.tasks import Management
 from fairlead.operate.tenants import matching_tenants
-from fairlead.ports.action_store import ActionState, BulkAction
 
 actions = typer.Typer(
     no_args_is_help=True,

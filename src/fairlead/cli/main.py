@@ -27,7 +27,6 @@ _COMMANDS = {
     "ordered": "fairlead.cli.ordered:ordered",
     "doctor": "fairlead.cli.doctor:doctor",
     "simulate": "fairlead.cli.simulate:simulate_command",
-    "celery-report": "fairlead.cli.celery_report:celery_report",
     "web": "fairlead.cli.web:web",
     "mcp": "fairlead.cli.mcp:mcp",
     "demo": "fairlead.cli.demo:demo_command",

@@ -42,8 +42,8 @@ from fairlead.operate.changes import (
     Retry,
     check_state,
 )
+from fairlead.operate.store.actions import ActionState
 from fairlead.operate.tasks import BulkResult, Management
-from fairlead.ports.action_store import ActionState
 
 ASKED_FROM = 100
 """Greatest number of tasks that a command changes without asking."""

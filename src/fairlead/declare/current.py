@@ -13,8 +13,7 @@ from fairlead.declare.notes import Notes, decoded
 
 
 class Run(Protocol):
-    """An object that knows the running task: an execution of the engine, or the task itself in a
-    child process."""
+    """An object that knows the running task: an execution of the engine."""
 
     @property
     def current(self) -> CurrentTask:
@@ -93,11 +92,6 @@ class CurrentTask:
         self._started_at = started_at
         self.cancel_reason: str | None = None
         self._cancelled: threading.Event | None = None
-
-    @property
-    def current(self) -> CurrentTask:
-        """The task itself, which is its own run in a child process."""
-        return self
 
     @property
     def ready_at(self) -> datetime:

@@ -21,9 +21,9 @@ class Queue:
     every node that serves the queue runs them."""
 
     name: str
-    order: str | None = None
+    order: str = "fair"
     """Order of tasks: "fair" (by level, so that no fairness key delays another) or "fifo" (by
-    arrival). The default is "fair"."""
+    arrival)."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"
@@ -40,8 +40,7 @@ class Queue:
 
     def __post_init__(self) -> None:
         values.name("queue name", self.name)
-        if self.order is not None:
-            values.one_of(f"queue {self.name!r}: order", self.order, "fair", "fifo")
+        values.one_of(f"queue {self.name!r}: order", self.order, "fair", "fifo")
         values.one_of(f"queue {self.name!r}: kind", self.kind, "tasks", "ordered")
         values.one_of(f"queue {self.name!r}: cost", self.cost, "tasks", "runtime")
         if self.cost == "runtime" and (self.order == "fifo" or self.kind == "ordered"):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 
 from fairlead.clock import MICROS
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.model import IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.deadlines")
 
 CHECK_EVERY = 0.05
 """Seconds between two checks: the most by which a timeout is late."""
+
+CHECK_STUCK_EVERY = 5.0
+"""Seconds between two checks if no handler has a timeout."""
 
 PATIENCE = 10.0
 """Seconds that an interrupted handler gets to clean up. Then its attempt ends, even if the handler
@@ -20,23 +26,27 @@ still runs."""
 
 
 class Deadlines(SimplePart):
-    """Stop the runs of this node that exceed their timeouts."""
+    """Stop the runs of this node that exceed their timeouts. Report an incident of the kind `stuck`
+    for each run that takes longer than its `max_stuck`; the pollers resume or fail the task, if its
+    policy says so."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
 
     async def run(self) -> None:
-        """Check until cancelled, if any handler has a timeout."""
+        """Check until cancelled."""
         context = self._context
         handlers = context.served.handlers.values()
-        if all(handler.processing.timeout is None for handler in handlers):
-            return
+        has_timeouts = any(handler.processing.timeout is not None for handler in handlers)
+        every = CHECK_EVERY if has_timeouts else CHECK_STUCK_EVERY
         while True:
-            await context.clock.sleep(CHECK_EVERY)
+            await context.clock.sleep(every)
             now = context.clock.monotonic()
-            for execution in list(context.in_flight.values()):
-                if execution.is_running:  # an ended run only waits for its completion
-                    self._check(execution, now)
+            # An ended run only waits for its completion.
+            running = [each for each in context.in_flight.values() if each.is_running]
+            for execution in running:
+                self._check(execution, now)
+            self._check_stuck(running, now)
 
     def _check(self, execution: Execution, now: float) -> None:
         """Stop the run if it is overdue. `now`: monotonic seconds."""
@@ -63,3 +73,38 @@ class Deadlines(SimplePart):
             extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
         )
         self._context.events.on_overdue(execution)
+
+    def _check_stuck(self, running: Sequence[Execution], now: float) -> None:
+        """Report the runs that are stuck, each once. `now`: monotonic seconds."""
+        stuck = []
+        for execution in running:
+            if execution.stuck_at is None:
+                execution.stuck_at = now + self._max_stuck(execution)
+            elif now > execution.stuck_at:
+                execution.stuck_at = math.inf
+                stuck.append(self._stuck(execution))
+        if stuck:
+            self._context.observer.counted("stuck_runs", len(stuck))
+            self._context.events.on_incidents(stuck)
+
+    def _max_stuck(self, execution: Execution) -> float:
+        """Return the seconds after which the run is stuck."""
+        handler = execution.handler
+        own = None if handler is None else handler.processing.max_stuck
+        return self._context.settings.stuck_seconds if own is None else own
+
+    def _stuck(self, execution: Execution) -> IncidentReport:
+        trigger, claimed = execution.trigger, execution.claimed
+        return IncidentReport(
+            kind=IncidentKind.STUCK,
+            subject=claimed.id,
+            details=(
+                f"task {trigger.name!r} runs on node {self._context.name} for more than"
+                f" {self._max_stuck(execution):g} s; look at what its handler waits for, or set"
+                " timeout= or max_stuck= of the task"
+            ),
+            since=execution.started_at or 0,
+            queue=trigger.queue,
+            name=trigger.name,
+            version=claimed.version,
+        )

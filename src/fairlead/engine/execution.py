@@ -47,6 +47,7 @@ class Execution:
         "is_running",
         "reporter",
         "started_at",
+        "stuck_at",
         "trigger",
     )
 
@@ -81,6 +82,8 @@ class Execution:
         """Instant at which the run is stopped, in microseconds since the epoch."""
         self.expires_at: float | None = None
         """The deadline in monotonic seconds, once the deadline has been checked."""
+        self.stuck_at: float | None = None
+        """Monotonic seconds after which the run is reported as stuck, once it has been checked."""
         self.cancel_reason: CancelReason | None = None
         self.interrupt: Callable[[], object] | None = None
         """Interrupts the handler; None while nothing can interrupt it, as in a thread."""

@@ -12,7 +12,7 @@ import concurrent.futures
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from fairlead.clock import MICROS, Clock
@@ -58,10 +58,7 @@ class IncidentDelivery:
         self._clock = clock
         self._callback = callback
         self._timeout = timeout
-        self._claimed: list[Incident] = []
-        """Claimed incidents, the next one last."""
-        self._claiming = asyncio.Lock()
-        self._recording = asyncio.Lock()
+        self._calls = asyncio.Semaphore(CALLS)
         self._returned: list[int] = []
         """Ids of incidents whose calls returned and are not yet recorded in the store."""
         self._failed: list[tuple[int, int]] = []
@@ -96,24 +93,34 @@ class IncidentDelivery:
         try:
             self._settle_hanging()
             await self._record()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(CALLS):
-                    group.create_task(self._deliver())
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            while self._may_call and (claimed := await self._claim()):
+                await asyncio.gather(*map(self._deliver, claimed))
+                await self._record()
         finally:
             try:
-                await self._release()
+                await self._record()
             finally:
                 self._idle.set()
         if self._next_retry is None:
             return None
         return max(0.0, (self._next_retry - self._clock.now()) / MICROS)
 
-    async def _deliver(self) -> None:
-        while len(self._hanging) < MOST_HANGING and (incident := await self._next()) is not None:
+    @property
+    def _may_call(self) -> bool:
+        return not self._is_stopping and len(self._hanging) < MOST_HANGING
+
+    async def _claim(self) -> Sequence[Incident]:
+        now = self._clock.now()
+        until = now + round((CLAIM // CALLS + 1) * self._timeout * MICROS)
+        return await self._store.claim(now, until, CLAIM)
+
+    async def _deliver(self, incident: Incident) -> None:
+        async with self._calls:
+            if not self._may_call:
+                self._failed.append((incident.id, self._clock.now()))  # due at once, for any node
+                return
             if incident.id in self._hanging:
-                continue  # This claim hides the incident again while its call still runs.
+                return  # This claim hides the incident again while its call still runs.
             log.error(
                 "incident",
                 extra={
@@ -131,18 +138,6 @@ class IncidentDelivery:
                 self._observer.counted("delivered_incidents")
             else:
                 self._on_failed(incident, error)
-            await self._record()
-
-    async def _next(self) -> Incident | None:
-        async with self._claiming:
-            if self._is_stopping:
-                return None
-            if not self._claimed:
-                now = self._clock.now()
-                until = now + round((CLAIM // CALLS + 1) * self._timeout * MICROS)
-                found = await self._store.claim(now, until, CLAIM)
-                self._claimed = found[::-1]
-            return self._claimed.pop() if self._claimed else None
 
     async def _call(self, callback: OnIncident, incident: Incident) -> BaseException | None:
         """Return None if the call returned in time, else its exception or a TimeoutError."""
@@ -195,26 +190,13 @@ class IncidentDelivery:
             )
 
     async def _record(self) -> None:
-        """Write the results of calls; calls that end meanwhile share the next write."""
-        async with self._recording:
-            returned, self._returned = self._returned, []
-            failed, self._failed = self._failed, []
-            try:
-                if returned:
-                    await self._store.delivered(returned, self._clock.now())
-                if failed:
-                    await self._store.retry(failed)
-            except BaseException:
-                self._returned = returned + self._returned
-                self._failed = failed + self._failed
-                raise
-
-    async def _release(self) -> None:
-        """Make claimed incidents that were not called due at once, for any node."""
-        rest, self._claimed = self._claimed, []
-        now = self._clock.now()
-        self._failed += [(i.id, now) for i in rest]
-        await self._record()
+        """Write the results of calls."""
+        if self._returned:
+            await self._store.delivered(self._returned, self._clock.now())
+            self._returned = []
+        if self._failed:
+            await self._store.retry(self._failed)
+            self._failed = []
 
 
 def _in_thread(callback: OnIncident, incident: Incident) -> asyncio.Future[Any]:

@@ -21,6 +21,7 @@ from fairlead.clock import MICROS
 from fairlead.engine import invocation
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.model import IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.liveness")
@@ -39,7 +40,7 @@ Renewal = Callable[[], Awaitable[None]]
 """Renews one kind of record of this node, in another event loop. May raise StoreUnavailable."""
 
 
-class Liveness:
+class Liveness(SimplePart):
     """Watch the event loop of a node. While the loop is blocked, call each of `renewals`, and
     report what blocks the loop."""
 
@@ -65,9 +66,6 @@ class Liveness:
             await asyncio.Event().wait()
         finally:
             self._is_over.set()
-
-    async def stop(self) -> None:
-        """Do nothing: the lifecycle cancels `run`."""
 
     def _respond(self) -> None:
         self._is_waiting = False

@@ -73,7 +73,8 @@ class Membership(SimplePart):
         self._unregistered: dict[str, int] = {
             queue.name: queue.partitions
             for queue in context.served.queues
-            if not queue.is_ordered  # the submitter has; a node must not undo a repartition
+            # Submitters register ordered queues; a node must not undo a repartition.
+            if queue.name not in context.kinds.ordered
         }
         """Queues to register, with their numbers of partitions."""
         self._mark: SettingsMark | None = None

@@ -7,10 +7,10 @@ ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from fairlead.clock import Clock
-from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
 from fairlead.core.triggers.table import TriggerTable
@@ -26,7 +26,6 @@ from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
-from fairlead.engine.executors.slots import Slots
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
@@ -49,7 +48,6 @@ from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sources import Sources
-from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
 from fairlead.errors import NotSupported
 from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
@@ -171,7 +169,6 @@ class NodeParts:
             *served.periodic,
             *([] if notes is None else [notes]),
             Deadlines(context),
-            StuckRuns(context),
             completion,
             self.ordered,
             self.ownership,
@@ -195,8 +192,8 @@ class NodeParts:
     def begin_without_store(self) -> None:
         """Serve the ordered queues as if this node were the only one that shares them, until the
         membership has begun. Leases still give each partition one owner."""
-        queues = self.context.served.queues
-        ordered = {queue.name: queue.partitions for queue in queues if queue.is_ordered}
+        kinds, queues = self.context.kinds, self.context.served.queues
+        ordered = {each.name: each.partitions for each in queues if each.name in kinds.ordered}
         alone = frozenset([identity_of(self.context.name)])
         self.membership.begin_later()
         self.partitions.resize(ordered)
@@ -349,10 +346,14 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
     if context.kinds.shared:
         ledger.register_names(context.served.handlers)
-    slots = Slots(settings.threads, settings.processes)
+    # With slots of their own, so that a task that waits for a thread holds up no other task.
+    slots: Mapping[ExecutorKind, ConcurrencyPolicy] = {
+        ExecutorKind.THREAD: Limit(settings.threads),
+        ExecutorKind.PROCESS: Limit(settings.processes),
+    }
     for handler in context.served.handlers.values():
         own = limits.on_node(handler.concurrency, limit_name(handler))
-        ledger.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
+        ledger.register_task(handler.queue, handler.name, slots.get(handler.executor), own)
     return limits
 
 

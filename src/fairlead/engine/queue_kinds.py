@@ -27,9 +27,8 @@ def kinds_of(queues: Iterable[Queue]) -> QueueKinds:
     queues = list(queues)
     names = frozenset(queue.name for queue in queues)
     ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
-    fair = frozenset(queue.name for queue in queues if queue.order != "fifo") - ordered
     return QueueKinds(
-        fair=fair,
+        fair=frozenset(queue.name for queue in queues if queue.order == "fair") - ordered,
         timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
         ordered=ordered,
         shared=names - ordered,

@@ -86,7 +86,7 @@ class Shares(Part, frozen=True):
 
 
 class Costs(Part, frozen=True):
-    """Part of the bills of whole business days. A day counts as the day of UTC with its date."""
+    """Part of the bills of whole days (UTC)."""
 
     amount: Decimal
     busy_us: int
@@ -127,7 +127,6 @@ class Incident(msgspec.Struct, frozen=True):
     keys_hit: int | None
     tasks_delayed: int | None
     extra_wait_us: int | None
-    found_by: str
 
 
 class Tenant(msgspec.Struct, frozen=True):

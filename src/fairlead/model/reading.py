@@ -35,8 +35,3 @@ class Reader(Generic[T]):
 def json_reader(form: type[T]) -> Reader[T]:
     """Return a reader of JSON."""
     return Reader(msgspec.json.Decoder(form).decode)
-
-
-def msgpack_reader(form: type[T]) -> Reader[T]:
-    """Return a reader of MessagePack."""
-    return Reader(msgspec.msgpack.Decoder(form).decode)

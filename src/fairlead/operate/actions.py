@@ -24,8 +24,14 @@ from fairlead.operate.audit import Recorder, checked_actor
 from fairlead.operate.changes import A_PERSON, Change, KeyChange, change_of, from_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.ports.action_store import OPEN_STATES, ActionDraft, ActionState, BulkAction
-from fairlead.ports.audit_log import AuditOutcome
+from fairlead.operate.store.actions import (
+    OPEN_STATES,
+    ActionDraft,
+    ActionState,
+    ActionStore,
+    BulkAction,
+)
+from fairlead.operate.store.audit import AuditLog, AuditOutcome
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 
@@ -58,7 +64,8 @@ class ActionManagement:
     def __init__(self, context: OperateContext) -> None:
         self._context = context
         self._store = context.sql_store
-        self._actions = self._store.actions()
+        self._actions = ActionStore(self._store.database)
+        self._audit = AuditLog(self._store.database)
         self._database = self._store.database
         self._recorder = Recorder(context)
 
@@ -269,7 +276,7 @@ class ActionManagement:
             action=action.id,
             details=from_text(draft.change).details(),
         )
-        yield from self._store.audit().add([entry])
+        yield from self._audit.add([entry])
         return action
 
     def _interrupted(
@@ -288,7 +295,7 @@ class ActionManagement:
         yield from self._actions.save(after)
         outcome = AuditOutcome.ASKED if after.is_stopping else AuditOutcome.DONE
         entry = self._recorder.entry(actor, "interrupt_action", outcome=outcome, action=id)
-        yield from self._store.audit().add([entry])
+        yield from self._audit.add([entry])
         return after
 
     def _resumed(
@@ -314,7 +321,7 @@ class ActionManagement:
             after = msgspec.structs.replace(waiting, performer=None)
         yield from self._actions.save(after)
         entry = self._recorder.entry(actor, "resume_action", action=id)
-        yield from self._store.audit().add([entry])
+        yield from self._audit.add([entry])
         return after
 
     def _stop(

@@ -10,7 +10,7 @@ from fairlead.core import values
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.ports.audit_log import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
+from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Recorder:
 
     def _log(self) -> AuditLog | None:
         try:
-            return self._context.sql_store.audit()
+            return AuditLog(self._context.sql_store.database)
         except NotSupported:
             return None
 
@@ -75,7 +75,7 @@ class AuditManagement:
 
     def __init__(self, context: OperateContext) -> None:
         store = context.sql_store
-        self._log = store.audit()
+        self._log = AuditLog(store.database)
         self._database = store.database
 
     def list(

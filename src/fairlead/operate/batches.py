@@ -27,7 +27,13 @@ from fairlead.operate.changes import (
     check_key_change,
 )
 from fairlead.operate.filters import scope_of
-from fairlead.ports.action_store import OPEN_STATES, ActionDraft, ActionState, BulkAction
+from fairlead.operate.store.actions import (
+    OPEN_STATES,
+    ActionDraft,
+    ActionState,
+    ActionStore,
+    BulkAction,
+)
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
@@ -202,18 +208,18 @@ def claim(
     has stopped it."""
     yield from store.bound_pauses(CLAIM_SECONDS)
     at = yield from store.shared_clock(now)
-    held = yield from store.actions().hold(action.id, action.version)
+    held = yield from ActionStore(store.database).hold(action.id, action.version)
     if held is None or not is_free(held, at):
         return None
     if held.is_stopping:
-        yield from store.actions().save(
+        yield from ActionStore(store.database).save(
             msgspec.structs.replace(
                 stopped(held, ActionState.INTERRUPTED, at), version=held.version + 1
             )
         )
         return None
     mine = claimed(held, performer, at)
-    yield from store.actions().save(mine)
+    yield from ActionStore(store.database).save(mine)
     return mine
 
 
@@ -233,12 +239,12 @@ def change_page(
     # A performer that is stopped within the transaction would keep others from its tasks.
     yield from store.bound_pauses(CLAIM_SECONDS)
     at = yield from store.shared_clock(now)
-    held = yield from store.actions().hold(action.id, action.version)
+    held = yield from ActionStore(store.database).hold(action.id, action.version)
     if held is None or held.state != ActionState.RUNNING:
         return None, Notification()
     if held.is_stopping:
         after = stopped(held, ActionState.INTERRUPTED, at)
-        yield from store.actions().save(after)
+        yield from ActionStore(store.database).save(after)
         return after, Notification()
     if held.cursor != action.cursor:
         return held, Notification()
@@ -255,7 +261,7 @@ def change_page(
     after = msgspec.structs.replace(after, expires_at=at + round(CLAIM_SECONDS * MICROS))
     if is_last:
         after = stopped(after, ActionState.DONE, at)
-    yield from store.actions().save(after)
+    yield from ActionStore(store.database).save(after)
     return after, notification
 
 
@@ -282,11 +288,11 @@ def stop(
     """End this performer's claim, and leave the action in `state`. Return None, and change nothing,
     if the claim is lost or the action has ended."""
     at = yield from store.shared_clock(now)
-    held = yield from store.actions().hold(action.id, action.version)
+    held = yield from ActionStore(store.database).hold(action.id, action.version)
     if held is None or held.state != ActionState.RUNNING:
         return None
     if held.is_stopping and state == ActionState.WAITING:
         state = ActionState.INTERRUPTED
     after = stopped(held, state, at, error)
-    yield from store.actions().save(after)
+    yield from ActionStore(store.database).save(after)
     return after

@@ -11,7 +11,7 @@ from fairlead.core import values
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, State, TaskRecord
-from fairlead.ports.action_store import BulkAction
+from fairlead.operate.store.actions import BulkAction
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords, TaskVersion

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
@@ -35,6 +36,11 @@ class OperateContext:
     clock: Clock
 
     @property
+    def ordered_queues(self) -> dict[str, Queue]:
+        """Return the declared ordered queues by name."""
+        return {name: queue for name, queue in self.queues.items() if queue.is_ordered}
+
+    @property
     def cluster(self) -> OrderedStore:
         """Return the store of queues, nodes and incidents, with its schema checked. Raise
         SchemaMismatch, StoreUnavailable."""
@@ -51,6 +57,12 @@ class OperateContext:
         """Return the task store with the queries of SQL tables. Raise NotSupported where tasks are
         not in a SQL database."""
         return self.connector.sql_store
+
+    @property
+    def reads(self) -> TaskReads:
+        """Return the bounded reads of tasks and of their history. Raise NotSupported where tasks
+        are not in a SQL database."""
+        return TaskReads(self.sql_store.database)
 
     @property
     def channel(self) -> TriggerChannel:

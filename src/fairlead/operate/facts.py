@@ -9,6 +9,7 @@ from functools import cached_property
 from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, IncidentKind, tenant_of
+from fairlead.model.task_facts import Backlog, ErrorFact, KeySetting, RunFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.numbers import (
     MOST_RUNS,
@@ -22,7 +23,6 @@ from fairlead.operate.numbers import (
     window_of,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.task_reads import Backlog, ErrorFact, KeySetting, RunFact
 
 MOST_ERRORS = 2000
 """Number of the latest tasks in ERROR that are counted."""
@@ -121,16 +121,15 @@ def read_facts(context: OperateContext) -> Facts:
     """Read the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages
     of the table), the latest 2,000 tasks in ERROR, at most 1,000 incidents, and the settings of
     queues and nodes. Raise NotSupported on a store without rows."""
-    store = context.store
-    records, read = store.records, store.database.read_now
-    reads = records.reads  # first, so that a store without rows says so
+    store, reads = context.sql_store, context.reads
+    read = store.database.read_now
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
     return Facts(
         at=read(store.periodics.clock(context.clock.now())),
-        settings=read(records.queue_settings()),
+        settings=read(store.queue_settings()),
         runs=read(reads.runs(MOST_RUNS)),
         backlog=read(reads.backlog()),
         errors=read(reads.errors(MOST_ERRORS)),
-        nodes=read(records.nodes()),
+        nodes=read(store.nodes()),
         incidents=read(store.incidents.open(kinds, MOST_INCIDENTS)),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.model import Outcome, State, tenant_of
-from fairlead.ports.task_reads import Backlog, KeyCount, RunFact
+from fairlead.model.task_facts import Backlog, KeyCount, RunFact
 
 MOST_RUNS = 10_000
 """Number of the latest attempts from which runs, waits and shares are computed."""

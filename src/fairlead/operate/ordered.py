@@ -19,10 +19,10 @@ from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleReco
 from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
+from fairlead.operate.store.audit import AuditOutcome
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
-from fairlead.ports.audit_log import AuditOutcome
 from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
@@ -236,11 +236,11 @@ class OrderedManagement:
     def _check_ordered(self, queue: str, partitions: int) -> int:
         """Return the number of partitions of an ordered queue. Raise InvalidTask for another queue,
         and for a new number that no queue can have."""
-        declared = self._context.queues.get(values.name("queue", queue, error=InvalidTask))
-        if declared is None or not declared.is_ordered:
-            known = [name for name, each in self._context.queues.items() if each.is_ordered]
+        declared = self._context.ordered_queues
+        if values.name("queue", queue, error=InvalidTask) not in declared:
+            known = ", ".join(declared) or "none"
             raise UnknownQueue(
-                f"no ordered queue {queue!r} is declared; declared: {', '.join(known) or 'none'}."
+                f"no ordered queue {queue!r} is declared; declared: {known}."
                 " Other queues take another number of partitions at the start of a worker"
             )
         values.whole("partitions", partitions, 1, MOST_PARTITIONS, InvalidTask)

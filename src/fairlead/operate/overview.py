@@ -105,9 +105,13 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         )
     records = await context.backlog.records()
     partitions = await _partitions(context, queue, status.partitions, records, None)
-    heaviest, keys = management.heaviest_keys(queue, most_keys)
+    heaviest: list[KeyLoad] = []
+    keys, limits = 0, dict[str, int]()
+    if context.cluster.with_tasks() is not None:
+        heaviest, keys = management.heaviest_keys(queue, most_keys)
+        limits = management.limits(queue)
     run_times = _run_times(queue, records)
-    return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)
+    return Overview(status, partitions, heaviest, keys, limits, run_times)
 
 
 async def queue_view(

@@ -15,7 +15,7 @@ from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.ports.audit_log import AuditOutcome
+from fairlead.operate.store.audit import AuditOutcome
 from fairlead.ports.periodic_store import PeriodicRecord
 
 UNDECLARED_SECONDS = 180.0

@@ -7,17 +7,18 @@ from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, Unkno
 from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
-from fairlead.ports.audit_log import AuditDraft
-from fairlead.ports.notification import Notification
-from fairlead.ports.policy_store import (
+from fairlead.operate.store.audit import AuditDraft
+from fairlead.operate.store.policies import (
     EVERY_QUEUE,
     Policy,
     PolicyDraft,
     PolicyState,
+    PolicyStore,
     Switch,
     SwitchMode,
     Weights,
 )
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 
 DECLARED = 0
@@ -30,7 +31,7 @@ class PolicyManagement:
     def __init__(self, context: OperateContext) -> None:
         self._context = context
         self._tasks = context.sql_store
-        self._store = self._tasks.policies()
+        self._store = PolicyStore(self._tasks)
         self._database = self._tasks.database
         self._recorder = Recorder(context)
 

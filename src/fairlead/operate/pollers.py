@@ -12,7 +12,8 @@ from fairlead.engine.poller_registry import PollerContext
 from fairlead.errors import NotSupported, StoreUnavailable, WriteRefused
 from fairlead.operate import batches
 from fairlead.operate.changes import change_of
-from fairlead.ports.action_store import ActionState, BulkAction
+from fairlead.operate.store.actions import ActionState, ActionStore, BulkAction
+from fairlead.operate.store.audit import AuditLog
 from fairlead.ports.sql_store import SqlStore
 
 log = logging.getLogger("fairlead.actions")
@@ -34,14 +35,14 @@ async def perform_actions(context: PollerContext) -> float | None:
     database, now = store.database, context.clock.now()
     at = await database.read(store.shared_clock(now))
     performer = f"worker {socket.gethostname()} {os.getpid()}"
-    for found in await database.read(store.actions().unperformed(at, 1)):
+    for found in await database.read(ActionStore(store.database).unperformed(at, 1)):
         action = await database.run_async(batches.claim(store, found, performer, now))
         if action is not None:
             await _perform(context, store, action)
         return 0.0
     is_more = False
     before = at - round(context.intervals.keep_history * MICROS)
-    for log_or_actions in (store.actions(), store.audit()):
+    for log_or_actions in (ActionStore(store.database), AuditLog(store.database)):
         if await database.read(log_or_actions.has_old(before)):
             deleted = await database.run_async(log_or_actions.clean(before, MOST_DELETED))
             is_more = is_more or deleted == MOST_DELETED

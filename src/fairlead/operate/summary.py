@@ -13,6 +13,7 @@ from fairlead.core import values
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, tenant_of
+from fairlead.model.task_facts import ErrorFact, RunFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
@@ -30,7 +31,6 @@ from fairlead.operate.numbers import (
     window_of,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.task_reads import ErrorFact, RunFact
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""

@@ -31,6 +31,7 @@ from fairlead.model import (
     State,
     TaskRecord,
 )
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement, Recorder
 from fairlead.operate.batches import (
@@ -67,14 +68,15 @@ from fairlead.operate.filters import (
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.operate.queues import counted_queues
-from fairlead.ports.action_store import ActionState, BulkAction
-from fairlead.ports.audit_log import AuditDraft, AuditOutcome
+from fairlead.operate.store.actions import ActionState, BulkAction
+from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_reads import TaskPage
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
 
+MOST_SEARCHED = 100_000
+"""Number of attempts in which `find` looks for finished tasks."""
 MOST_LISTED = 1000
 """Greatest number of tasks of a page, and up to which tasks are counted."""
 
@@ -214,8 +216,11 @@ class Management:
         """
         where = self._filter(tenants, filters)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
-        found: list[TaskRecord] = self._database.read_now(read(where, limit))
+        if where.state in FINAL_STATES:
+            read = self._context.reads.page(where, limit, True, MOST_SEARCHED)
+            page: TaskPage = self._database.read_now(read)
+            return page.tasks
+        found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
     def page(
@@ -242,7 +247,7 @@ class Management:
         values.whole("limit", limit, 1, MOST_LISTED, InvalidTask)
         where = self._filter(tenants, filters, after)
         page: TaskPage = self._database.read_now(
-            self._store.reads.page(where, limit, bool(newest_first))
+            self._context.reads.page(where, limit, bool(newest_first))
         )
         return page
 
@@ -252,7 +257,7 @@ class Management:
         """Return the number of tasks that match, counted up to 1,000 and as far as one page walks.
         Raise InvalidTask, NotSupported."""
         where = self._filter(tenants, filters)
-        number, is_cut = self._database.read_now(self._store.reads.count(where, MOST_LISTED))
+        number, is_cut = self._database.read_now(self._context.reads.count(where, MOST_LISTED))
         return Counted(number, is_cut)
 
     def queues(self) -> list[QueueStatus]:

@@ -15,6 +15,7 @@ import msgspec
 from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
+from fairlead.model.task_facts import KeySetting
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
@@ -29,7 +30,6 @@ from fairlead.operate.numbers import (
     waits_of,
     window_of,
 )
-from fairlead.ports.task_reads import KeySetting
 
 MOST_TENANTS_SHOWN = 500
 """Greatest number of tenants of a page."""
@@ -291,7 +291,7 @@ class _Parts:
     def read_settings(self, wanted: Sequence[QueueAndTenant]) -> dict[QueueAndTenant, KeySetting]:
         """Return what is set for these keys of queues."""
         found: dict[QueueAndTenant, KeySetting] = {}
-        reads = self._context.store.records.reads
+        reads = self._context.reads
         for start in range(0, len(wanted), 5000):
             rows = self._context.store.database.read_now(
                 reads.key_settings(wanted[start : start + 5000])

@@ -91,9 +91,6 @@ class BuildPlan(msgspec.Struct, frozen=True):
     first_day: str
     """First day that may be built, because bronze has forgotten the days before it; empty for
     all days."""
-    all_days: bool = False
-    """Whether tables of business days are made for all days, also for those that bronze has
-    forgotten, because their time zone is another one."""
 
     @property
     def is_empty(self) -> bool:
@@ -121,12 +118,12 @@ class BuildPlan(msgspec.Struct, frozen=True):
         return min(found, default=None)
 
 
-def plan(tables: Snapshots, settings: str, full: bool, zone: str = "UTC") -> BuildPlan:
+def plan(tables: Snapshots, settings: str, full: bool) -> BuildPlan:
     """Return the plan of the next build. A snapshot or a partition that is gone and other
     settings need a full build, which is a build of all kept days if bronze has forgotten
     days. Raise BrokenLake, StoreUnavailable.
 
-    settings: digest of the settings that change the tables; zone: time zone of business days.
+    settings: digest of the settings that change the tables.
     """
     before = tables.before
     full = full or before.settings != settings
@@ -142,7 +139,7 @@ def plan(tables: Snapshots, settings: str, full: bool, zone: str = "UTC") -> Bui
         hours = set(p.hours_between(p.micros_of(first), known_until(tables)))
         # A wrong clock makes partitions centuries ahead, and no hour before them has rows.
         hours |= {file.part for file in (*files, *tables.files(EVENTS)) if file.part >= first}
-        return plan_again(tables, hours, before.zone != zone)
+        return plan_again(tables, hours)
     again = {hour for hour in before.again if hour >= tables.forgotten_before}
     if full:
         attempts, again = {file.part for file in files}, set()
@@ -163,9 +160,9 @@ def plan(tables: Snapshots, settings: str, full: bool, zone: str = "UTC") -> Bui
     )
 
 
-def plan_again(tables: Snapshots, hours: Iterable[str], all_days: bool = False) -> BuildPlan:
-    """Return the plan of a build of these hours with the present code, changed or not."""
-    again = frozenset(hours)
+def plan_again(tables: Snapshots, hours: Iterable[str]) -> BuildPlan:
+    """Return the plan of a build of these hours, changed or not, as far as bronze has them."""
+    again = frozenset(hour for hour in hours if hour >= tables.forgotten_before)
     files = tables.files(ATTEMPTS, again)
     return BuildPlan(
         full=False,
@@ -176,15 +173,14 @@ def plan_again(tables: Snapshots, hours: Iterable[str], all_days: bool = False) 
         since=0,
         until=known_until(tables),
         first_day=tables.forgotten_before,
-        all_days=all_days,
     )
 
 
-def facts(tables: Snapshots, plan: BuildPlan, settings: str, zone: str) -> Build:
+def facts(tables: Snapshots, plan: BuildPlan, settings: str) -> Build:
     """Return what the next plan needs to know about a build that followed this plan."""
     read = {table.name: tables.snapshot(table) for table in (ATTEMPTS, EVENTS)}
     sources = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
-    return Build(sources=sources, settings=settings, until=plan.until, zone=zone)
+    return Build(sources=sources, settings=settings, until=plan.until)
 
 
 def known_until(tables: Snapshots) -> int:

@@ -3,9 +3,9 @@ and moves the cursors."""
 
 from __future__ import annotations
 
+from fairlead.model.history import START, Position
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.warehouse.table import TableState
-from fairlead.ports.history import START, Position
 
 
 def attempts_cursor(seen: TableState, store_id: str) -> Position:

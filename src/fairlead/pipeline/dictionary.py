@@ -6,14 +6,12 @@ import json
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
-from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
@@ -38,10 +36,7 @@ TABLES: tuple[Table, ...] = (
     SLO,
     FAILURES,
     COST,
-    REPLAYS,
-    REPLAY_WAITS,
     INCIDENTS,
-    CAPACITY,
     FORGOTTEN,
     RUNS,
 )

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.model.history import START, Feed, Position
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.cursors import attempts_cursor
@@ -31,7 +33,6 @@ from fairlead.pipeline.tombstones import parted
 from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START, Feed, HistoryStore, Position
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.statements import Row, Steps
 
@@ -71,7 +72,7 @@ class HistoryExporter(ABC):
     """Exporter of a history in rounds. Several may run on one history and one lake."""
 
     def __init__(
-        self, history: HistoryStore | RunHistory, lake: Warehouse, clock: Clock, rows: int
+        self, history: SqlHistory | RunHistory, lake: Warehouse, clock: Clock, rows: int
     ) -> None:
         self._read: Callable[[Steps[Any]], Any] = history.database.read_now
         self._store_id_of = history.store_id
@@ -156,7 +157,7 @@ class Exporter(HistoryExporter):
 
     def __init__(
         self,
-        history: HistoryStore,
+        history: SqlHistory,
         lake: Warehouse,
         clock: Clock,
         rows: int = ROWS,

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -118,4 +119,4 @@ def exporter_of(
     if store.runs is not None or tasks is None:
         assert store.runs is not None
         return RunExporter(store.runs, lake, clock, rows)
-    return Exporter(tasks.as_sql().history(), lake, clock, rows)
+    return Exporter(SqlHistory(tasks.as_sql().database), lake, clock, rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
+from fairlead.model.history import START
 from fairlead.pipeline.export_runs import exporter_of
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import START
 from fairlead.ports.ordered_store import OrderedStore
 
 ROWS = 10_000
@@ -24,7 +25,7 @@ class PolledExporter:
         self._tried_at = 0
         self._is_comparing = False
         tasks = store.with_tasks()
-        self._history = None if tasks is None else tasks.as_sql().history()
+        self._history = None if tasks is None else SqlHistory(tasks.as_sql().database)
         self._exporter = exporter_of(store, lake, clock, ROWS)
 
     def keep(self, check_every: float) -> bool:

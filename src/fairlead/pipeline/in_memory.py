@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -36,24 +36,15 @@ class SmallTables:
         BrokenLake for a missing file."""
         return self._frames.totals(text, parts, given)
 
-    def merge(
-        self,
-        table: Table,
-        rows: pa.Table,
-        parts: Collection[str],
-        is_kept: Callable[[pa.Table], pa.Array],
-    ) -> None:
-        """Replace these partitions, in one commit, by `rows` and by those of their rows that
-        `is_kept` selects; start again if another writer was first. Raise BrokenLake for a missing
-        file."""
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
+        """Replace the rows of these partitions, in one commit; start again if another writer was
+        first."""
         here = self._warehouse.table(table)
         while True:
             seen = here.state()
-            before = here.load(parts, snapshot=seen.snapshot)
-            if not before.num_rows and not rows.num_rows:
+            if not rows.num_rows and not here.files(parts, seen=seen):
                 return
-            kept = before.filter(is_kept(before)).cast(rows.schema)
-            written = here.write(pa.concat_tables([kept, rows]), uuid.uuid4().hex, seen)
+            written = here.write(rows, uuid.uuid4().hex, seen)
             if here.replace(parts, written, seen):
                 return
             here.take_away(written)

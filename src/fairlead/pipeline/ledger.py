@@ -12,10 +12,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairlead.model.history import Position
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import Position
 
 COLUMNS = ("store_id", "xid", "seq", "version", "started_at", "finished_at")
 """Columns of an attempt that `reconcile` reads."""

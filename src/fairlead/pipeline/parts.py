@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from fairlead.clock import MICROS, to_datetime, to_micros
-from fairlead.pipeline.business_days import Span, joined
 from fairlead.pipeline.schema import Table
 
 HOUR_US = 3600 * MICROS
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+Span = tuple[datetime, datetime]
+"""First instant and end, which does not belong to it."""
 
 PartsOf = Callable[[Table], Collection[str] | None]
 """Returns the partitions of a table to read; None for all."""
@@ -54,6 +56,16 @@ def days_from(dates: Collection[str], days: int) -> list[str]:
             for n in range(days + 1)
         }
     )
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return ascending spans, those that follow each other as one."""
+    found: list[Span] = []
+    for begin, end in spans:
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
 
 
 def runs_of(parts: Iterable[str]) -> list[Span]:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.model.history import FINGERPRINT_MODULUS, START, Position, Totals
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.cursors import attempts_cursor
@@ -18,7 +20,6 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
 PIECE = 1_000_000
 """Rows in one comparison."""
@@ -34,7 +35,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 
 def reconcile(
-    history: HistoryStore,
+    history: SqlHistory,
     lake: Warehouse,
     clock: Clock,
     piece: int = PIECE,

@@ -1,23 +1,20 @@
-"""Settings of the pipeline from a file: objectives, prices, bills and rules of alerts.
+"""Settings of the pipeline from a file: objectives, prices, bills and rules of incidents.
 docs/how-to/pipeline.md and docs/how-to/incidents.md have examples."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from datetime import date, timedelta
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.business_days import bounds_of
-from fairlead.pipeline.incidents.watch import Rules
+from fairlead.pipeline.incidents.detector import Rules
 
-_HOUR = timedelta(hours=1)
 _HOUR_US = 3_600_000_000
 _MILLIONTH = Decimal("0.000001")
 _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -73,13 +70,6 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     those of the day only, because percentiles of a few runs say nothing."""
 
 
-class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Business time."""
-
-    zone: str = "UTC"
-    """Time zone of business days, as in the database of IANA: Europe/Berlin."""
-
-
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a file."""
 
@@ -87,17 +77,11 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: Cost = Cost()
     bill: list[Bill] = []
     latency: Latency = Latency()
-    time: Time = Time()
-    alerts: Rules = Rules()
-
-    @property
-    def zone(self) -> ZoneInfo:
-        """Time zone of days."""
-        return ZoneInfo(self.time.zone)
+    incidents: Rules = Rules()
 
     def bills_for(self, days: Iterable[date]) -> list[tuple[date, str, int, Decimal]]:
-        """Return (day, queue or '*', paid worker time in microseconds, amount) of each business
-        day, from its bill or the prices. A day on which the clocks change has 23 or 25 hours."""
+        """Return (day, queue or '*', paid worker time in microseconds, amount) of each day (UTC),
+        from its bill or the prices."""
         billed = {bill.day for bill in self.bill}
         wanted = set(days)
         found = [
@@ -111,12 +95,9 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if bill.day in wanted
         ]
         if self.cost.workers:
-            workers, zone = Decimal(str(self.cost.workers)), self.zone
-            for day in wanted - billed:
-                begin, end = bounds_of(day, zone)
-                hours = Decimal((end - begin) / _HOUR)
-                amount = (workers * hours * self.cost.worker_hour).quantize(_MILLIONTH)
-                found.append((day, "*", round(workers * hours * _HOUR_US), amount))
+            hours = 24 * Decimal(str(self.cost.workers))
+            amount = (hours * self.cost.worker_hour).quantize(_MILLIONTH)
+            found += [(day, "*", round(hours * _HOUR_US), amount) for day in wanted - billed]
         return sorted(found)
 
 
@@ -133,11 +114,7 @@ def load(path: Path | None) -> PipelineSettings:
         raise ConfigurationError(f"{path}: {error}") from error
     for slo in settings.slo:
         _ = slo.threshold_us
-    if settings.time.zone not in available_timezones():
-        raise ConfigurationError(
-            f"{path}: time zone {settings.time.zone!r}: use a name such as Europe/Berlin"
-        )
-    of_a_day = settings.cost.worker_hour * Decimal(str(max(1, settings.cost.workers))) * 25
+    of_a_day = settings.cost.worker_hour * Decimal(str(max(1, settings.cost.workers))) * 24
     amounts = [of_a_day, *(bill.amount for bill in settings.bill)]
     if not all(amount.is_finite() and 0 <= amount < 10**12 for amount in amounts):
         raise ConfigurationError(f"{path}: the amount of a day is at least 0 and below 10^12")

@@ -3,7 +3,7 @@ Iceberg skips the files of other partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -83,11 +83,6 @@ def overlapping(begins: Sequence[str], end: str, parts: Collection[str] | None) 
     if parts is None:
         return F.lit(True)
     return _any([_meets(begins, end, *run) for run in p.runs_of(parts)])
-
-
-def between(instant: str, spans: Iterable[tuple[datetime, datetime]]) -> Column:
-    """Return a condition for an instant in one of these spans, each without its end."""
-    return _any([_meets([instant], instant, *span) for span in spans])
 
 
 def _meets(begins: Sequence[str], end: str, since: datetime, until: datetime) -> Column:

@@ -1,32 +1,21 @@
-"""The watcher of a store: the detector of incidents over the heartbeats of its queues, in memory.
-One elected worker has it; its successor begins anew and sees the last minute."""
+"""The watcher of a store: the detector of anomalies of all its queues, in memory. One elected
+worker has it; its successor begins anew and sees the last minute."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import NotSupported
 from fairlead.model import IncidentKind, IncidentReport
-from fairlead.pipeline.incidents.heartbeat import Heartbeat
-from fairlead.pipeline.incidents.heartbeats import StoreHeartbeats
-from fairlead.pipeline.incidents.watch import (
-    ALL,
-    MINUTE,
-    Alert,
-    KeysInMemory,
-    Rules,
-    Watched,
-    observe,
-)
+from fairlead.pipeline.incidents.detector import ALL, MINUTE, Anomaly, Detector, Observation, Rules
+from fairlead.pipeline.incidents.store_observer import StoreObserver
 from fairlead.pipeline.settings import load
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import TaskStore
-
-MOST_BYTES = 64_000_000
-"""Size of the table of unfinished tasks on PostgreSQL above which running tasks are not counted,
-and any queue is taken to run one: a stall is then reported after `standstill_seconds`."""
 
 AGAIN = 5 * MINUTE
 """Microseconds between two reports of an open incident, which keep it open in the store."""
@@ -50,59 +39,49 @@ def watcher_of(store: TaskStore, clock: Clock) -> Watcher | None:
     except NotSupported:
         return None
     file = os.environ.get("FAIRLEAD_SETTINGS")
-    rules = load(Path(file) if file else None).alerts
-    heartbeats = StoreHeartbeats(sql, sql.history(), clock, every=0, most_bytes=MOST_BYTES)
-    return Watcher(sql.database, heartbeats, rules)
+    rules = load(Path(file) if file else None).incidents
+    return Watcher(sql.database, StoreObserver(sql, SqlHistory(sql.database), clock), rules)
 
 
 class Watcher:
     """Watch of all queues of a store. One call at a time."""
 
-    def __init__(self, database: Database, heartbeats: StoreHeartbeats, rules: Rules) -> None:
+    def __init__(self, database: Database, observer: StoreObserver, rules: Rules) -> None:
         self._database = database
-        self._heartbeats = heartbeats
+        self._observer = observer
         self._rules = rules
-        self._queues: dict[str, tuple[Watched, KeysInMemory]] = {}
-        self._open: dict[tuple[str, str, str], tuple[Alert, int]] = {}
-        """Open alerts by kind, queue and subject, each with the instant of its last report."""
+        self._detectors: dict[str, Detector] = {}
+        self._reported: dict[tuple[str, str, str], int] = {}
+        """Instant of the last report of each open anomaly, by queue, kind and subject."""
 
     async def look(self) -> list[IncidentReport]:
         """Return reports of the incidents that began, and of those that were open for a while.
         Raise StoreUnavailable."""
-        reports = []
-        for heartbeat in await self._database.read(self._heartbeats.steps()):
-            for alert in self._observe(heartbeat):
-                name = (alert.kind, alert.queue, alert.subject)
-                if alert.is_over:
-                    self._open.pop(name, None)
-                elif alert.kind in _CAUSES:
-                    self._open[name] = (alert, 0)
-            for name, (alert, reported_at) in self._open.items():
-                if alert.queue == heartbeat.queue and heartbeat.at - reported_at >= AGAIN:
-                    self._open[name] = (alert, heartbeat.at)
-                    reports.append(report_of(alert))
-        return reports
+        found = await self._database.read(self._observer.steps())
+        return [report for each in found for report in self._reports(each)]
 
-    def _observe(self, heartbeat: Heartbeat) -> list[Alert]:
-        if heartbeat.queue not in self._queues:
-            watched = Watched(since=heartbeat.at, relay=heartbeat.relay)
-            self._queues[heartbeat.queue] = watched, KeysInMemory()
-        watched, keys = self._queues[heartbeat.queue]
-        rules = self._rules.of(heartbeat.queue)
-        alerts = observe(watched, [heartbeat], keys, rules)
-        keys.drop(watched.last // MINUTE - round(rules.forget_seconds / 60))
-        return alerts
+    def _reports(self, found: Observation) -> Iterator[IncidentReport]:
+        if found.queue not in self._detectors:
+            self._detectors[found.queue] = Detector(self._rules.of(found.queue), found.at)
+        detector = self._detectors[found.queue]
+        for anomaly in detector.observe(found):
+            self._reported.pop((found.queue, anomaly.kind, anomaly.subject), None)
+        for anomaly in detector.open.values():
+            name = (found.queue, anomaly.kind, anomaly.subject)
+            if found.at - self._reported.get(name, 0) >= AGAIN:
+                self._reported[name] = found.at
+                yield report_of(found.queue, anomaly)
 
 
-def report_of(alert: Alert) -> IncidentReport:
-    """Return the report of an alert to the store."""
-    is_whole = alert.subject == ALL
-    of = f"queue {alert.queue!r}" if is_whole else f"{alert.subject!r} in queue {alert.queue!r}"
-    since = to_datetime(alert.start).isoformat(timespec="seconds")
+def report_of(queue: str, anomaly: Anomaly) -> IncidentReport:
+    """Return the report of an anomaly to the store."""
+    is_whole = anomaly.subject == ALL
+    of = f"queue {queue!r}" if is_whole else f"{anomaly.subject!r} in queue {queue!r}"
+    since = to_datetime(anomaly.start).isoformat(timespec="seconds")
     return IncidentReport(
-        kind=IncidentKind(alert.kind.replace(" ", "_")),
-        subject=alert.queue if is_whole else f"{alert.queue}/{alert.subject}",
-        details=f"{alert.kind} of {of} since {since}: {_CAUSES[alert.kind]}",
-        since=alert.start,
-        queue=alert.queue,
+        kind=IncidentKind(anomaly.kind.replace(" ", "_")),
+        subject=queue if is_whole else f"{queue}/{anomaly.subject}",
+        details=f"{anomaly.kind} of {of} since {since}: {_CAUSES[anomaly.kind]}",
+        since=anomaly.start,
+        queue=queue,
     )

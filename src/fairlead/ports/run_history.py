@@ -47,7 +47,7 @@ class RunPage(NamedTuple):
     """The next runs of one partition."""
 
     rows: Sequence[Row]
-    """Rows with the columns ATTEMPT_FIELDS of `fairlead.ports.history`."""
+    """Rows with the columns ATTEMPT_FIELDS of `fairlead.model.history`."""
     cursor: RunCursor
     """Cursor after these rows."""
 

@@ -1,17 +1,12 @@
-"""The further methods of a task store in SQL tables: statements, transactions of handlers, the
-history of attempts, computed policies, actions of people. `TaskStore.as_sql` returns them."""
+"""The further methods of a task store in SQL tables: statements, and transactions of handlers.
+`TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from fairlead.ports.action_store import ActionStore
-from fairlead.ports.audit_log import AuditLog
-from fairlead.ports.ended_sessions import EndedSessions
-from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Notification
-from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskRecords
 
@@ -50,18 +45,3 @@ class SqlStore(TaskRecords, Protocol):
     def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
         """Set the limit of different keys of a queue, as `set_limit` does for one; return the
         number of keys that were changed."""
-
-    def history(self) -> HistoryStore:
-        """Return the history of attempts and events in the same database."""
-
-    def policies(self) -> PolicyStore:
-        """Return the computed weights and limits in the same database."""
-
-    def actions(self) -> ActionStore:
-        """Return the bulk actions in the same database."""
-
-    def audit(self) -> AuditLog:
-        """Return the log of the actions of people in the same database."""
-
-    def ended_sessions(self) -> EndedSessions:
-        """Return the ended sessions of the web console in the same database."""

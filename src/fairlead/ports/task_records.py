@@ -4,16 +4,13 @@ status of queues. `TaskStore.records` returns them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from fairlead.model import ArgumentFilter, AttemptRecord, State, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
-
-if TYPE_CHECKING:
-    from fairlead.ports.task_reads import TaskReads
 from fairlead.ports.task_store import TaskStore
 
 
@@ -87,17 +84,9 @@ class KeyLoad(msgspec.Struct, frozen=True):
     tenant."""
 
 
-MOST_SEARCHED = 100_000
-"""Number of attempts in which finished tasks are looked for."""
-
-
 class TaskRecords(TaskStore, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
     those that have ended. Times are microseconds since the epoch."""
-
-    @property
-    def reads(self) -> TaskReads:
-        """Return the bounded reads of this store."""
 
     # looking --------------------------------------------------------------------------------------
 
@@ -106,10 +95,6 @@ class TaskRecords(TaskStore, Protocol):
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         """Return tasks of the hot table, by id and so the oldest first, at most `limit`."""
-
-    def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        """Return tasks that ended in the final state of the filter, found among the latest
-        MOST_SEARCHED attempts, those that ended last first, at most `limit`."""
 
     def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
         """Return the ids of tasks after this one, ascending, at most `limit` from the hot table and

@@ -91,8 +91,6 @@ class TriggerChannel(Protocol):
 
     location: str
     """Name of the channel for messages, without secrets."""
-    carries_triggers: bool
-    """Whether notifications of submits must carry their triggers."""
     shares_partitions: bool
     """Whether the channel divides partitions among nodes; if not, leases of the coordinator do."""
     reads_by_key: bool

@@ -10,6 +10,7 @@ from fairlead.sharded.details import (
 from fairlead.sharded.errors import (
     Empty,
     InvalidMessage,
+    NotReplicated,
     QueueDamaged,
     UnknownMessage,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "InvalidMessage",
     "Message",
     "NewMessage",
+    "NotReplicated",
     "QueueDamaged",
     "RemovedMessage",
     "ShardKeyLoad",

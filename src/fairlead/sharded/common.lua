@@ -5,12 +5,9 @@
 --   {queue}:later           zset: tickets of messages for later, by the time (ms) at which they are due
 --   {queue}:later:messages  hash: ticket -> the message, packed
 --   {queue}:deadlines       zset: <stream>/<id> by deadline (ms)
---   {queue}:once            set: marks of the messages in the queue that must not be written twice
---   {queue}:unique:<key>    name of the first message with that unique key
 --   {queue}:dead            stream: dead letters, messages delivered too often
 --   {queue}:dead:heads      stream: small heads of the dead letters, under the ids of the letters
---   {queue}:dead:names      zset of all sections, in the order of texts: <name of a dead letter> <section>/<id in {queue}:dead>
---   {queue}:dead:keys       the same by shard key: <length of the key>:<shard key>:<name> <section>/<id in {queue}:dead>
+--   {queue}:dead:names      zset, in the order of texts: <id of a message> <id of its dead letter>
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:waiting:<group>  zset, in the order of texts: the messages that the group has not read, by tenant and then by age
@@ -22,14 +19,9 @@
 --   {queue}:groups          set: groups that have read any stream
 --   {queue}:consumers:<group>  zset: consumers by the time (ms) of their last read, so that silent ones are dropped
 --   queue                   the default stream, for producers of a plain stream (in the same slot)
--- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys, the names
--- and shard keys of dead letters and the default stream. A queue with sections has two more kinds of keys:
---   {queue}:sections             set: sections that were written to
---   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
 -- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, rests
 -- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping and
--- uncordoning (the id up to which old ones are dropped), later:<kind> (messages for later whose tickets begin with this kind, as retry/),
--- and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
+-- uncordoning (the id up to which old ones are dropped), and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
 -- time), lowered:<group> (see lower_tags), indexed:<group> (the notification up to which all messages are in the index),
 -- reclaim:<group> (where the next reclaim begins) and round:<group> (time at which the last long round of reclaims began). Times
 -- are in milliseconds.
@@ -37,13 +29,10 @@
 -- that of its groups are the only ones that lengthen a run. The caller runs a script again for the rest.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
-local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
-local notifications = '{' .. queue .. '}:notifications'
-local sections = '{' .. queue .. '}:sections'
-local deadlines, once, lasting = prefix .. 'deadlines', prefix .. 'once', prefix .. 'lasting'
+local queue = string.match(prefix, '^{(.-)}:$')
+local notifications, deadlines, lasting = prefix .. 'notifications', prefix .. 'deadlines', prefix .. 'lasting'
 local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
-local dead_letters, dead_heads = prefix .. 'dead', prefix .. 'dead:heads'
-local dead_names, dead_keys = '{' .. queue .. '}:dead:names', '{' .. queue .. '}:dead:keys'
+local dead_letters, dead_heads, dead_names = prefix .. 'dead', prefix .. 'dead:heads', prefix .. 'dead:names'
 local RETURNED = 'fairlead:returned'  -- the consumer that holds messages which were given back
 local WAITING = 'fairlead:waiting'  -- the consumer that holds messages which wait in the index of a group
 
@@ -72,7 +61,6 @@ end
 
 -- Return the type of the value in the key of the default stream: 'stream', 'none' or another type.
 local function default_type()
-    if section ~= '' then return 'none' end
     return redis.call('TYPE', queue)['ok']
 end
 
@@ -145,24 +133,15 @@ end
 -- clock says: no key that they need has a time to live. A reader that finds the queue empty sets the time to live (rest), and
 -- the next write removes it again (wake).
 local function needed()
-    local found = {meta, prefix .. 'groups', prefix .. 'weights', dead_letters, dead_heads}
+    local found = {meta, prefix .. 'groups', prefix .. 'weights', dead_letters, dead_heads, dead_names}
     for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'groups')) do
         found[#found + 1] = prefix .. 'consumers:' .. group
     end
     return found
 end
 
--- Return whether each other section of the queue is empty too.
-local function all_sections_rest()
-    for _, other in ipairs(redis.call('SMEMBERS', sections)) do
-        local its_meta = '{' .. queue .. '}:' .. other .. ':meta'
-        if redis.call('EXISTS', its_meta) == 1 and redis.call('HGET', its_meta, 'rests') ~= '1' then return false end
-    end
-    return true
-end
-
--- Let a queue without entries expire, unless it has other messages. An empty queue has no marks and deadlines; what is left
--- of them belongs to entries that were removed by other means.
+-- Let a queue without entries expire, unless it has other messages. An empty queue has no deadlines; what is left of them
+-- belongs to entries that were removed by other means.
 local function rest(ttl)
     if redis.call('ZCARD', later) > 0 then return end
     local cordoned = prefix .. 'cordoned'
@@ -172,15 +151,11 @@ local function rest(ttl)
     for _, each in ipairs(#all > 1 and all or {}) do  -- other groups may have places of messages that are gone
         redis.call('UNLINK', prefix .. 'waiting:' .. each, prefix .. 'tenants:' .. each)
     end
-    redis.call('UNLINK', deadlines, once, cordoned)
+    redis.call('UNLINK', deadlines, cordoned)
     redis.call('HSET', meta, 'rests', 1)
     for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
     redis.call('DEL', lasting)
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life) end
-    if section ~= '' and not all_sections_rest() then return end
-    redis.call('PEXPIRE', dead_names, life)
-    redis.call('PEXPIRE', dead_keys, life)
-    if section ~= '' then redis.call('PEXPIRE', sections, life) end
 end
 
 -- Remove the time to live of the keys that a message needs, if the queue rests or is new. `rests`: this field of meta.
@@ -191,9 +166,6 @@ local function wake(rests)
     if (rests or redis.call('HGET', meta, 'rests')) == '0' then return end
     redis.call('HSET', meta, 'rests', 0)  -- first, so that a full server refuses the message
     for _, key in ipairs(needed()) do redis.call('PERSIST', key) end
-    redis.call('PERSIST', dead_names)
-    redis.call('PERSIST', dead_keys)
-    if section ~= '' then redis.call('PERSIST', sections) end
 end
 
 -- Let a key expire that is written without a message, unless the queue has messages.
@@ -253,22 +225,14 @@ local function tidy_cordoned()
     return true
 end
 
--- Return the name by which a dead letter is found, from its head: the one that its writer gave, or else the id of the message.
-local function name_of(head)
-    local name = named(head, 'fairlead:name')
-    if name and #name <= 200 then return name end
-    return named(head, 'fairlead:id')
-end
-
 -- Return the beginning of a tenant's members of an index. With its length first, none is the beginning of another's.
 local function of_tenant(tenant)
     return #tenant .. ':' .. tenant .. ':'
 end
 
--- Return the members of a dead letter in the indexes by name and by shard key.
-local function members_of(head, position)
-    local by_name = name_of(head) .. ' ' .. section .. '/' .. position
-    return by_name, of_tenant(named(head, 'fairlead:key') or '') .. by_name
+-- Return the member of a dead letter in the index by the ids of messages.
+local function name_of(head, position)
+    return named(head, 'fairlead:id') .. ' ' .. position
 end
 
 -- Remove a dead letter with its head and name; letters leave by this function only. `head`: the fields of its head, if known.
@@ -279,9 +243,7 @@ local function drop_letter(position, head)
         head = found and found[2]
     end
     if head then
-        local by_name, by_key = members_of(head, position)
-        redis.call('ZREM', dead_names, by_name)
-        redis.call('ZREM', dead_keys, by_key)
+        redis.call('ZREM', dead_names, name_of(head, position))
         redis.call('XDEL', dead_heads, position)
     end
     return redis.call('XDEL', dead_letters, position) == 1
@@ -313,12 +275,8 @@ local function keep_alive(ttl, count, refreshed)
     local life = integer(ttl * 9 / 8)
     for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life, 'XX') end
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life, 'XX') end
-    redis.call('PEXPIRE', prefix .. 'notifier', life)
     redis.call('PEXPIRE', notifications, life)
-    redis.call('PEXPIRE', sections, life, 'XX')
-    redis.call('PEXPIRE', dead_names, life, 'XX')
-    redis.call('PEXPIRE', dead_keys, life, 'XX')
-    if section == '' then redis.call('PEXPIRE', queue, life, 'GT') end
+    redis.call('PEXPIRE', queue, life, 'GT')
     redis.call('HSET', meta, 'refreshed', integer(now))
 end
 
@@ -335,11 +293,9 @@ local function all_readers()
     return readers
 end
 
-local has_marks = nil
-local function drop_marks(stream, id, flat)
+local has_deadlines = nil
+local function drop_deadline(stream, id, flat)
     if named(flat, 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. id) end
-    local mark = named(flat, 'fairlead:once')
-    if mark then redis.call('SREM', once, mark) end
 end
 
 -- Return the member of a message in the index of a group (see index.lua). The number of digits before each number makes the
@@ -362,7 +318,7 @@ local function remove(stream, id, flat)
         redis.call('XACK', key, each.name, id)
     end
     redis.call('XDEL', key, id)
-    drop_marks(stream, id, flat)
+    drop_deadline(stream, id, flat)
 end
 
 -- Return whether every group has acknowledged an entry. A group that has read other streams, but
@@ -386,10 +342,10 @@ end
 -- Remove entries of a stream that all groups have acknowledged.
 local function drop(stream, ids)
     local key = key_of(stream)
-    if has_marks == nil then has_marks = redis.call('EXISTS', deadlines, once) > 0 end
-    for _, id in ipairs(has_marks and ids or {}) do
+    if has_deadlines == nil then has_deadlines = redis.call('EXISTS', deadlines) > 0 end
+    for _, id in ipairs(has_deadlines and ids or {}) do
         local found = redis.call('XRANGE', key, id, id)[1]
-        if found then drop_marks(stream, id, found[2]) end
+        if found then drop_deadline(stream, id, found[2]) end
     end
     if #ids > 0 then redis.call('XDEL', key, unpack(ids)) end
 end
@@ -473,40 +429,31 @@ local function keep_copy(last, stream, id, flat, deliveries)
     return {redis.call('XADD', prefix .. last, '*', unpack(copy)), copy}
 end
 
--- Return the head of a dead letter: the size of the letter (bytes), its fields of at most 1000 bytes, 3000 bytes in all, and
--- the beginnings of its reasons.
-local function head_of(letter, reasons)
+-- Return the head of a dead letter: the size of the letter (bytes), and its fields of at most 1000 bytes, 3000 bytes in all.
+local function head_of(letter)
     local head, size, room = {letter[1], letter[2], letter[3], letter[4], 'fairlead:size', ''}, 0, 3000
     for i = 1, #letter, 2 do
         local bytes = #letter[i] + #letter[i + 1]
         size = size + bytes
-        if i > 4 and i <= #letter - #reasons and bytes <= 1000 and bytes <= room then
+        if i > 4 and bytes <= 1000 and bytes <= room then
             head[#head + 1] = letter[i]
             head[#head + 1] = letter[i + 1]
             room = room - bytes
         end
     end
-    for i = 1, #reasons, 2 do
-        head[#head + 1] = reasons[i]
-        head[#head + 1] = string.sub(reasons[i + 1], 1, 1000)
-    end
     head[6] = integer(size)
     return head
 end
 
--- Make a message a dead letter. `reasons`: fields and values that the letter gets too.
-local function bury(stream, id, flat, deliveries, reasons)
+-- Make a message a dead letter.
+local function bury(stream, id, flat, deliveries)
     -- Check the keys first, so that a damaged key leaves no half of a letter.
     length(dead_letters)
     length(dead_heads)
-    for _, key in ipairs({dead_names, dead_keys}) do
-        local names = redis.pcall('ZCARD', key)
-        if type(names) == 'table' then fail(key, names) end
-    end
-    while #flat + #reasons > 7000 do flat[#flat] = nil end
-    for i = 1, #reasons do flat[#flat + 1] = reasons[i] end
+    local names = redis.pcall('ZCARD', dead_names)
+    if type(names) == 'table' then fail(dead_names, names) end
     local position, letter = unpack(keep_copy('dead', stream, id, flat, deliveries))
-    local head = head_of(letter, reasons)
+    local head = head_of(letter)
     if redis.pcall('XADD', dead_heads, position, unpack(head)).err then
         -- The stream of letters was lost, and the clock was set back: go on after the newest head.
         redis.call('XDEL', dead_letters, position)
@@ -514,9 +461,7 @@ local function bury(stream, id, flat, deliveries, reasons)
         redis.call('XADD', dead_letters, position, unpack(letter))
         redis.call('XADD', dead_heads, position, unpack(head))
     end
-    local by_name, by_key = members_of(head, position)
-    redis.call('ZADD', dead_names, 0, by_name)
-    redis.call('ZADD', dead_keys, 0, by_key)
+    redis.call('ZADD', dead_names, 0, name_of(head, position))
 end
 
 local function cordon(stream, id, flat, deliveries)
@@ -578,39 +523,22 @@ local function shards_of(shards)
     return found
 end
 
--- Make one reader check all streams, because of a change that does not end its wait.
-local function poke(key)
-    redis.call('XADD', key, 'MAXLEN', 100, '*', 'b', '1')
-end
-
 -- Raise the number of streams to `wanted` if it is lower.
 local function grow(count, wanted)
     if wanted < count then return count end
-    if wanted > count and section ~= '' then poke(prefix .. 'notifier') end
     redis.call('HSET', meta, 'streams', wanted, 'asked', integer(now))
     return wanted
 end
 
--- Return the field of meta that counts the messages for later of a ticket's kind; nil if the ticket names no kind.
-local function kind_of(ticket)
-    local kind = string.match(ticket, '^%a+/')
-    return kind and 'later:' .. kind
-end
-
 local function put_later(at, ticket, wanted, streams, fields)
-    local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
-    if section ~= '' and (not first or tonumber(at) < tonumber(first)) then poke(prefix .. 'notifier') end
     wake()
-    local kind = kind_of(ticket)
-    if not first and kind then redis.call('HDEL', meta, kind) end  -- in case that the key was lost
-    if redis.call('ZADD', later, at, ticket) == 1 and kind then redis.call('HINCRBY', meta, kind, 1) end
+    redis.call('ZADD', later, at, ticket)
     redis.call('HSET', later_messages, ticket, cmsgpack.pack({wanted, streams, fields}))
 end
 
 -- Remove a message for later. Return 1, or 0 if there was none.
 local function drop_later(ticket)
-    local kind, was_there = kind_of(ticket), redis.call('ZREM', later, ticket)
-    if kind and was_there == 1 then redis.call('HINCRBY', meta, kind, -1) end
+    local was_there = redis.call('ZREM', later, ticket)
     redis.call('HDEL', later_messages, ticket)
     return was_there
 end
@@ -620,14 +548,14 @@ end
 -- check and its wait. Old notifications wake no reader.
 local function notify(ttl)
     local streams = #written <= 8 and table.concat(written, ' ') or 'many'
-    local id = redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
+    local id = redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 'in', streams)
     -- After a jump of the clock ahead and back, all ids are in the future, and none is old. A reader does not trust these
     -- (written_since), so it needs only the newest.
     if tonumber(string.match(id, '^%d+')) > now then redis.call('XTRIM', notifications, 'MAXLEN', '~', 1000) end
     touch(notifications, ttl)
 end
 
--- Return the streams of this section that were written to after a notification; they contain all
+-- Return the streams that were written to after a notification; they contain all
 -- messages written since then. Return false if the streams are unknown, because too many were written
 -- to or notifications may have been trimmed.
 local function written_since(after)
@@ -637,12 +565,10 @@ local function written_since(after)
     local news = redis.call('XRANGE', notifications, '(' .. after, '+', 'COUNT', 17)
     if #news > 16 then return false end
     for _, each in ipairs(news) do
-        if each[2][2] == section then
-            if each[2][4] == 'many' then return false end
-            for stream in string.gmatch(each[2][4], '%S+') do
-                if not seen[stream] then found[#found + 1] = stream end
-                seen[stream] = true
-            end
+        if each[2][2] == 'many' then return false end
+        for stream in string.gmatch(each[2][2], '%S+') do
+            if not seen[stream] then found[#found + 1] = stream end
+            seen[stream] = true
         end
     end
     return found

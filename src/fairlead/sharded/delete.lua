@@ -2,8 +2,6 @@
 -- queue does not have the message.
 local stream, id = ARGV[1], ARGV[2]
 if stream == 'later' then
-    local packed = redis.call('HGET', later_messages, id)
-    if packed then drop_marks(stream, id, cmsgpack.unpack(packed)[3]) end
     return drop_later(id)
 end
 local found = redis.call('XRANGE', key_of(stream), id, id)

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.errors import FairleadError
-
-
-def cause_of(group: ExceptionGroup) -> Exception:
-    """Return the first error of a group if all its errors are Fairlead's own, since a person can
-    read one cause, and no group. Return the group if it has a bug among its errors."""
-    ours, bugs = group.split(FairleadError)
-    if bugs is not None or ours is None:
-        return group
-    first: Exception = ours
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    return first
+from fairlead.errors import FairleadError, StoreUnavailable
 
 
 class Empty(FairleadError):
@@ -32,3 +20,8 @@ class UnknownMessage(FairleadError, LookupError):
 
 class QueueDamaged(FairleadError):
     """A key of the queue holds foreign data; the text names the key, and nothing was changed."""
+
+
+class NotReplicated(StoreUnavailable):
+    """Redis has written, but too few replicas have confirmed the write in time, so that a failover
+    may lose it."""

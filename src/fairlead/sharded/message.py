@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,9 +24,6 @@ LATER = "later"
 """The stream in the id of a message whose time has not come."""
 
 MOST_FIELDS = 1000
-
-HEAD_TEXT = 1000
-"""Bytes of a field, at most, in the head of a dead letter. See head_of in common.lua."""
 
 RESERVED = "fairlead:"
 """The beginning of the names of fields that belong to the queue itself."""
@@ -82,22 +79,6 @@ class Entry(NamedTuple):
     """Milliseconds since 1970, or '' for now."""
     ticket: str = ""
     """A name that no other message has, if the message is for later."""
-    once: str = ""
-    """A mark: the message is not written while another one with the same mark is in the queue."""
-    unique: str = ""
-    """A unique key: the message is not written if another one with the same key was written within
-    the last `window` milliseconds."""
-    window: int = 0
-    name: str = ""
-    """The name that a later write with the same unique key gets back."""
-
-
-class ClaimEnd(NamedTuple):
-    """The end of a claim. `how`: "done" uses no `entry`; "again", "later" and "dead" use it."""
-
-    id: str
-    how: Literal["done", "again", "later", "dead"]
-    entry: Entry = Entry((), "")
 
 
 class RemovedMessage(msgspec.Struct, frozen=True):
@@ -198,7 +179,7 @@ def position(id: str) -> tuple[str, str]:
     return found[1] or found[3], found[2] or found[4]
 
 
-def id_of(stream: bytes | None, at: bytes) -> str:
+def id_of(stream: bytes, at: bytes) -> str:
     """Return the id of a written message. A message for later has no stream."""
     return f"{stream.decode() if stream else LATER}/{at.decode()}"
 

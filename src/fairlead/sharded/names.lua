@@ -1,14 +1,14 @@
--- Return for each name of a dead letter the places of the letters with it, in all sections. ARGV: these names. If there are many
--- letters, return only the first results.
+-- Return for each id of a message the ids of its dead letters. ARGV: these ids. If there are many letters, return only the first
+-- results.
 local found, left = {}, MOST
-for i, name in ipairs(ARGV) do
-    local places = {}
-    for _, each in ipairs(redis.call('ZRANGEBYLEX', dead_names, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', 0, 100)) do
-        local place = string.sub(each, #name + 2)
-        if not string.find(place, ' ', 1, true) then places[#places + 1] = place end  -- otherwise part of a longer name
+for i, id in ipairs(ARGV) do
+    local positions = {}
+    for _, each in ipairs(redis.call('ZRANGEBYLEX', dead_names, '[' .. id .. ' ', '(' .. id .. '!', 'LIMIT', 0, 100)) do
+        local position = string.sub(each, #id + 2)
+        if not string.find(position, ' ', 1, true) then positions[#positions + 1] = position end  -- else part of a longer id
         left = left - 1
     end
-    found[i] = places
+    found[i] = positions
     if left <= 0 then break end
 end
 return found

@@ -3,11 +3,10 @@
 -- notification after which the reader waited ('' if it did not wait), greatest number of messages, and how often this scan has
 -- returned 'again' so far.
 -- Return one of
---   {'messages', now, sections, {stream, id, fields}...}, each with its deliveries too if it was given back
---   {'large', ...}  the same, if these messages are so large that others must wait for the next call
+--   {'messages', now, {stream, id, fields}...}, each with its deliveries too if it was given back
 --   {'again'}  if the caller must continue the scan by a second call
---   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
---    at which the next message for later is due or '', number of streams}: wait for entries after these
+--   {'empty', now, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
+--    at which the next message for later is due or ''}: wait for entries after these
 local by_tenants, preferred, ttl = ARGV[3] == 'tenants', ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local times_again = tonumber(ARGV[8])
@@ -32,21 +31,16 @@ local default = default_type()
 local function seen_now()
     local latest_default = ''
     if default == 'stream' then latest_default = newest(queue) end
-    if default == 'none' and section == '' then latest_default = '0-0' end
+    if default == 'none' then latest_default = '0-0' end
     return newest(notifications), latest_default
 end
 local latest, latest_default = seen_now()
-
-local function all_sections()
-    if section == '' then return {} end
-    return redis.call('SMEMBERS', sections)
-end
 
 local function empty()
     local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
     local next_returned = redis.call('ZRANGE', returned, 0, 0, 'WITHSCORES')[2]
     if next_returned and (not next_due or tonumber(next_returned) < tonumber(next_due)) then next_due = next_returned end
-    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
+    return {'empty', integer(now), latest, latest_default, next_due or ''}
 end
 
 -- One notification wakes all waiting readers. The first reader takes the message. The second finds no
@@ -320,7 +314,7 @@ if #taken > 0 then
     if has_index or by_tenants then keep_virtual_time(ttl) end
     hand_over()
     keep_alive(ttl, count, tonumber(known[5] or 0))
-    return {taken_bytes < MOST_BYTES and 'messages' or 'large', integer(now), all_sections(), unpack(taken)}
+    return {'messages', integer(now), unpack(taken)}
 end
 if cordons_left <= 0 then return {'again'} end
 -- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server

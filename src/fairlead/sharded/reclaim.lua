@@ -26,7 +26,7 @@ local function claim(stream, key, its_group, id, deliveries, holder)
     elseif is_past_deadline(entry[2]) then
         cordon(stream, id, entry[2], deliveries)
     elseif deliveries >= max_deliveries then
-        bury(stream, id, entry[2], deliveries, {})
+        bury(stream, id, entry[2], deliveries)
         settle(stream, group, {id})
         looked_at = looked_at + MOST / MOST_BURIED
     else

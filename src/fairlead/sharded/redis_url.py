@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -40,7 +40,7 @@ class RedisUrl:
     """Servers of Redis, and how a client connects to them."""
 
     url: str = field(repr=False)
-    """The URL, without the options of Fairlead."""
+    """The URL, without the options of a confirmation."""
     location: str
     """The URL for people, without secrets."""
     kind: Kind
@@ -54,36 +54,31 @@ class RedisUrl:
     """Settings of redis-py for connections to Sentinels."""
     confirmation: Confirmation | None = None
     """The replicas that must confirm a write, if the URL asks for it."""
-    own: Mapping[str, str] = field(default_factory=dict)
-    """The options of the caller."""
 
     @classmethod
-    def of(cls, url: str, own: Collection[str] = ()) -> RedisUrl:
-        """Parse a URL, of which the caller knows the options `own`. Raise ConfigurationError,
-        without secrets in its text, if it is no usable URL of Redis."""
+    def of(cls, url: str) -> RedisUrl:
+        """Parse a URL. Raise ConfigurationError, without secrets in its text, if it is no usable
+        URL of Redis."""
         parts, kind = _split(url)
         location = shown_url(url)
         if parts.netloc:
             location = location.rstrip("/")
-        ours_known = (*own, *_WAIT_OPTIONS)
         found = parameters_of(
             location,
             parts,
-            {*ours_known, *_SENTINEL_OPTIONS, *_of_redis_py()},
-            otherwise=f"use {', '.join(sorted(ours_known))}, or one of redis-py",
+            {*_WAIT_OPTIONS, *_SENTINEL_OPTIONS, *_of_redis_py()},
+            otherwise=f"use {', '.join(sorted(_WAIT_OPTIONS))}, or one of redis-py",
         )
-        ours = {name: value for name, value in found.items() if name in ours_known}
-        rest = {name: value for name, value in found.items() if name not in ours}
-        confirmation = Confirmation.of(location, ours)
-        ours = {name: value for name, value in ours.items() if name not in _WAIT_OPTIONS}
+        rest = {name: value for name, value in found.items() if name not in _WAIT_OPTIONS}
+        confirmation = Confirmation.of(location, found)
         if kind == "server":
-            return cls._one(parts, location, rest, confirmation, ours)
+            return cls._one(parts, location, rest, confirmation)
         if kind == "cluster" and confirmation is not None:
             raise ConfigurationError(
                 f"{location}: a cluster confirms no writes by replicas: leave wait_replicas out, or"
                 " use redis+sentinel://"
             )
-        return cls._several(parts, kind, location, rest, confirmation, ours)
+        return cls._several(parts, kind, location, rest, confirmation)
 
     def client(self, **settings: Any) -> Any:
         """Return a client for threads. It opens its connections at first use. `settings`: of
@@ -115,7 +110,6 @@ class RedisUrl:
         location: str,
         rest: Mapping[str, str],
         confirmation: Confirmation | None,
-        own: Mapping[str, str],
     ) -> RedisUrl:
         path, host = parts.path, parts.netloc.rpartition("@")[2]
         if parts.scheme != "unix":
@@ -125,7 +119,7 @@ class RedisUrl:
                 raise ConfigurationError(f"{location}: redis:// has one host; use {KNOWN}")
         url = f"{parts.scheme}://{parts.netloc}{path}{'?' if rest else ''}{query_of(rest)}"
         _check(url, location, rest)
-        return cls(url, location, "server", confirmation=confirmation, own=own)
+        return cls(url, location, "server", confirmation=confirmation)
 
     @classmethod
     def _several(
@@ -135,7 +129,6 @@ class RedisUrl:
         location: str,
         rest: Mapping[str, str],
         confirmation: Confirmation | None,
-        own: Mapping[str, str],
     ) -> RedisUrl:
         user, _, names = parts.netloc.rpartition("@")
         hosts = hosts_of(location, names, _PORTS[kind])
@@ -183,7 +176,6 @@ class RedisUrl:
             settings,
             of_sentinels,
             confirmation,
-            own,
         )
 
 
@@ -231,4 +223,4 @@ def _refused(location: str, options: Mapping[str, str], error: Exception) -> Con
     """Return the error without the text of redis-py, which may quote a part of the URL."""
     option = next((name for name in options if name in str(error)), "")
     why = f"option {option!r} is unknown, or has a bad value" if option else "it cannot be read"
-    return ConfigurationError(f"{location}: {why}; use {KNOWN}, and ?streams=64&per_shard=6")
+    return ConfigurationError(f"{location}: {why}; use {KNOWN}")

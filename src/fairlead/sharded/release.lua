@@ -18,7 +18,7 @@ local function give_back(stream, id, deliveries)
     elseif is_past_deadline(entry[2]) then
         cordon(stream, id, entry[2], deliveries)
     elseif deliveries >= max_deliveries then
-        bury(stream, id, entry[2], deliveries, {})
+        bury(stream, id, entry[2], deliveries)
         buried = buried + 1
         settle(stream, group, {id})
     else

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 
 from redis import exceptions
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.errors import NotReplicated
 from fairlead.sharded.clients import is_cluster
 from fairlead.sharded.confirmation import Confirmation
+from fairlead.sharded.errors import NotReplicated
 from fairlead.sharded.redis_errors import (
     ServerMoved,
     code_of,
     is_demotion,
     translated_errors,
 )
-from fairlead.sharded.script import DELETE, REVIVE, REWEIGH, WEIGH, WRITE
+from fairlead.sharded.script import DELETE, REVIVE, WEIGH, WRITE
 from fairlead.sharded.steps import (
     Command,
-    ReadGroup,
-    RedisCall,
     RunScript,
     Steps,
     WaitForEntry,
@@ -32,8 +29,8 @@ from fairlead.sharded.steps import (
 
 T = TypeVar("T")
 
-RELIED_ON = (WRITE, REVIVE, DELETE, WEIGH, REWEIGH)
-"""Scripts on whose effect a submit or an operator relies."""
+RELIED_ON = (WRITE, REVIVE, DELETE, WEIGH)
+"""Scripts on whose effect a writer or an operator relies."""
 
 _MOST_RACES = 5
 """Tries of a command whose connection is closed before the command is sent."""
@@ -102,8 +99,6 @@ async def _respond_async(
             return await _execute_async(redis, command, confirmation)
     except ServerMoved:
         await _drop_connections_async(redis)
-        if isinstance(command, ReadGroup):
-            raise  # its caller knows the connection by number
         with translated_errors(redis, queue):
             return await _execute_async(redis, command, confirmation)
 
@@ -161,12 +156,6 @@ async def _do_async(redis: Any, command: Command, confirmation: Confirmation | N
         with _ignored_end_of_wait():
             return bool(await redis.xread(command.after, count=1, block=command.millis))
         return False
-    if isinstance(command, RedisCall):
-        return await redis.execute_command(*command.arguments)
-    if isinstance(command, ReadGroup):
-        with _ignored_end_of_wait():
-            return _claimed(await redis.execute_command(*_claim(command)))
-        return None
     try:
         return await redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
     except NoScriptError:
@@ -183,41 +172,27 @@ def _do(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
         with _ignored_end_of_wait():
             return bool(redis.xread(command.after, count=1, block=command.millis))
         return False
-    if isinstance(command, RedisCall):
-        return redis.execute_command(*command.arguments)
-    if isinstance(command, ReadGroup):
-        with _ignored_end_of_wait():
-            return _claimed(redis.execute_command(*_claim(command)))
-        return None
     try:
         return redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
     except NoScriptError:
         return redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
 
 
-def _is_relied_on(command: Command) -> TypeGuard[RunScript | RedisCall]:
-    """Return whether somebody relies on the effect: a submit, or an operator. If a failover loses
+def _is_relied_on(command: Command) -> TypeGuard[RunScript]:
+    """Return whether somebody relies on the effect: a writer, or an operator. If a failover loses
     the end of a claim instead, the message is only delivered again."""
-    if isinstance(command, RunScript):
-        return command.script in RELIED_ON
-    return isinstance(command, RedisCall) and command.is_relied_on
+    return isinstance(command, RunScript) and command.script in RELIED_ON
 
 
-def _confirmable(
-    redis: Any, command: RunScript | RedisCall, confirmation: Confirmation, as_text: bool
-) -> Any:
-    """Return a pipeline of one connection: the command, a write, and the wait for the replicas.
+def _confirmable(redis: Any, command: RunScript, confirmation: Confirmation, as_text: bool) -> Any:
+    """Return a pipeline of one connection: the script, a write, and the wait for the replicas.
 
-    WAIT waits for the last write of its connection only, and the command of a repeated submit
+    WAIT waits for the last write of its connection only, and the script of a repeated deletion
     writes nothing. The additional write comes after all writes that the server has executed."""
-    if isinstance(command, RunScript):
-        script = ("EVAL", command.script.text) if as_text else ("EVALSHA", command.script.sha)
-        key, arguments = command.key, (*script, *_keys(redis, command), *command.arguments)
-    else:
-        key, arguments = str(command.arguments[1]), command.arguments
+    script = ("EVAL", command.script.text) if as_text else ("EVALSHA", command.script.sha)
     pipeline = redis.pipeline(transaction=False)
-    pipeline.execute_command(*arguments)
-    pipeline.execute_command("SET", f"{key}:confirmed", 1, "PX", _CONFIRMED_MILLIS)
+    pipeline.execute_command(*script, *_keys(redis, command), *command.arguments)
+    pipeline.execute_command("SET", f"{command.key}:confirmed", 1, "PX", _CONFIRMED_MILLIS)
     pipeline.execute_command("WAIT", confirmation.replicas, confirmation.millis)
     return pipeline
 
@@ -230,8 +205,8 @@ def _confirmed(responses: Sequence[Any], confirmation: Confirmation) -> Any:
     if responses[-1] < confirmation.replicas:
         raise NotReplicated(
             f"Redis has written, but {responses[-1]} of {confirmation.replicas} replicas confirmed"
-            f" it within {confirmation.millis} ms, so a failover may lose it; submit again with the"
-            " same unique key, start the replicas, or lower wait_replicas"
+            f" it within {confirmation.millis} ms, so a failover may lose it; start the replicas,"
+            " or lower wait_replicas. Another write makes a second message"
         )
     return responses[0]
 
@@ -243,37 +218,12 @@ def _keys(redis: Any, command: RunScript) -> tuple[int | str, ...]:
     return 1, command.key
 
 
-def _claim(claim: ReadGroup) -> list[str | int]:
-    command: list[str | int] = [
-        "XREADGROUP",
-        "GROUP",
-        claim.group,
-        claim.consumer,
-        "COUNT",
-        1,
-        "BLOCK",
-        claim.millis,
-    ]
-    return [*command, "STREAMS", *claim.keys, *[">"] * len(claim.keys)]
-
-
 @contextmanager
 def _ignored_end_of_wait() -> Iterator[None]:
-    """Ignore the error of a missing stream or group, and that of a wait that an operator or a
-    deleted key has ended. A wait that ended because the server became a replica raises."""
+    """Ignore the error of a wait that an operator or a deleted key has ended. A wait that ended
+    because the server became a replica raises."""
     try:
         yield
     except ResponseError as error:
-        code = code_of(error)
-        if code != "NOGROUP" and (code != "UNBLOCKED" or is_demotion(error)):
+        if code_of(error) != "UNBLOCKED" or is_demotion(error):
             raise
-
-
-def _claimed(response: Any) -> list[tuple[bytes, bytes, list[bytes]]]:
-    """Flatten the response of XREADGROUP, which differs between RESP2 and RESP3."""
-    pairs = response.items() if isinstance(response, dict) else response or ()
-    found = []
-    for key, entries in pairs:
-        for id, fields in entries[0] if isinstance(response, dict) else entries:
-            found.append((key, id, list(chain.from_iterable(fields.items()))))
-    return found

@@ -14,7 +14,7 @@ Reads = Literal["streams", "tenants"]
 
 @dataclass(frozen=True)
 class ShardedSettings:
-    """Settings of one queue or section. Times are seconds, with millisecond precision. Raise
+    """Settings of one queue. Times are seconds, with millisecond precision. Raise
     ConfigurationError if a value is out of range."""
 
     name: str
@@ -24,8 +24,6 @@ class ShardedSettings:
     ttl: float
     shrink_after: float
     max_deliveries: int
-    section: str = ""
-    """Name of a section, or "". Sections of one queue share its notifications, and nothing else."""
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("{}"):
@@ -47,7 +45,7 @@ class ShardedSettings:
     @property
     def prefix(self) -> str:
         """The beginning of the queue's keys."""
-        return f"{{{self.name}}}:{self.section}:" if self.section else f"{{{self.name}}}:"
+        return f"{{{self.name}}}:"
 
     @property
     def meta(self) -> str:

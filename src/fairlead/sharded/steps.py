@@ -19,7 +19,6 @@ from fairlead.sharded import script
 from fairlead.sharded.details import MOST_DETAILS, Details, details_of
 from fairlead.sharded.errors import Empty, InvalidMessage, UnknownMessage
 from fairlead.sharded.message import (
-    ClaimEnd,
     Entry,
     Field,
     Message,
@@ -51,21 +50,18 @@ MOST_BYTES = 1_000_000
 _MOST_SECONDS = 1e9
 """Greatest length of a time, in seconds: about 31 years."""
 
-DELIVERING = (b"messages", b"large")
-"""Responses of read.lua that have messages."""
-
 KEYS = (
     "deadlines",
-    "once",
     "lasting",
     "later",
     "later:messages",
     "dead",
     "dead:heads",
+    "dead:names",
     "cordoned",
     "weights",
     "groups",
-    "notifier",
+    "notifications",
 )
 """Keys of a queue beside its streams and `meta`, without their prefix. See common.lua."""
 
@@ -92,26 +88,7 @@ class WaitForEntry(NamedTuple):
     millis: int
 
 
-class RedisCall(NamedTuple):
-    """Run one command of Redis."""
-
-    arguments: tuple[bytes | str | int | float, ...]
-    is_relied_on: bool = False
-    """Whether replicas should confirm the command, whose second argument is then its key."""
-
-
-class ReadGroup(NamedTuple):
-    """Wait until one of the streams has a message, and claim it as the group's consumer. Return
-    key, entry and fields of each claimed message, at most one a stream; return None if a stream or
-    its group is missing."""
-
-    group: str
-    consumer: str
-    keys: Sequence[str]
-    millis: int
-
-
-Command = RunScript | WaitForEntry | RedisCall | ReadGroup
+Command = RunScript | WaitForEntry
 Steps = Generator[Command, Any, T]
 
 
@@ -123,7 +100,7 @@ class QueueSteps:
         self._monotonic = monotonic
         self._ttl = round(settings.ttl * 1000)
         self._meta = settings.meta
-        self._notifications = f"{{{settings.name}}}:notifications"
+        self._notifications = f"{settings.prefix}notifications"
         self.settings = settings
         self._declared = 0
         self._declare(settings.streams)
@@ -144,19 +121,7 @@ class QueueSteps:
         streams_per_shard: int | None = None,
     ) -> Steps[list[str]]:
         """See `ShardedQueue.write_many`."""
-        entries = [entry(message) for message in messages]
-        return [
-            id_of(*found) for found in (yield from self.put(entries, streams, streams_per_shard))
-        ]
-
-    def put(
-        self,
-        entries: Sequence[Entry],
-        streams: int | None = None,
-        streams_per_shard: int | None = None,
-    ) -> Steps[list[tuple[bytes | None, bytes]]]:
-        """Write entries. Return the stream and id of each, or None and the name or mark of the
-        earlier message that keeps the entry from being written."""
+        entries: list[Entry] = [entry(message) for message in messages]
         shard_keys = {each.shard_key for each in entries}
         shards = {
             key: self.settings.shard(key, streams, streams_per_shard)[1] for key in shard_keys
@@ -165,16 +130,14 @@ class QueueSteps:
             self._declare(streams)
         count = self.settings.streams if streams is None else streams
         shrink_after = round(self.settings.shrink_after * 1000)
-        replies: list[tuple[bytes | None, bytes]] = []
+        ids: list[str] = []
         for piece in pieces([size_of(each.fields) for each in entries]):
             some = entries[piece.start : piece.stop]
             of_piece = {key: shards[key] for key in {each.shard_key for each in some}}
             packed = packed_for(of_piece, [packable(each) for each in some])
-            write = self.run(script.WRITE, count, self._ttl, shrink_after, packed)
-            unique = {each.unique for each in some} - {""}
-            keys = (f"{{{self.settings.name}}}:unique:{key}" for key in sorted(unique))
-            replies += yield write._replace(others=(*write.others, *keys))
-        return replies
+            written = yield self.run(script.WRITE, count, self._ttl, shrink_after, packed)
+            ids += [id_of(*found) for found in written]
+        return ids
 
     def read(
         self, group: str, consumer: str, block: float, prefer_stream: int | str | None
@@ -205,17 +168,17 @@ class QueueSteps:
                 group, consumer, count, preferred, woken_after, times_again
             )
             times_again = times_again + 1 if found[0] == b"again" else 0
-            if found[0] in DELIVERING:
-                return [taken(found[1], each) for each in found[3:]]
+            if found[0] == b"messages":
+                return [_taken(found[1], each) for each in found[2:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
                 if left <= 0:
                     raise Empty(f"nothing to read in {self.settings.name}")
-                wait = self.waiting(found, left)
+                wait = self._waiting(found, left)
                 # Treat a reader that has waited until a message for later is due as woken: the
                 # first such reader writes the message into a stream, which wakes the others.
                 is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
-                woken_after = _text(found[3]) if is_woken else ""
+                woken_after = _text(found[2]) if is_woken else ""
 
     def read_once(
         self,
@@ -241,22 +204,9 @@ class QueueSteps:
         )
         return RunScript(script.READ, self._meta, arguments, self._keys_for(group))
 
-    @property
-    def notifier(self) -> str:
-        """The key of the stream that wakes one of the readers of this section of the queue."""
-        return f"{self.settings.prefix}notifier"
-
-    def streams(self, count: int) -> list[str]:
-        """Return the keys of the first `count` streams."""
-        return [f"{self.settings.prefix}s{stream}" for stream in range(count)]
-
-    def prepare(self, group: str) -> Steps[None]:
-        """Create the group in every stream, so that a reader can wait for all of them at once."""
-        yield self.run(script.PREPARE, group, self._ttl)
-
-    def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
+    def _waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
         """Return the wait after a scan that found nothing, of at most `seconds`."""
-        _, now, _, latest, latest_default, next_due, _ = found
+        _, now, latest, latest_default, next_due = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
@@ -283,42 +233,6 @@ class QueueSteps:
             replies = yield self.run(script.EXTEND, group, consumer, *positions)
             held += [id for id, is_held in zip(piece, replies, strict=True) if is_held]
         return held
-
-    def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
-        """Return the messages that the consumer holds without knowing, because the responses to its
-        reads were lost. `known`: the ids that it knows."""
-        knows = {position(id) for id in known}
-        stream, after = b"0", b""
-        found: list[Message] = []
-        while stream:
-            stream, after, *ids = yield self.run(script.HELD, group, consumer, stream, after)
-            held = zip(map(_text, ids[::2]), map(_text, ids[1::2]), strict=True)
-            lost = [each for each in held if each not in knows]
-            while lost:
-                positions = chain.from_iterable(lost)
-                now, count, claimed = yield self.run(script.CLAIMED, group, consumer, *positions)
-                found += [_claimed(now, each) for each in claimed]
-                lost = lost[count:]
-        return found
-
-    def finish(self, group: str, consumer: str, finishes: Sequence[ClaimEnd]) -> Steps[list[bool]]:
-        """End claims, and return for each whether it still belonged to this consumer; other claims
-        stay as they are."""
-        replies: list[bool] = []
-        while len(replies) < len(finishes):
-            rest = finishes[len(replies) : len(replies) + MOST_AT_ONCE]
-            piece = rest[: len(next(pieces([size_of(end.entry.fields) for end in rest])))]
-            ends = [
-                (*position(id), how) if how == "done" else (*position(id), how, packable(each))
-                for id, how, each in piece
-            ]
-            keys = {end.entry.shard_key for end in piece if end.how in ("later", "again")}
-            shards = {key: self.settings.shard(key, None, None)[1] for key in keys}
-            packed = packed_for(shards, ends)
-            streams = self.settings.streams
-            done = yield self.run(script.FINISH, group, consumer, self._ttl, streams, packed)
-            replies += map(bool, done)
-        return replies
 
     def nack(self, group: str, consumer: str, ids: Sequence[str], delay: float) -> Steps[list[str]]:
         """See `ShardedQueue.nack`."""
@@ -426,22 +340,6 @@ class QueueSteps:
             after = found[-1].position
         return found
 
-    def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
-        """Return for each mark whether a message with it is in the queue."""
-        found = yield RedisCall(("SMISMEMBER", f"{self.settings.prefix}once", *marks))
-        return [bool(is_there) for is_there in found]
-
-    def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
-        """Count unfinished messages at one moment: waiting, claimed and retried ones together, and
-        dead letters. `beginning`: the start of the tickets of retries."""
-        messages, retries, dead = yield self.run(script.UNFINISHED, beginning)
-        return messages + retries, dead
-
-    def has_unfinished(self, beginning: str) -> Steps[bool]:
-        """Return whether `unfinished` would count a message."""
-        messages, retries, _ = yield self.run(script.UNFINISHED, beginning)
-        return bool(messages + retries)
-
     def drop_group(self, group: str) -> Steps[int]:
         """See `ShardedQueue.drop_group`."""
         dropped, stream = 0, 0
@@ -455,28 +353,6 @@ class QueueSteps:
         if weight is not None:
             check_weight(weight)
         yield self.run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
-
-    def weights(self) -> Steps[dict[str, float]]:
-        """Return the weights that were set, by shard key."""
-        found: dict[str, float] = {}
-        cursor: Field = 0
-        while True:
-            key = f"{self.settings.prefix}weights"
-            cursor, page = yield RedisCall(("HSCAN", key, cursor, "COUNT", MOST_AT_ONCE))
-            found |= {name.decode(): float(weight) for name, weight in page.items()}
-            if int(cursor) == 0:
-                return found
-
-    def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
-        """Replace all weights that were set by these, by shard key, some hundreds at a time."""
-        before = yield from self.weights()
-        changes: list[tuple[Field, Field]] = [
-            (key, weight) for key, weight in sorted(weights.items()) if before.get(key) != weight
-        ]
-        changes += [(key, "") for key in sorted(before.keys() - weights.keys())]
-        for start in range(0, len(changes), MOST_AT_ONCE):
-            piece = chain.from_iterable(changes[start : start + MOST_AT_ONCE])
-            yield self.run(script.REWEIGH, self._ttl, *piece)
 
     def run(self, wanted: Script, *arguments: Field) -> RunScript:
         """Return the command that runs a script on this queue."""
@@ -492,10 +368,6 @@ class QueueSteps:
         own = [*KEYS, *(f"s{stream}" for stream in range(streams))]
         self._others = (
             self.settings.name,
-            self._notifications,
-            f"{{{self.settings.name}}}:dead:names",
-            f"{{{self.settings.name}}}:dead:keys",
-            f"{{{self.settings.name}}}:sections",
             *(f"{self.settings.prefix}{last}" for last in own),
         )
         self._others_for: dict[str, tuple[str, ...]] = {}
@@ -510,7 +382,7 @@ class QueueSteps:
         return found
 
 
-def taken(now: bytes, found: Sequence[Any]) -> Message:
+def _taken(now: bytes, found: Sequence[Any]) -> Message:
     """Return a message that read.lua has claimed at `now` (milliseconds since 1970)."""
     stream, at, fields, *deliveries = found
     return message((stream, at, *(deliveries or [1]), now, fields))
@@ -536,11 +408,6 @@ def pieces(sizes: Sequence[int]) -> Iterator[range]:
         size += each
     if start < len(sizes):
         yield range(start, len(sizes))
-
-
-def waiting(wait: WaitForEntry) -> Steps[bool]:
-    """Run one wait, and return whether an entry came."""
-    return bool((yield wait))
 
 
 def _check_names(group: str, consumer: str) -> None:

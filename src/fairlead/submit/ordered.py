@@ -87,13 +87,10 @@ class OrderedSubmission:
         """Return the periodic tasks in groups, each with its patience in seconds (see
         `fairlead.engine.periodic.PeriodicTasks`). Those of ordered queues are a group, so that an
         outage of the log delays no other."""
-        found: dict[bool, list[Periodic]] = {}
+        found: dict[float, list[Periodic]] = {}
         for periodic in periodics:
-            found.setdefault(self._is_ordered(periodic.handler.queue), []).append(periodic)
-        return [
-            (group, 0.0 if not is_ordered or self._log(None).joins_transactions else LOG_PATIENCE)
-            for is_ordered, group in found.items()
-        ]
+            found.setdefault(self._patience(periodic.handler.queue), []).append(periodic)
+        return [(group, patience) for patience, group in found.items()]
 
     def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
         """Append the tasks to the log, once the log has room for them. Raise InvalidTask before
@@ -226,6 +223,12 @@ class OrderedSubmission:
 
     def _is_ordered(self, queue: str) -> bool:
         return self._context.declared.queues[queue].is_ordered
+
+    def _patience(self, queue: str) -> float:
+        """Return the seconds for which a periodic task of this queue waits for the log."""
+        if not self._is_ordered(queue) or self._log(None).joins_transactions:
+            return 0.0
+        return LOG_PATIENCE
 
 
 def _append_if_advanced(

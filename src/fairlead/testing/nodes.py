@@ -48,6 +48,8 @@ async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
 
 
 async def _left(app: App, node: Node) -> int:
-    store = app.store
-    unfinished, _ = await store.database.read(store.unfinished(sorted(app.queues)))
-    return unfinished + await node.parts.ordered.unfinished()
+    left = await node.parts.ordered.unfinished()
+    if (store := app.connections.tasks) is not None:
+        unfinished, _ = await store.database.read(store.unfinished(sorted(app.queues)))
+        left += unfinished
+    return left

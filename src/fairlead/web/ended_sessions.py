@@ -14,7 +14,7 @@ from typing import TypeVar
 from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.errors import FairleadError, NotSupported
-from fairlead.ports.ended_sessions import EndedSessions as StoredSessions
+from fairlead.operate.store.ended_sessions import EndedSessions as StoredSessions
 from fairlead.ports.sql_store import SqlStore
 from fairlead.web.sessions import Session
 
@@ -49,7 +49,7 @@ class EndedSessions:
             _put(self._ended, session.id, session.ends_at)
         store = self._store() if session.is_logged_in else None
         if store is not None:
-            sessions: StoredSessions = store.ended_sessions()
+            sessions: StoredSessions = StoredSessions(store.database)
             ends_at, at = session.ends_at * MICROS, round(now * MICROS)
             store.database.run(sessions.add(_hash(session), ends_at, at))
 
@@ -70,7 +70,7 @@ class EndedSessions:
         try:
             store, at = self._store(), time.monotonic()
             has_ended = store is not None and store.database.read_now(
-                store.ended_sessions().has(_hash(session))
+                StoredSessions(store.database).has(_hash(session))
             )
         except FairleadError:
             return False  # the screens say what is wrong with the store

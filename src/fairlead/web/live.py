@@ -170,8 +170,8 @@ class LiveHub:
     def _mark(self) -> object:
         """Return the store's mark; a new one each time if the store has none or cannot be read."""
         try:
-            store = self._app.connector.store
-            return store.database.read_now(store.records.reads.mark())
+            context = self._app.operate_context
+            return context.sql_store.database.read_now(context.reads.mark())
         except FairleadError:
             return object()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.errors import FairleadError, NotSupported, UnknownQueue
 from fairlead.operate.audit import Recorder
-from fairlead.ports.audit_log import AuditOutcome
+from fairlead.operate.store.audit import AuditLog, AuditOutcome
 from fairlead.web.page import Page
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def set_weight(page: Page, queue: SyncShardedQueue, key: str, weight: float | No
 def has_audit(page: Page) -> bool:
     """Return whether the store of tasks is a SQL database, which has an audit log."""
     try:
-        page.context.sql_store.audit()
+        AuditLog(page.context.sql_store.database)
     except NotSupported:
         return False
     return True

@@ -116,7 +116,6 @@ class KafkaChannel(DatabaseChannel):
     """A channel of triggers carried by Kafka. See
     `fairlead.ports.trigger_channel.TriggerChannel`."""
 
-    carries_triggers = True
     shares_partitions = True
     reads_by_key = False
 

@@ -235,11 +235,11 @@ class KafkaEndpoint:
                     ):
                         raise
 
-    def partitions_of(self, topic: str, seconds: float = ADMIN_SECONDS) -> int | None:
+    def partitions_of(self, topic: str) -> int | None:
         """Return the number of partitions of a topic; None if there is no such topic. Raise
         StoreUnavailable while Kafka is unavailable, ConfigurationError if it refuses."""
         with self.asking() as admin:
-            about = admin.list_topics(timeout=seconds).topics.get(topic)
+            about = admin.list_topics(timeout=ADMIN_SECONDS).topics.get(topic)
             return None if about is None or about.error is not None else len(about.partitions)
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:

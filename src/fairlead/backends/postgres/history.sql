@@ -54,7 +54,7 @@ SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, prio
 SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uuid)::text
 
 -- name: running
-SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < $1)
+SELECT queue, node, count(*), max(claimed_at)
   FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
 
 -- name: tasks_bytes

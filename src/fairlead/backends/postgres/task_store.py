@@ -44,8 +44,8 @@ from fairlead.model import (
     Submitted,
     Trigger,
 )
+from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster_state import NodeRecord
-from fairlead.ports.history import START, Position, Reader
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps

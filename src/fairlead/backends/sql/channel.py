@@ -119,7 +119,6 @@ class DatabaseChannel:
     """A `fairlead.ports.trigger_channel.TriggerChannel` on the rows of the task store."""
 
     location = "the database"
-    carries_triggers = False
     shares_partitions = False
     reads_by_key = True
 

@@ -1,4 +1,7 @@
-"""Bounded reads of tasks and their history over SQL, for both dialects."""
+"""Bounded reads of tasks and of their history, for consoles.
+
+No read costs more on a larger table: each walks at most a fixed number of rows and says where it
+stopped."""
 
 from __future__ import annotations
 
@@ -15,23 +18,22 @@ from fairlead.core.arguments import matches
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask
 from fairlead.model import FINAL_STATES, ArgumentFilter, State
-from fairlead.ports.history import Position
+from fairlead.model.history import Position
+from fairlead.model.task_facts import Backlog, ErrorFact, KeyCount, KeySetting, RunFact, TaskPage
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
-from fairlead.ports.task_reads import (
-    MOST_PAYLOAD,
-    MOST_PAYLOADS,
-    MOST_SAMPLED,
-    MOST_SEARCHED_ARGUMENTS,
-    MOST_WALKED,
-    Backlog,
-    ErrorFact,
-    KeyCount,
-    KeySetting,
-    RunFact,
-    TaskPage,
-)
 from fairlead.ports.task_records import TaskFilter
 
+MOST_WALKED = 20_000
+"""Greatest number of rows that one page walks over."""
+MOST_SEARCHED_ARGUMENTS = 2000
+"""Number of payloads in which one page of at most 500 tasks searches an argument; a larger page
+searches four for each task that it may have."""
+MOST_PAYLOADS = 16 << 20
+"""Bytes of stored payloads in which one page searches an argument."""
+MOST_PAYLOAD = 1 << 20
+"""Greatest size in bytes of a payload in which an argument is searched, stored or unpacked."""
+MOST_SAMPLED = 10_000
+"""Number of unfinished tasks up to which `backlog` counts them all."""
 _LAST_ID = (1 << 128) - 1
 _LAST = Position((1 << 63) - 1, (1 << 63) - 1)
 _PAGES = 1000
@@ -71,8 +73,8 @@ class _Found(NamedTuple):
     is_cut: bool = False
 
 
-class SqlTaskReads:
-    """A `fairlead.ports.task_reads.TaskReads` in the database of a task store."""
+class TaskReads:
+    """Bounded reads of the tables of a task store, for people."""
 
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
@@ -94,6 +96,9 @@ class SqlTaskReads:
         newest_first: bool,
         most_walked: int = MOST_WALKED,
     ) -> Steps[TaskPage]:
+        """Return a page of tasks that match, by id; with a final state, of finished ones, by their
+        end. Walks over at most `most_walked` rows after `where.after`. Raises InvalidTask for an
+        `after` that is no cursor."""
         if where.tenants == () or limit == 0:
             return TaskPage([], None)
         walk = _Walk("newest" if newest_first else "oldest", most_walked)
@@ -105,6 +110,8 @@ class SqlTaskReads:
         return TaskPage([task_record(row) for row in found.rows], found.after, found.is_cut)
 
     def count(self, where: TaskFilter, most: int) -> Steps[tuple[int, bool]]:
+        """Return the number of tasks that match, counted up to `most` and as far as one page walks,
+        and whether there may be more. Reads no task whole."""
         if where.tenants == ():
             return 0, False
         if where.argument is not None:
@@ -252,9 +259,12 @@ class SqlTaskReads:
         return _Found(found, str(last), is_cut=True)
 
     def runs(self, limit: int) -> Steps[list[RunFact]]:
+        """Return the latest attempts, latest first."""
         return [RunFact(*row) for row in (yield self._statement("runs", limit))]
 
     def backlog(self) -> Steps[Backlog]:
+        """Return counts of the unfinished tasks: of all if there are few, else of a sample that is
+        the same for the same rows."""
         if self._database.dialect == "postgres":
             part: float = (yield self._statement("sampled_part", _PAGES))[0][0]
             rows = yield self._statement("backlog", part)
@@ -266,12 +276,17 @@ class SqlTaskReads:
         return _backlog((yield self._statement("backlog_of", batch(seqs))), factor)
 
     def errors(self, limit: int) -> Steps[list[ErrorFact]]:
+        """Return tasks in ERROR, latest first."""
         return [ErrorFact(*row) for row in (yield self._statement("errors", limit))]
 
     def mark(self) -> Steps[tuple[object, ...]]:
+        """Return a value that differs after a task has ended, an incident was opened, or settings
+        of queues have changed. Costs a few look-ups in indexes. Submits have notifications, and the
+        start of a task changes nothing here."""
         return tuple((yield self._statement("mark"))[0])
 
     def key_settings(self, keys: Sequence[tuple[str, str]]) -> Steps[list[KeySetting]]:
+        """Return the settings of those (queue, fairness key) that have any."""
         rows = yield self._statement("key_settings", batch(keys))
         return [KeySetting(*row) for row in rows]
 

@@ -9,14 +9,13 @@ import msgspec
 
 from fairlead.backends.sql.incidents import SqlIncidents
 from fairlead.backends.sql.rows import ALL_ROWS, batch, canonical, lanes_of, task_record
-from fairlead.backends.sql.task_reads import SqlTaskReads
+from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Outcome, State, TaskRecord
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import (
-    MOST_SEARCHED,
     KeyLoad,
     QueueStatus,
     TaskFilter,
@@ -32,7 +31,7 @@ class SqlTaskRecords:
         self.database = database
         self.sql = sql
         self.incidents = SqlIncidents(database)
-        self.reads = SqlTaskReads(database)
+        self.reads = TaskReads(database)
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -69,9 +68,6 @@ class SqlTaskRecords:
             page = yield from self.reads.page(where, limit - len(found), False)
             found += page.tasks
         return found
-
-    def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        return (yield from self.reads.page(where, limit, True, MOST_SEARCHED)).tasks
 
     def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
         rows = yield self.statement("ids_after", canonical(after), limit)

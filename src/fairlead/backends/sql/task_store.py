@@ -12,13 +12,9 @@ from typing import Any
 
 import msgspec
 
-from fairlead.backends.sql.actions import SqlActions
-from fairlead.backends.sql.audit import SqlAudit
-from fairlead.backends.sql.ended_sessions import SqlEndedSessions
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import check, migrate
 from fairlead.backends.sql.periodic import SqlPeriodics
-from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.rows import (
     NODE_LOST,
     batch,
@@ -42,8 +38,6 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.action_store import ActionStore
-from fairlead.ports.audit_log import AuditLog
 from fairlead.ports.cluster_state import (
     NO_FACTS,
     NodeFacts,
@@ -51,11 +45,8 @@ from fairlead.ports.cluster_state import (
     QueueSettings,
     SettingsMark,
 )
-from fairlead.ports.ended_sessions import EndedSessions
-from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
@@ -117,21 +108,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def as_sql(self) -> SqlStore:
         return self
-
-    def history(self) -> HistoryStore:
-        return SqlHistory(self.database)
-
-    def policies(self) -> PolicyStore:
-        return SqlPolicies(self)
-
-    def actions(self) -> ActionStore:
-        return SqlActions(self.database)
-
-    def audit(self) -> AuditLog:
-        return SqlAudit(self.database)
-
-    def ended_sessions(self) -> EndedSessions:
-        return SqlEndedSessions(self.database)
 
     # implemented by a dialect ---------------------------------------------------------------------
 
@@ -583,7 +559,7 @@ class SqlTaskStore(SqlTaskRecords):
         return await self.database.run_async(self.registration(partitions))
 
     def store_id(self) -> Steps[str | None]:
-        return (yield from self.history().store_id())
+        return (yield from SqlHistory(self.database).store_id())
 
     def register_part(self, kind: str, part: str) -> Steps[str]:
         return part

@@ -43,8 +43,8 @@ SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1
 
 -- name: running
 -- DISTINCT, because a task that a node claims twice is in two batches of claims.
-SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < ?1)
-  FROM (SELECT DISTINCT t.seq, t.queue, t.node, t.claimed_at, t.stuck_at
+SELECT queue, node, count(*), max(claimed_at)
+  FROM (SELECT DISTINCT t.seq, t.queue, t.node, t.claimed_at
           FROM fairlead_claims g, json_each(g.seqs) j
           CROSS JOIN fairlead_tasks t ON t.seq = j.value
          WHERE t.state = 'PROCESSING' AND t.node = g.node)

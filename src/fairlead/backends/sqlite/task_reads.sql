@@ -1,4 +1,4 @@
--- Bounded reads for consoles on SQLite; see ports/task_reads.py. Parameters of a filter (?1 to ?10): state, queue, name,
+-- Bounded reads for consoles on SQLite; see backends/sql/task_reads.py. Parameters of a filter (?1 to ?10): state, queue, name,
 -- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 

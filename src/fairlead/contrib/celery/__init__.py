@@ -1,45 +1,29 @@
-"""Celery's names on Fairlead: an ordinary Celery project runs by changing its imports.
+"""The core of Celery's names on Fairlead: an ordinary Celery project runs by changing its imports.
 
-Needs nothing of Celery. See docs/how-to/from-celery.md, and `fairlead celery-report`.
+Needs nothing of Celery. A name that is not here raises an error with its replacement. See
+docs/how-to/from-celery.md.
 """
 
-from fairlead.contrib.celery import exceptions, result, schedules, signals, states
-from fairlead.contrib.celery.app import Celery, current_app, current_task, shared_task
-from fairlead.contrib.celery.canvas import (
-    Signature,
-    chain,
-    chord,
-    chunks,
-    group,
-    maybe_signature,
-    signature,
-    subtask,
-    xmap,
-    xstarmap,
-)
+from fairlead.contrib.celery import exceptions, result, schedules, states
+from fairlead.contrib.celery.app import Celery, current_app, shared_task
+from fairlead.contrib.celery.messages import uuid
+from fairlead.contrib.celery.missing import lookup
+from fairlead.contrib.celery.signatures import Signature, chain, chord, group
 from fairlead.contrib.celery.task import Task
-from fairlead.contrib.celery.utils.ids import uuid
 
+__getattr__ = lookup(__name__)
 __all__ = [
     "Celery",
     "Signature",
     "Task",
     "chain",
     "chord",
-    "chunks",
     "current_app",
-    "current_task",
     "exceptions",
     "group",
-    "maybe_signature",
     "result",
     "schedules",
     "shared_task",
-    "signals",
-    "signature",
     "states",
-    "subtask",
     "uuid",
-    "xmap",
-    "xstarmap",
 ]

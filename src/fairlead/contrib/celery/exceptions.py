@@ -1,132 +1,51 @@
-"""Exceptions that Celery's projects catch and raise, under the names that they know."""
+"""Exceptions that projects of Celery catch and raise."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.errors import ConfigurationError
+from fairlead.contrib.celery.missing import CeleryError as CeleryError
+from fairlead.contrib.celery.missing import ImproperlyConfigured as ImproperlyConfigured
+from fairlead.contrib.celery.missing import lookup
+
+__getattr__ = lookup(__name__)
 
 
-class CeleryError(Exception):
-    """Base of the exceptions of this module."""
+class Retry(CeleryError):
+    """Raised by `self.retry()`: run again at `when`, a number of seconds or a datetime, or run the
+    signature `again` in place of this run, which ends."""
 
-
-class TaskPredicate(CeleryError):
-    """Base of what a task raises to say how its run ends."""
-
-
-class Retry(TaskPredicate):
-    """Raised by `self.retry()`: run again at `when`, a number of seconds or a datetime."""
-
-    def __init__(
-        self,
-        message: str | None = None,
-        exc: BaseException | None = None,
-        when: float | datetime | None = None,
-        is_eager: bool = False,
-        sig: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(message, exc, when)
-        self.message = message
+    def __init__(self, exc: BaseException | None = None, when: Any = 0, again: Any = None) -> None:
+        super().__init__(f"Retry at {when}" + (f": {exc!r}" if exc else ""))
         self.exc = exc
         self.when = when
-        self.is_eager = is_eager
-        self.is_submitted = False
-        """Whether a new task was submitted for the retry."""
-        self.sig = sig
+        self.again = again
 
-    def humanize(self) -> str:
-        """Return when the task runs again."""
-        if isinstance(self.when, datetime):
-            return f"at {self.when.isoformat()}"
-        return f"in {self.when}s"
-
-    def __str__(self) -> str:
-        if self.message:
-            return self.message
-        why = "" if self.exc is None else f": {self.exc!r}"
-        when = self.when
-        if isinstance(when, datetime):
-            return f"Retry at {when.isoformat()}{why}"
-        return f"Retry in {when}s{why}" if when is not None else f"Retry{why}"
+    def seconds(self) -> float:
+        """Return the seconds from now until the next run."""
+        if not isinstance(self.when, datetime):
+            return max(0.0, float(self.when))
+        zone = self.when.tzinfo or UTC
+        return max(0.0, self.when.replace(tzinfo=zone).timestamp() - time.time())
 
 
-RetryTaskError = Retry
-
-
-class Ignore(TaskPredicate):
-    """Raised by a task to end its run without a result."""
-
-
-class Reject(TaskPredicate):
-    """Raised by a task to reject its message. With `requeue`, the task runs again."""
-
-    def __init__(self, reason: object = None, requeue: bool = False) -> None:
-        super().__init__(reason, requeue)
-        self.reason = reason
-        self.requeue = requeue
-
-    def __repr__(self) -> str:
-        return f"reject requeue={self.requeue}: {self.reason}"
-
-
-class ImproperlyConfigured(CeleryError, ConfigurationError):
-    """Raised for settings and options that the shim cannot carry out."""
-
-
-class TaskError(CeleryError):
-    """Base of the errors of tasks."""
-
-
-class NotRegistered(KeyError, TaskError):
+class NotRegistered(KeyError, CeleryError):
     """Raised for a task that is not registered."""
 
 
-class MaxRetriesExceededError(TaskError):
+class MaxRetriesExceededError(CeleryError):
     """Raised by `self.retry()` if the tries of the task are used up."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.task_args = kwargs.pop("task_args", [])
-        self.task_kwargs = kwargs.pop("task_kwargs", {})
-        super().__init__(*args)
 
-
-class TaskRevokedError(TaskError):
+class TaskRevokedError(CeleryError):
     """Raised by `result.get()` for a task that was revoked."""
 
 
-class ChordError(TaskError):
-    """Raised by `result.get()` for the body of a chord whose header failed, and for a task after a
-    failed one in a chain of tasks."""
+class ChordError(CeleryError):
+    """Raised in place of a run because a task before it failed."""
 
 
-class TimeoutError(TaskError):
+class TimeoutError(CeleryError):
     """Raised by `result.get()` after its timeout."""
-
-
-class IncompleteStream(TaskError):
-    """Kept so that imports work; never raised."""
-
-
-class TimeLimitExceeded(Exception):
-    """Error of a run that exceeded its time limit."""
-
-    def __str__(self) -> str:
-        return "TimeLimitExceeded" + str(self.args)
-
-
-class SoftTimeLimitExceeded(Exception):
-    """Raised inside a task that exceeded its soft time limit."""
-
-    def __str__(self) -> str:
-        return "SoftTimeLimitExceeded" + str(self.args)
-
-
-class OperationalError(Exception):
-    """Raised if the store of the tasks cannot be reached while a task is submitted."""
-
-
-class WorkerLostError(Exception):
-    """Kept so that imports work; a task whose worker died runs again."""

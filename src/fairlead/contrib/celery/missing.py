@@ -1,131 +1,145 @@
-"""Names of Celery that the shim lacks: why, and what to use instead. Their use raises an error with
-both, and `fairlead celery-report` finds the lines."""
+"""Names, options and settings of Celery that are not here, each with its replacement: one error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib.abc import MetaPathFinder
+from typing import Any
 
-Missing = Mapping[str, tuple[str, str]]
-"""Why there is no such name, and what to use instead."""
+from fairlead.errors import ConfigurationError
 
-TASK: Missing = {
-    "replace": ("a running task cannot become another", "submit the other task, and return"),
-    "add_trail": ("the tasks that a run submits are not recorded", "return their ids"),
-    "add_to_chord": ("a chord is written whole at its submit", "submit another task"),
-    "send_event": ("there are no events", "log it"),
-    "backend": ("there is no result backend", "AsyncResult, or app.fairlead.handle(id)"),
-    "signature_from_request": ("a run is no message", "self.signature(...)"),
-    "subtask_from_request": ("a run is no message", "self.signature(...)"),
-    "add_around": ("methods are not wrapped", "a base class"),
-    "request_stack": ("a run has one request", "self.request"),
-    "push_request": ("a run has one request", "task.apply(), or fairlead.testing"),
-    "pop_request": ("a run has one request", "task.apply(), or fairlead.testing"),
-    "is_aborted": ("there are no abortable tasks", "fairlead.current_task().cancelled"),
-}
-RESULT: Missing = {
-    "children": ("the tasks that a run submits are not recorded", "return their ids"),
-    "collect": ("the tasks that a run submits are not recorded", "return their ids"),
-    "iterdeps": ("the tasks that a run submits are not recorded", "return their ids"),
-    "get_leaf": ("the tasks that a run submits are not recorded", "return their ids"),
-    "graph": ("the tasks that a run submits are not recorded", "return their ids"),
-    "build_graph": ("the tasks that a run submits are not recorded", "return their ids"),
-    "then": ("there are no promises", "link=, or await handle.result_async()"),
-    "backend": ("there is no result backend", "app.fairlead.handle(id)"),
-    "_get_task_meta": ("there is no result backend", "result.state, .info and .traceback"),
-    "exists": ("there is no result backend", "result.record()"),
-    "args": ("arguments end with their task", "fairlead tasks show, or the result"),
-    "kwargs": ("arguments end with their task", "fairlead tasks show, or the result"),
-    "revoke_by_stamped_headers": ("there are no stamps", "app.control.revoke of ids"),
-}
-RESULTS: Missing = {
-    "save": ("groups are not stored", "keep result.as_tuple(), and result_from_tuple"),
-    "restore": ("groups are not stored", "keep result.as_tuple(), and result_from_tuple"),
-    "delete": ("groups are not stored", "nothing"),
-    "then": ("there are no promises", "a chord"),
-    "iter_native": ("there is no result backend", "fairlead.as_completed"),
-    "backend": ("there is no result backend", "app.fairlead.handle(id)"),
-}
-SIGNATURE: Missing = {
-    "freeze": ("a signature gets its id at its submit", "set(task_id=uuid())"),
-    "stamp": ("there are no stamps", "headers="),
-    "stamp_links": ("there are no stamps", "headers="),
-    "election": ("there are no elections", "unique_key="),
-    "unchain_tasks": ("a chain is no list of links", "chain.tasks"),
-    "prepare_steps": ("a chain is written whole", "chain.tasks"),
-}
-APPLICATION: Missing = {
-    "connection": ("there is no broker", "app.fairlead"),
-    "connection_for_read": ("there is no broker", "app.fairlead"),
-    "connection_for_write": ("there is no broker", "app.fairlead"),
-    "connection_or_acquire": ("there is no broker", "app.fairlead"),
-    "broker_connection": ("there is no broker", "app.fairlead"),
-    "producer_or_acquire": ("there is no broker", "app.fairlead"),
-    "producer_pool": ("there is no broker", "app.fairlead"),
-    "pool": ("there is no broker", "app.fairlead"),
-    "amqp": ("there is no broker", "task_queues with names"),
-    "events": ("there are no events", "the history or the console"),
-    "backend": ("there is no result backend", "AsyncResult, or app.fairlead.handle(id)"),
-    "steps": ("there are no bootsteps", "an interceptor, or App(observer=...)"),
-    "user_options": ("there is no command line of its own", "settings, or the environment"),
-    "start": ("there is no command line of its own", "fairlead worker MODULE:APP"),
-    "worker_main": ("there is no command line of its own", "fairlead worker MODULE:APP"),
-    "Worker": ("there is no command line of its own", "fairlead worker MODULE:APP"),
-    "WorkController": ("there is no command line of its own", "fairlead worker MODULE:APP"),
-    "Beat": ("every worker submits periodic tasks", "beat_schedule"),
-    "loader": ("there are no loaders", "config_from_object"),
-    "log": ("logging is that of the worker", "fairlead worker --log-level, --log-format"),
-    "config_from_envvar": ("there are no loaders", "config_from_object(os.environ[...])"),
-    "config_from_cmdline": ("there is no command line of its own", "config_from_object"),
-    "setup_security": ("there are no signed messages", "TLS and the logins of the database"),
-    "select_queues": ("an application has all its queues", "fairlead worker --queues"),
-}
-CONTROL: Missing = {
-    name: ("there is no remote control", instead)
-    for name, instead in {
-        "inspect": "fairlead nodes, fairlead queues, the console",
-        "add_consumer": "another worker with --queues",
-        "cancel_consumer": "fairlead queues pause",
-        "broadcast": "fairlead commands, the console or its JSON API",
-        "pool_grow": "more workers",
-        "pool_shrink": "fewer workers",
-        "pool_restart": "a restart of the workers",
-        "autoscale": "fairlead worker --concurrency",
-        "purge": "fairlead tasks cancel with a filter",
-        "discard_all": "fairlead tasks cancel with a filter",
-        "shutdown": "a signal to the workers",
-        "ping": "fairlead nodes",
-        "rate_limit": "rate_limit= of the task, or fairlead queues limit",
-        "time_limit": "time_limit= of the task",
-        "enable_events": "the history or the console",
-        "disable_events": "the history or the console",
-        "election": "unique_key=",
-        "heartbeat": "fairlead nodes",
-        "terminate": "app.control.revoke",
-        "revoke_by_stamped_headers": "app.control.revoke of ids",
-    }.items()
-}
+
+class CeleryError(Exception):
+    """Base of the exceptions of `fairlead.contrib.celery`."""
+
+
+class ImproperlyConfigured(CeleryError, ConfigurationError):
+    """Raised for names, options and settings of Celery that are not carried over."""
+
+
+_INSTEAD = {
+    "app.fairlead.interceptors, with a fairlead.Interceptor": "signals before_start",
+    "on_failure of a base class (base=), or app.fairlead.on_incident": "link_error on_error",
+    "the last lines of the task": "on_success after_return",
+    "fairlead.current_task().progress(...)": "update_state send_event",
+    "a list in one argument, or a group": "map starmap chunks xmap xstarmap",
+    "AsyncResult of each id, or fairlead.gather and as_completed": """
+        ResultSet EagerResult join_native as_tuple as_list result_from_tuple save restore children
+        collect completed_count""",
+    "get(disable_sync_subtasks=False), or a chord": "allow_join_result",
+    "a chain, or await app.fairlead.handle(id).result_async()": "then on_message callback",
+    "result.handle.record(), and app.fairlead.management.attempts(id)": """
+        date_done worker backend backends""",
+    "nothing: the history deletes results": "forget",
+    "a submit of another task, and return": "replace add_to_chord signature_from_request",
+    "task.apply(), or fairlead.testing": "push_request pop_request request_stack",
+    "transaction.on_commit(lambda: task.delay(...)), or connection= in the transaction": """
+        delay_on_commit apply_async_on_commit""",
+    "fairlead.current_task()": "current_task is_aborted root_id parent_id group hostname",
+    "task_id=uuid(), and clone()": "freeze stamp from_dict skew",
+    "the option link=": "link",
+    "task.s(...), or app.send_task(name, ...)": "signature subtask maybe_signature canvas",
+    "AsyncResult(id).revoke(), and the commands `fairlead tasks`, `queues` and `nodes`": """
+        control inspect""",
+    "the history and the console": "events",
+    "app.fairlead, whose store is broker and result backend": """
+        connection connection_for_read connection_for_write pool producer_pool amqp""",
+    "fairlead worker MODULE:APP": "worker_main start Worker Beat bootsteps steps apps beat bin",
+    "config_from_object, or settings in code": """
+        config_from_envvar config_from_cmdline config_source add_defaults loader setup_security""",
+    "options of the tasks": "task_annotations task_routes task_default_rate_limit",
+    "timezone=": "enable_utc",
+    "beat_schedule, in code": """
+        beat_scheduler add_periodic_task on_after_configure on_after_finalize""",
+    "a timedelta, a number of seconds or crontab": "schedule solar",
+    "return, or raise the error; to run again: self.retry(), or raise fairlead.Retry(seconds)": """
+        Ignore Reject""",
+    "time_limit=, and fairlead.current_task().cancelled in long loops": """
+        soft_time_limit task_soft_time_limit SoftTimeLimitExceeded""",
+    "fairlead.errors.TaskTimeout": "TimeLimitExceeded",
+    "fairlead.errors.StoreUnavailable": "OperationalError",
+    "a time among the arguments, which the task looks at when it starts": "expires",
+    "context=, a map of text that fairlead.current_task().context shows": "headers",
+    "queue=": """
+        exchange routing_key delivery_info task_default_exchange task_default_exchange_type
+        task_default_routing_key""",
+    "plain values, of which the task makes its models": "pydantic",
+}  # fmt: skip
+REPLACEMENTS = {name: cure for cure, names in _INSTEAD.items() for name in names.split()}
+"""Replacements of names, options and settings."""
+
+
+def refusal(what: str, name: str, otherwise: str = "") -> ImproperlyConfigured:
+    """Return the error for a name. `otherwise`: the cure for one that is in no table."""
+    cure = REPLACEMENTS.get(name, otherwise)
+    return ImproperlyConfigured(f"{what} {name!r} of Celery is not carried over; use {cure}")
+
+
+def check_options(what: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise ImproperlyConfigured for an option that is neither known nor without meaning here, and
+    for another serializer than JSON."""
+    for name in sorted({*given} - {*known} - {*_WITHOUT_MEANING.split()}):
+        raise refusal(f"{what}: option", name, f"one of {', '.join(sorted(known))}")
+    check_serializer(f"{what}: serializer", given.get("serializer"))
+
+
+def check_serializer(what: str, value: Any) -> None:
+    """Raise ImproperlyConfigured for another serializer than JSON."""
+    if value not in (None, "json", "application/json"):
+        raise ImproperlyConfigured(
+            f"{what} {value!r}: arguments and results are JSON; Fairlead never unpickles; use"
+            " 'json', and ids"
+        )
+
+
+_WITHOUT_MEANING = """
+    acks_late acks_on_failure_or_timeout add_to_parent compression delivery_mode lazy producer
+    reject_on_worker_lost retry retry_policy send_events serializer shadow
+    store_errors_even_if_ignored throws track_started trail"""
+"""Options of tasks and submits that change nothing here: a task is acknowledged after its run, and
+is a row of a database."""
+
+
+def lookup(owner: str) -> Callable[[str], Any]:
+    """Return `__getattr__` of a module: it raises ImproperlyConfigured for a name of Celery, else
+    AttributeError."""
+
+    def find(name: str) -> Any:
+        if name in REPLACEMENTS:
+            raise refusal(owner, name)
+        raise AttributeError(f"{owner} has no attribute {name!r}")
+
+    return find
 
 
 class Names:
     """Base of a class that lacks names of its model in Celery."""
 
-    _missing: ClassVar[Missing] = {}
-
-    def __init_subclass__(cls, *, names: Missing | None = None, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if names is not None:
-            cls._missing = names
-
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(refusal(type(self), name))
+        return lookup(type(self).__name__)(name)
 
 
-def refusal(kind: type[Names], name: str) -> str:
-    """Return why a class has no attribute of this name, and what to use instead if Celery has
-    it."""
-    found = kind._missing.get(name)
-    if found is None:
-        return f"{kind.__name__!r} object has no attribute {name!r}"
-    why, instead = found
-    return f"{kind.__name__} has no {name!r}: {why}; instead: {instead}"
+class OfApplication(Names):
+    """Base of what belongs to an application: its own, or the current one."""
+
+    _app: Any = None
+
+    @property
+    def app(self) -> Any:
+        """The application."""
+        from fairlead.contrib.celery.app import current
+
+        return self._app or current()
+
+
+class _Modules(MetaPathFinder):
+    """Raises the error for an import of a module of Celery that is not here."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        start, _, name = fullname.rpartition(".")
+        if start == __package__ and name in REPLACEMENTS:
+            raise refusal("module", name)
+
+
+sys.meta_path.append(_Modules())  # the last one, which is asked for what the others lack

@@ -1,17 +1,27 @@
-"""Schedules of beat: crontab and fixed intervals."""
+"""Schedules of beat, crontab and fixed intervals, as periodic tasks of Fairlead."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
-from datetime import timedelta
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from fairlead.contrib.celery.exceptions import ImproperlyConfigured
+from fairlead.contrib.celery.missing import lookup
+from fairlead.contrib.celery.signatures import Signature
 from fairlead.declare.periodic import cron_times
 
-_SEPARATORS = re.compile(r"\s+")
+if TYPE_CHECKING:
+    from fairlead.app import App
+    from fairlead.contrib.celery.app import Celery
+
+PREFIX = "beat: "
+"""Beginning of the name of the periodic task of an entry."""
+_KNOWN = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
 _NAMES = re.compile(r"[a-z]{3,}", re.IGNORECASE)
+__getattr__ = lookup(__name__)
 
 
 class crontab:
@@ -19,80 +29,26 @@ class crontab:
     that cron cannot express."""
 
     def __init__(
-        self,
-        minute: Any = "*",
-        hour: Any = "*",
-        day_of_week: Any = "*",
-        day_of_month: Any = "*",
+        self, minute: Any = "*", hour: Any = "*", day_of_week: Any = "*", day_of_month: Any = "*",
         month_of_year: Any = "*",
-        **kwargs: Any,
-    ) -> None:
-        self.minute = _field(minute)
-        self.hour = _field(hour)
-        self.day_of_week = _field(day_of_week)
-        self.day_of_month = _field(day_of_month)
-        self.month_of_year = _field(month_of_year)
-        if self.day_of_month != "*" and self.day_of_week != "*":
+    ) -> None:  # fmt: skip
+        fields = [_field(each) for each in (minute, hour, day_of_month, month_of_year, day_of_week)]
+        self.expression = " ".join(fields)
+        if fields[2] != "*" and fields[4] != "*":
             raise ImproperlyConfigured(
-                f"{self!r}: Celery runs it on days that match day_of_month and day_of_week, cron on"
-                " days that match one of them; keep one field, and check the other in the task"
+                f"crontab {self.expression!r}: Celery runs it on days that match day_of_month and"
+                " day_of_week, cron on days that match one of them; keep one field, and check the"
+                " other in the task"
             )
 
-    @classmethod
-    def from_string(cls, text: str) -> crontab:
-        """Return the crontab of five fields: minute, hour, day of month, month, day of week. Raises
-        ImproperlyConfigured for another number of fields."""
-        fields = text.split()
-        if len(fields) != 5:
-            raise ImproperlyConfigured(f"crontab {text!r}: five fields are needed")
-        minute, hour, day_of_month, month_of_year, day_of_week = fields
-        return cls(minute, hour, day_of_week, day_of_month, month_of_year)
 
-    @property
-    def expression(self) -> str:
-        """The five fields as a cron expression."""
-        fields = (self.minute, self.hour, self.day_of_month, self.month_of_year, self.day_of_week)
-        return " ".join(fields)
-
-    def __repr__(self) -> str:
-        fields = (self.minute, self.hour, self.day_of_week, self.day_of_month, self.month_of_year)
-        return f"<crontab: {' '.join(fields)} (m/h/dow/dom/moy)>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, crontab) and self.expression == other.expression
-
-    def __hash__(self) -> int:
-        return hash(self.expression)
-
-
-class schedule:
-    """A fixed interval of `run_every` seconds between runs."""
-
-    def __init__(self, run_every: float | timedelta, relative: bool = False, **kwargs: Any) -> None:
-        self.run_every = seconds_of(run_every)
-
-    def __repr__(self) -> str:
-        return f"<freq: {self.run_every:g} seconds>"
-
-
-class solar:
-    """Refused: there are no schedules by the sun. Raises ImproperlyConfigured."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise ImproperlyConfigured(
-            "solar(...): there are no schedules by the sun; use crontab, with the times worked out"
-            " in the task"
-        )
-
-
-def seconds_of(interval: float | timedelta) -> float:
-    """Return the interval in seconds. Raise ImproperlyConfigured below one second."""
-    seconds = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)
-    if seconds < 1:
-        raise ImproperlyConfigured(
-            f"a schedule of every {seconds:g} s: the shortest interval is one second"
-        )
-    return seconds
+def _field(value: Any) -> str:
+    """Return one field of cron. Celery also takes numbers and collections of numbers."""
+    if isinstance(value, str):
+        short = _NAMES.sub(lambda name: name[0][:3].lower(), value)  # `thursday` is `thu` in cron
+        return "".join(short.split()) or "*"
+    each = sorted(value) if isinstance(value, Iterable) else [value]
+    return ",".join(map(str, each))
 
 
 def cron_of(wanted: Any) -> tuple[str, float | None]:
@@ -102,31 +58,45 @@ def cron_of(wanted: Any) -> tuple[str, float | None]:
     if isinstance(wanted, crontab):
         cron_times(wanted.expression, "UTC")
         return wanted.expression, None
-    if isinstance(wanted, schedule):
-        wanted = wanted.run_every
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float | timedelta):
+    seconds = wanted.total_seconds() if isinstance(wanted, timedelta) else wanted
+    if not isinstance(seconds, int | float) or seconds < 1:
         raise ImproperlyConfigured(
-            f"schedule {wanted!r}: use crontab(...), a timedelta or a number of seconds"
+            f"schedule {wanted!r}: use crontab(...), a timedelta or a number of seconds, from 1 on"
         )
-    seconds = seconds_of(wanted)
-    minutes, rest = divmod(seconds, 60)
-    if not rest and minutes < 60 and 60 % minutes == 0:
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes in range(1, 60) and 60 % minutes == 0:
         return f"*/{minutes:.0f} * * * *", None
-    hours, rest = divmod(seconds, 3600)
-    if not rest and hours and hours < 24 and 24 % hours == 0:
+    if hours in range(1, 24) and 24 % hours == 0:
         return f"0 */{hours:.0f} * * *", None
-    if seconds == 86_400:
-        return "0 0 * * *", None
-    if seconds == 604_800:  # counted from the epoch, a Thursday
-        return "0 0 * * thu", None
-    return "* * * * *", seconds
+    return ("0 0 * * *", None) if hours == 24 else ("* * * * *", seconds)
 
 
-def _field(value: Any) -> str:
-    """Return one field of cron. Celery also takes numbers and collections of numbers."""
-    if isinstance(value, str):
-        short = _NAMES.sub(lambda name: name[0][:3].lower(), value)  # `thursday` is `thu` in cron
-        return _SEPARATORS.sub("", short) or "*"
-    if isinstance(value, Iterable):
-        return ",".join(str(each) for each in sorted(value))
-    return str(value)
+def due_times(slot: datetime, seconds: float | None) -> list[datetime]:
+    """Return the multiples of an interval since the epoch within the minute that begins with the
+    slot; without an interval, the slot."""
+    if seconds is None:
+        return [slot]
+    first, end = math.ceil(slot.timestamp() / seconds), (slot.timestamp() + 60) / seconds
+    return [datetime.fromtimestamp(n * seconds, UTC) for n in range(first, math.ceil(end))]
+
+
+def add_entry(app: Celery, fairlead: App, name: str, entry: Mapping[str, Any]) -> None:
+    """Declare the periodic task of an entry of a beat schedule. Raise ImproperlyConfigured for an
+    entry that cannot be carried out."""
+    if {*entry} - _KNOWN or "task" not in entry or "schedule" not in entry:
+        raise ImproperlyConfigured(
+            f"beat_schedule[{name!r}]: use {', '.join(sorted(_KNOWN))}, of which task and schedule"
+            " are needed"
+        )
+    cron, seconds = cron_of(entry["schedule"])
+
+    def submit(slot: datetime) -> None:
+        for at in due_times(slot, seconds):
+            own = {"unique_key": f"beat/{name}/{at.astimezone(UTC).isoformat()}", "eta": at}
+            options = {**own, **(entry.get("options") or {})}
+            given = entry.get("args"), entry.get("kwargs"), options
+            Signature(entry["task"], *given, app=app).apply_async()
+
+    catch_up = "last" if seconds is None else "none"
+    declare = fairlead.periodic(cron, timezone=str(app.conf.timezone or "UTC"), catch_up=catch_up)
+    declare(fairlead.task(name=PREFIX + name, queue=app.conf.task_default_queue)(submit))

@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 import msgspec
 
 from fairlead import errors
-from fairlead.clock import SYSTEM_CLOCK, to_datetime, to_micros
-from fairlead.core.payload import unpack
-from fairlead.declare.current import CurrentTask, set_run
+from fairlead.clock import SYSTEM_CLOCK, to_micros
+from fairlead.declare.current import set_run
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.notes import Notes
+from fairlead.engine.execution import Execution
 from fairlead.engine.executors.process import (
     _LENGTH,
     CheckpointEnd,
@@ -38,11 +38,11 @@ from fairlead.errors import (
     LifespanFailed,
     Retry,
     Snooze,
-    UnknownTask,
     check_after,
     check_reset_tries,
     check_until,
 )
+from fairlead.model import Trigger
 
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
@@ -60,12 +60,14 @@ class Worker:
         self._lock = threading.Lock()
         self._running: Notes | None = None
         """Notes of the job under way; messages about another job are dropped."""
-        self._sent_at = 0.0
-        self._timer: threading.Timer | None = None
+        self._is_reporting = False
+        """Whether a thread sends progress."""
 
     def next(self) -> Job | None:
         """Return the next job; None when the worker has closed the pipe."""
-        return None if (frame := self._receive()) is None else msgspec.json.decode(frame, type=Job)
+        if (frame := self._receive()) is None:
+            return None
+        return msgspec.json.decode(frame, type=Job, strict=False)  # SQLite has 0 and 1 for a bool
 
     def begin(self, notes: Notes) -> None:
         """Take messages about this job from now on."""
@@ -84,15 +86,9 @@ class Worker:
 
     def report(self, notes: Notes) -> None:
         with self._lock:
-            if notes is not self._running or self._timer is not None:
-                return
-            pause = self._sent_at + _PROGRESS_SECONDS - time.monotonic()
-            if pause <= 0:
-                self._send_progress()
-                return
-            self._timer = threading.Timer(pause, self._on_timer)
-            self._timer.daemon = True
-            self._timer.start()
+            if not self._is_reporting:
+                self._is_reporting = True
+                threading.Thread(target=self._send_regularly, daemon=True).start()
 
     def store(self, notes: Notes, value: bytes) -> None:
         with self._lock:
@@ -109,20 +105,18 @@ class Worker:
     async def store_async(self, notes: Notes, value: bytes) -> None:
         self.store(notes, value)
 
-    def _on_timer(self) -> None:
-        with self._lock:
-            self._send_progress()
+    def _send_regularly(self) -> None:
+        while True:
+            with self._lock:
+                self._send_progress()
+            time.sleep(_PROGRESS_SECONDS)
 
     def _send_progress(self) -> None:
         """Send the last progress, unless it was sent. The caller holds the lock."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         notes = self._running
         if notes is None or (progress := notes.progress) is None or progress is notes.written:
             return
         notes.written = progress
-        self._sent_at = time.monotonic()
         self._send(JobProgress(progress.done, progress.total, progress.note))
 
     def _send(self, message: msgspec.Struct) -> None:
@@ -147,50 +141,38 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
-    handler = application.handlers.get(job.name)
-    notes = Notes(
-        job.id,
-        job.version,
-        job.attempt,
-        checkpoint=job.checkpoint,
-        limit=0 if handler is None else handler.checkpoint_limit,
-        reporter=None if handler is None or handler.is_ordered else worker,
-        keeps_log=handler is not None and handler.keep_log,
+    handler, claimed = application.handlers.get(job.name), job.claimed
+    trigger = Trigger(
+        claimed.id,
+        claimed.version,
+        job.queue,
+        0,
+        job.name,
+        job.priority,
+        job.fairness_key,
+        1.0,
+        None,
     )
+    keeps_notes = handler is not None and not handler.is_ordered
+    reporter = worker if keeps_notes else None
+    execution = Execution(trigger, claimed, handler, reporter=reporter)
+    execution.start(job.started_at)
+    notes = execution.current.notes
     worker.begin(notes)
-    job_end = _call(application, job, notes)
+    job_end = _call(application, execution)
     if notes.log is None:
         return job_end
     lines, dropped = notes.log.kept()
     return msgspec.structs.replace(job_end, lines=lines, dropped=dropped)
 
 
-def _call(application: Any, job: Job, notes: Notes) -> JobEnd:
-    deadline = None if job.deadline is None else to_datetime(job.deadline)
-    task = CurrentTask(
-        job.id,
-        job.name,
-        job.queue,
-        job.version,
-        job.attempt,
-        job.tries,
-        job.priority,
-        job.fairness_key,
-        job.context,
-        deadline,
-        job.ready_at,
-        job.started_at,
-        job.fence,
-        notes,
-    )
-    set_run(task)
+def _call(application: Any, execution: Execution) -> JobEnd:
+    set_run(execution)
     try:
-        if (handler := application.handlers.get(job.name)) is None:
-            raise UnknownTask(
-                f"no task named {job.name!r} is registered in the child's application"
-            )
-        args, kwargs = handler.arguments.decode(unpack(job.payload, job.payload_format))
-        with entered(overridden(application.interceptors, "in_child"), task):
+        args, kwargs = execution.arguments()
+        handler = execution.handler
+        assert handler is not None
+        with entered(overridden(application.interceptors, "in_child"), execution.current):
             result = handler.function(*args, **kwargs)
         kept = encoded(result, handler.keep_result, handler.result_limit)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))

@@ -22,7 +22,7 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
 from fairlead.engine.outcome import RemoteError
 from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze
-from fairlead.model import LogLine
+from fairlead.model import ClaimedTask, LogLine
 
 _LENGTH = struct.Struct(">I")
 
@@ -34,23 +34,14 @@ class ChildDied(FairleadError):
 class Job(msgspec.Struct, frozen=True):
     """One task for a child to run."""
 
-    id: str
     name: str
     queue: str
-    version: int
-    attempt: int
-    tries: int
     priority: int
     fairness_key: str
-    context: dict[str, str]
-    deadline: int | None
-    """Microseconds since the epoch; None without a timeout."""
-    ready_at: int
+    claimed: ClaimedTask
+    """The claimed task; its context is as the interceptors of the worker left it."""
     started_at: int
-    fence: int
-    payload: bytes
-    payload_format: str
-    checkpoint: bytes | None
+    """Microseconds since the epoch."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, tag=True):
@@ -260,26 +251,18 @@ async def _send(child: asyncio.subprocess.Process, frame: bytes) -> None:
 
 
 def _job(execution: Execution) -> bytes:
-    trigger, claimed = execution.trigger, execution.claimed
-    assert execution.started_at is not None
+    trigger, started_at = execution.trigger, execution.started_at
+    assert started_at is not None
+    context = msgspec.json.encode(execution.current.context).decode()
+    claimed = msgspec.structs.replace(execution.claimed, context=context)
     return msgspec.json.encode(
         Job(
-            claimed.id,
             trigger.name,
             trigger.queue,
-            claimed.version,
-            claimed.attempt,
-            claimed.tries,
             trigger.priority,
             trigger.fairness_key,
-            execution.current.context,
-            execution.deadline,
-            claimed.ready_at,
-            execution.started_at,
-            execution.current.fence,
-            claimed.payload,
-            claimed.payload_format,
-            claimed.checkpoint,
+            claimed,
+            started_at,
         )
     )
 

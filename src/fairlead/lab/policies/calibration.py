@@ -8,7 +8,6 @@ import numpy as np
 
 from fairlead.lab.policies.arrivals import UNKNOWN, Arrivals, Ints
 from fairlead.lab.policies.measures import percentile
-from fairlead.lab.policies.virtual import VirtualSchedule
 
 
 class CalibrationGap(msgspec.Struct, frozen=True):
@@ -62,11 +61,6 @@ def ks_distance(one: Ints, other: Ints) -> float:
 def has_waits(arrivals: Arrivals) -> bool:
     """Return whether the record has the wait of every task."""
     return bool(len(arrivals)) and not (arrivals.wait == UNKNOWN).any()
-
-
-def as_recorded(arrivals: Arrivals) -> VirtualSchedule:
-    """Return the recorded schedule; the record must have waits."""
-    return VirtualSchedule(arrivals.at, arrivals.at + arrivals.wait, arrivals.run, arrivals.key)
 
 
 def most_at_once(arrivals: Arrivals) -> int:

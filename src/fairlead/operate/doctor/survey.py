@@ -117,11 +117,8 @@ async def _leases(context: OperateContext) -> Mapping[str, str] | Failure:
 async def _channel(
     context: OperateContext, queues: Sequence[QueueStatus]
 ) -> ChannelStatus | Failure | None:
-    channel = context.channel
-    if not channel.carries_triggers:
-        return None
     try:
-        return await channel.status([queue.queue for queue in queues])
+        return await context.channel.status([queue.queue for queue in queues])
     except _FAILURES as error:
         return error
 

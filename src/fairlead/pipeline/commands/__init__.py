@@ -18,7 +18,6 @@ _MODULES = {
     "replay": "replay",
     "tables": "status",
     "ingest": "ingest",
-    "capacity": "capacity",
     "incidents": "incidents",
     "erase": "erase",
     "tune": "tune",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
 from fairlead.connect import ordered_store, task_store
@@ -43,8 +44,6 @@ def existing_lake(lake: str | None, catalog: str | None) -> Warehouse:
 
 def history_of(url: str | None) -> Any:
     """Return the history of the store at this URL."""
-    from fairlead.backends.sql.history import SqlHistory
-
     return SqlHistory(task_store(url_of(url)).database)
 
 

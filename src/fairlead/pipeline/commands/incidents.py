@@ -33,7 +33,7 @@ def incidents(options: IncidentsOptions) -> None:
         from fairlead.pipeline.jobs import incidents as job
         from fairlead.pipeline.settings import load
 
-        rules = load(options.settings).alerts
+        rules = load(options.settings).incidents
         since, until = options.period.instants()
         lake = existing_lake(options.tables.lake, options.tables.catalog)
         tables = SmallTables(lake)

@@ -34,7 +34,7 @@ SettingsFile = Annotated[
     Path | None,
     typer.Option(
         "--settings",
-        help="Objectives, prices, bills and rules of alerts (TOML).",
+        help="Objectives, prices, bills and rules of incidents (TOML).",
         exists=True,
         dir_okay=False,
     ),

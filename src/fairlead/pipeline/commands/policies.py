@@ -11,9 +11,9 @@ from fairlead.cli.output import as_json, as_table, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import Policy
 from fairlead.pipeline.commands.options import Author, Url, Why
 from fairlead.pipeline.commands.output import failures, print_result, show_rows
-from fairlead.ports.policy_store import Policy
 
 policies = typer.Typer(
     invoke_without_command=True,

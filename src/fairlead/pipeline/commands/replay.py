@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,8 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import existing_lake, lake_of_options, session_of
+from fairlead.clock import MICROS
+from fairlead.pipeline.commands.access import existing_lake, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeOptions, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures, show_rows, watching
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from fairlead.lab.policies.calibration import CalibrationGap
     from fairlead.lab.policies.candidate import CandidateResult
     from fairlead.lab.policies.objective import Interval
-    from fairlead.lab.policies.study import StudyPlan
-    from fairlead.pipeline.jobs.replay import Replayed
+    from fairlead.lab.policies.runner import Runner
+    from fairlead.lab.policies.study import Study, StudyPlan
 
 _SHOWN = 10
 """Number of policies in the table that ranks all of them."""
@@ -138,21 +139,30 @@ def replay(options: ReplayOptions) -> None:
     --require 'utilisation >= 0.7'
     """
     with failures():
-        from fairlead.pipeline.jobs.replay import replay as run_replay
+        from fairlead.lab.policies.study import study
 
         plan = options.plan()
         arrivals = options.arrivals()
         if options.dry_run:
             show_plan(plan, arrivals, options.json)
             return
-        lake = lake_of_options(options.lake.lake, options.lake.catalog)
         plan.setup(arrivals)  # report wrong input before Spark starts
+        started = time.monotonic()
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
+            _runner(arrivals, spark) as runner,
             watching(f"replaying about {runs(plan):,} runs") as on_rows,
         ):
-            replayed = run_replay(arrivals, plan, lake, SYSTEM_CLOCK, spark, on_rows)
-        show(replayed, plan, arrivals, options.json)
+            found = study(arrivals, plan, runner, on_rows)
+        show(found, plan, arrivals, time.monotonic() - started, options.json)
+
+
+def _runner(arrivals: Arrivals, spark: Any) -> AbstractContextManager[Runner]:
+    """Return the runner on Spark, or in this process without it."""
+    from fairlead.lab.policies.runner import InProcess
+    from fairlead.pipeline.replay.on_spark import OnSpark
+
+    return nullcontext(InProcess(arrivals)) if spark is None else OnSpark(spark, arrivals)
 
 
 def _micros(text: str | None) -> int | None:
@@ -188,15 +198,18 @@ def runs(plan: StudyPlan) -> int:
     return len(plan.grid.policies) + chosen * (1 + plan.perturbations + plan.resamples)
 
 
-def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
+def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json: bool) -> None:
     """Print the best policies, and the measures of all."""
-    study = replayed.study
     trained = [found for found in study.found if found.candidate.part == "train"]
+    reported = [
+        found
+        for found in study.found
+        if found.candidate.part == "report" and found.candidate.sample == "recorded"
+    ]
     if json:
         as_json(
             {
-                "replay_id": replayed.replay_id,
-                "seconds": replayed.run.seconds,
+                "seconds": round(seconds, 3),
                 "tasks": len(arrivals),
                 "objective": study.objective,
                 "setup": study.setup,
@@ -212,6 +225,14 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
                         "measures": found.measures,
                     }
                     for found in trained
+                ],
+                "reported": [
+                    {
+                        "policy_id": found.candidate.policy_id,
+                        "measures": found.measures,
+                        "keys": found.keys,
+                    }
+                    for found in reported
                 ],
                 "notes": study.notes,
             }
@@ -238,21 +259,13 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
         },
     )
     say("\nThese policies on later arrivals:")
-    reported = [
-        found
-        for found in study.found
-        if found.candidate.part == "report" and found.candidate.sample == "recorded"
-    ]
     _print_measures(reported)
     ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
     say(f"\nThe first {len(ranked)} of {len(trained)} on the arrivals for choosing:")
     _print_measures(ranked)
     for note in study.notes:
         say(f"  {note}")
-    say(
-        f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and"
-        " gold.replay_waits have the details"
-    )
+    say(f"{seconds:,.1f} s; --json has the waits of each key under the best policies")
 
 
 def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
@@ -18,7 +19,6 @@ from fairlead.pipeline.commands.output import failures
 
 if TYPE_CHECKING:
     from fairlead.pipeline.warehouse.warehouse import Warehouse
-    from fairlead.ports.history import HistoryStore
 
 
 class TableStatus(msgspec.Struct, frozen=True):
@@ -144,9 +144,9 @@ def _runs(lake: Warehouse) -> list[RunStatus]:
     ]
 
 
-def _readers(history: HistoryStore) -> list[ReaderStatus]:
+def _readers(history: SqlHistory) -> list[ReaderStatus]:
     """Return the readers of the store's history, with the attempts that each has not read."""
-    from fairlead.ports.history import START, Position
+    from fairlead.model.history import START, Position
 
     ask = history.database.read_now
     until: Position = ask(history.horizon())
@@ -161,7 +161,7 @@ def _readers(history: HistoryStore) -> list[ReaderStatus]:
     return found
 
 
-def _drop_reader(history: HistoryStore, name: str) -> None:
+def _drop_reader(history: SqlHistory, name: str) -> None:
     """Drop a reader, so that history it has not read may be cleaned. Raise ConfigurationError if
     there is no reader of that name."""
     known = [reader.name for reader in history.database.read_now(history.readers())]

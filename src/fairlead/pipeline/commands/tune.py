@@ -14,17 +14,17 @@ from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.policies import EVERY_QUEUE, SwitchMode
 from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import Author, LakeOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows, watching
 from fairlead.pipeline.commands.policies import limit_text, weight_text
 from fairlead.pipeline.tuning.contracts import TuneObjective, load
-from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 if TYPE_CHECKING:
-    from fairlead.core.tuning.control import Change
-    from fairlead.core.tuning.limit_control import LimitChange
     from fairlead.pipeline.jobs.tune import QueueTuned
+    from fairlead.pipeline.tuning.control import Change
+    from fairlead.pipeline.tuning.limit_control import LimitChange
 
 tune = typer.Typer(
     no_args_is_help=True,

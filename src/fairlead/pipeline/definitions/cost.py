@@ -13,7 +13,7 @@ COST = Table(
     by="date",
     columns=columns_in(
         """
-        day               timestamp     start of the day in the time zone of the setting [time]
+        day               timestamp     start of the day (UTC)
         queue             string        queue that the row is about
         fairness_key      string        fairness key; '*': a bill for which no key ran anything
         busy_us           bigint        worker time that the key got
@@ -25,8 +25,6 @@ COST = Table(
         amount            decimal(18,6) the key's part of the bill, in the bill's currency; 0
                                         without a bill
         method            string        rule by which idle time was divided: usage, peak or reserved
-        local_date        string?       date of the day in that time zone, as in 2026-11-27; null in
-                                        older rows
         """,
     ),
 )

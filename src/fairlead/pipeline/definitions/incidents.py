@@ -14,8 +14,7 @@ INCIDENTS = Table(
         """
         incident_id   string    id made from kind, queue, subject and start; the same incident
                                 always has the same id
-        kind          string    kind of the incident: stall, flood, error burst, starved, node loss;
-                                from alerts also stuck and silence
+        kind          string    kind of the incident: stall, flood, error burst, starved, node loss
         queue         string    queue of the incident; a lost node has one for each of its queues
         subject       string    key that flooded or starved, or node that was lost; '*': the whole
                                 queue
@@ -27,8 +26,6 @@ INCIDENTS = Table(
                                 incident; for error bursts and node losses, number of runs
         extra_wait_us bigint    waiting time of tasks during the incident, beyond that in the
                                 queue's median minute
-        found_by      string?   alerts if it was found while it happened, with approximate numbers;
-                                null if it was found in the tables
         """,
     ),
 )

@@ -56,8 +56,7 @@ LATENCY = Table(
     columns=columns_in(
         """
         window_start timestamp start of the window that contains finished_at
-        window_s     int       length of the window in seconds: 3600, or 86400 for a business day of
-                               [time]
+        window_s     int       length of the window in seconds: 3600, or 86400 for a day (UTC)
         """,
         *_NAME,
         "fairness_key string fairness key, or '*' for all keys together, never a key of this name",

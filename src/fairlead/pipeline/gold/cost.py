@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.windows import ALL, HOUR
-from fairlead.pipeline.gold import business_day, window_start
+from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
+from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.sorting import joined
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
@@ -28,11 +28,10 @@ def cost(
     service: DataFrame,
     bills: DataFrame,
     method: str = "usage",
-    zone: str = "UTC",
     few: bool = False,
 ) -> DataFrame:
-    """Return COST from silver.service of whole business days and `bills`: (day, queue, worker_us,
-    amount). The days are those of `zone`.
+    """Return COST from silver.service of whole days (UTC) and `bills`: (day, queue, worker_us,
+    amount).
 
     A bill covers `worker_us` of paid worker time and is not negative. Bills for the same day and
     queue are added. All queues of a day without a bill of their own share the bill for the queue
@@ -42,14 +41,14 @@ def cost(
     if method not in IDLE_BY:
         raise ValueError(f"method {method!r}: use one of {', '.join(IDLE_BY)}")
     bills = bills.groupBy(
-        F.to_utc_timestamp(F.col("day").cast("timestamp"), zone).alias("day"),
+        F.col("day").cast("timestamp").alias("day"),
         F.col("queue").alias("bill"),
     ).agg(
         F.sum("worker_us").cast("bigint").alias("worker_us"),
         F.sum("amount").cast("decimal(18,6)").alias("bill_amount"),
     )
     return (
-        _used(service.coalesce(1) if few else service, zone)
+        _used(service.coalesce(1) if few else service)
         .transform(_with_bill, bills, few)
         .withColumn(
             "idle_us", F.greatest(F.col("worker_us") - F.sum("busy_us").over(_sharing()), F.lit(0))
@@ -67,18 +66,17 @@ def cost(
             "price", F.try_divide(F.col("bill_amount").cast("double") * HOUR_US, F.col("worker_us"))
         )
         .withColumn("method", F.lit(method))
-        .withColumn("local_date", F.date_format(F.from_utc_timestamp("day", zone), "yyyy-MM-dd"))
         .select(*COST.column_names)
     )
 
 
-def _used(service: DataFrame, zone: str) -> DataFrame:
+def _used(service: DataFrame) -> DataFrame:
     key = ["day", "queue", "fairness_key"]
     # The weight of a day is the mean over its worker time, so that one heavy run does not set it.
     mean = F.coalesce(F.try_divide(F.sum("busy_us"), F.sum("weighted_us")), F.max("weight"))
     return (
         service.groupBy(
-            business_day(F.col("window_start"), zone).alias("day"),
+            window_start(F.col("window_start"), DAY).alias("day"),
             "queue",
             "fairness_key",
             window_start(F.col("window_start"), HOUR).alias("hour"),

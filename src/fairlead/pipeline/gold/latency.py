@@ -24,12 +24,12 @@ MOST_SORTED = 500_000
 100 MB with four measures."""
 
 
-def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> DataFrame:
-    """Return LATENCY_HIST from sound rows of bronze.attempts, by hours of business days of `zone`.
+def latency_hist(attempts: DataFrame, few: bool = False) -> DataFrame:
+    """Return LATENCY_HIST from sound rows of bronze.attempts of whole hours.
 
     few: whether one task of Spark takes in all rows.
     """
-    runs = _durations(attempts, zone).withColumn("fairness_key", F.lit(ALL))
+    runs = _durations(attempts).withColumn("fairness_key", F.lit(ALL))
     return (
         # Count before the shuffle, because there are few counts.
         _counts(runs.coalesce(1) if few else runs, "hour", "queue", "name", "fairness_key").select(
@@ -38,30 +38,29 @@ def latency_hist(attempts: DataFrame, zone: str = "UTC", few: bool = False) -> D
     )
 
 
-def latency(hist: DataFrame, *windows: int, zone: str = "UTC", few: bool = False) -> DataFrame:
-    """Return the rows of LATENCY of all keys together, from LATENCY_HIST of whole business days, in
-    windows of these lengths: seconds, whole hours, at most a day.
+def latency(hist: DataFrame, *windows: int, few: bool = False) -> DataFrame:
+    """Return the rows of LATENCY of all keys together, from LATENCY_HIST of whole days, in windows
+    of these lengths: seconds, whole hours, at most a day.
 
     few: whether one task of Spark takes in all rows.
     """
     # Shuffle the rows once: windows of any size lie within a day.
     days = hist.where(F.col("fairness_key") == ALL).withColumn(
-        "day", window_start(F.col("hour"), DAY, zone)
+        "day", window_start(F.col("hour"), DAY)
     )
     of_days = together(days, few, *_OF_DAY)
-    return reduce(DataFrame.unionByName, (_percentiles(of_days, w, zone) for w in windows))
+    return reduce(DataFrame.unionByName, (_percentiles(of_days, w) for w in windows))
 
 
 def latency_of_keys(
     attempts: DataFrame,
     *windows: int,
     least: int = 1,
-    zone: str = "UTC",
     few: bool = False,
     most: int | None = None,
 ) -> DataFrame:
-    """Return the rows of LATENCY of each key from sound rows of bronze.attempts of whole business
-    days, in windows of these lengths: seconds, whole hours, at most a day.
+    """Return the rows of LATENCY of each key from sound rows of bronze.attempts of whole days,
+    in windows of these lengths: seconds, whole hours, at most a day.
 
     least: number of attempts from which a key has a row of a window that is shorter than a day.
     few: whether one task of Spark takes in all rows. most: number of attempts of a key, name and
@@ -69,16 +68,16 @@ def latency_of_keys(
     has so many.
     """
     # Shuffle the runs once: windows of any size lie within a day.
-    days = _durations(attempts, zone).where(F.col("fairness_key") != ALL)
-    days = days.withColumn("day", window_start(F.col("hour"), DAY, zone))
+    days = _durations(attempts).where(F.col("fairness_key") != ALL)
+    days = days.withColumn("day", window_start(F.col("hour"), DAY))
     runs = together(days, few, *_OF_KEY)
     found = []
     if most is not None:
         large = runs.groupBy(*_OF_KEY).count().where(F.col("count") > most).select(*_OF_KEY)
         counts = _counts(runs.join(F.broadcast(large), [*_OF_KEY], "semi"), *_OF_KEY, "hour")
         runs = runs.join(F.broadcast(large), [*_OF_KEY], "anti")
-        found = [_percentiles(counts, window_s, zone) for window_s in windows]
-    found += [_sorted(runs, window_s, zone) for window_s in windows]
+        found = [_percentiles(counts, window_s) for window_s in windows]
+    found += [_sorted(runs, window_s) for window_s in windows]
     is_shown = (F.col("window_s") == DAY) | (F.col("n") >= least)
     return reduce(DataFrame.unionByName, found).where(is_shown)
 
@@ -87,10 +86,10 @@ _OF_KEY = ("day", "queue", "name", "fairness_key")
 _OF_DAY = (*_OF_KEY, "measure")
 
 
-def _durations(attempts: DataFrame, zone: str) -> DataFrame:
+def _durations(attempts: DataFrame) -> DataFrame:
     """Return one row for each attempt, with its measures in microseconds."""
     return attempts.select(
-        window_start(F.col("finished_at"), HOUR, zone).alias("hour"),
+        window_start(F.col("finished_at"), HOUR).alias("hour"),
         "queue",
         "name",
         "fairness_key",
@@ -119,7 +118,7 @@ def _counts(runs: DataFrame, *group: str) -> DataFrame:
     )
 
 
-def _sorted(runs: DataFrame, window_s: int, zone: str) -> DataFrame:
+def _sorted(runs: DataFrame, window_s: int) -> DataFrame:
     """Return percentiles of each key by nearest rank among its sorted durations."""
     group = (*_OF_KEY, "window_start")
     n = F.size("us").cast("bigint")
@@ -128,7 +127,7 @@ def _sorted(runs: DataFrame, window_s: int, zone: str) -> DataFrame:
         return F.get("us", rank.cast("int") - 1)
 
     return (
-        runs.withColumn("window_start", window_start(F.col("hour"), window_s, zone))
+        runs.withColumn("window_start", window_start(F.col("hour"), window_s))
         .withColumn(SORTER, sorter(*group))
         .groupBy(SORTER, *group)
         .agg(*(F.collect_list(measure).alias(measure) for measure in measures()))
@@ -150,12 +149,12 @@ def _sorted(runs: DataFrame, window_s: int, zone: str) -> DataFrame:
     )
 
 
-def _percentiles(hist: DataFrame, window_s: int, zone: str) -> DataFrame:
+def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
     group = (*_OF_DAY, "window_start")
     in_order = Window.partitionBy(*group).orderBy("bucket")
     up_to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s, zone))
+    counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
     if window_s > HOUR:
         counts = counts.groupBy(*group, "bucket").agg(
             F.sum("n").alias("n"), F.max("max_us").alias("max_us")

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import MINUTE, WINDOWS
-from fairlead.pipeline.gold import KEYS_DAY, day_of, start_of, window_length
+from fairlead.pipeline.definitions.windows import DAY, MINUTE, WINDOWS
+from fairlead.pipeline.gold import KEYS_DAY, start_of
 from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.sorting import SORTER, joined, sorter, together
 
@@ -17,34 +17,32 @@ def tenant_share(
     service: DataFrame,
     backlog: DataFrame,
     pickups: DataFrame,
-    zone: str = "UTC",
     few: bool = False,
 ) -> DataFrame:
     """Return TENANT_SHARE in windows of every size.
 
-    service, backlog: silver.service and silver.backlog of whole business days of `zone`. pickups:
+    service, backlog: silver.service and silver.backlog of whole days (UTC). pickups:
     (day, queue, pickup_p50_us), the median pickup in microseconds. few:
     whether one task of Spark takes in all rows.
     """
-    length_s = window_length(F.col("start"), F.col("window_s"), zone)
     return (
         _served(service)
         .unionByName(_backlogged(backlog))
-        .withColumn("day", day_of(F.col("minute"), zone))
+        .withColumn("day", start_of(F.col("minute"), DAY))
         # Shuffle the rows once: all sums and carried values stay within a key's day.
         .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
         .transform(together, few, *KEYS_DAY)
         .transform(_minutes)
         .transform(starved, joined(pickups, few))
-        .transform(_windows, zone)
+        .transform(_windows)
         .transform(_with_entitlement)
         .withColumn("deficit_us", F.col("entitled_us") - F.col("busy_us"))
         .transform(_with_lag)
         .withColumns(
             {
                 "window_start": F.timestamp_seconds("start"),
-                "backlogged_fraction": F.col("backlogged_us") / (length_s * F.lit(1e6)),
-                "throughout": F.col("full_minutes") * MINUTE == length_s,
+                "backlogged_fraction": F.col("backlogged_us") / (F.col("window_s") * F.lit(1e6)),
+                "throughout": F.col("full_minutes") * MINUTE == F.col("window_s"),
             }
         )
         .select(*TENANT_SHARE.column_names)
@@ -114,8 +112,8 @@ def _minutes(rows: DataFrame) -> DataFrame:
     )
 
 
-def _windows(minutes: DataFrame, zone: str) -> DataFrame:
-    start = start_of(F.col("minute"), F.col("window_s"), zone)
+def _windows(minutes: DataFrame) -> DataFrame:
+    start = start_of(F.col("minute"), F.col("window_s"))
     # Work left from the window before counts once, at the start. Later minutes add only the work
     # that arrived in them.
     carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)

@@ -1,1 +1,2 @@
-"""Incidents: one detector of problems of queues, keys and nodes, for heartbeats of any length."""
+"""Incidents: one detector of problems of queues, keys and nodes, for live observations and minutes
+of the past."""

@@ -1,5 +1,5 @@
-"""The detector over a history: minutes of a queue, as the tables show them, become heartbeats of
-the watch. Pure; minutes are counted from the epoch."""
+"""The detector over a history: minutes of a queue, as the tables show them, become observations.
+Pure; minutes are counted from the epoch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.pipeline.incidents.heartbeat import Heartbeat
-from fairlead.pipeline.incidents.watch import (
-    MINUTE,
-    KeyMinutes,
-    Rules,
-    Watched,
-    observe,
-)
+from fairlead.pipeline.incidents.detector import MINUTE, Anomaly, Detector, Observation, Rules
 
 DAY_MINUTES = 1440
-_ENDS_AT_ONCE = ("stall",)
 
 
 class Minute(msgspec.Struct):
@@ -42,6 +34,24 @@ class Minute(msgspec.Struct):
     starved: list[str] = []
     """Keys that starved."""
 
+    def observation(self, queue: str, minute: int) -> Observation:
+        """Return what an observer sees at the end of this minute."""
+        at = (minute + 1) * MINUTE - 1
+        return Observation(
+            queue=queue,
+            at=at,
+            time=at,
+            waits_since=self.waits_since if self.depth_end else None,
+            running=int(self.is_busy),
+            claimed_at=at if self.claimed else 0,
+            done=self.done,
+            failed=self.failed,
+            arrived=self.arrived,
+            keys=self.keys,
+            lost=self.lost,
+            starved=self.starved,
+        )
+
 
 class IncidentWindow(NamedTuple):
     """A kind of problem, of a queue and a subject, in the minutes [start, end)."""
@@ -53,11 +63,11 @@ class IncidentWindow(NamedTuple):
     end: int
     is_over: bool = True
 
-
-def incident_id(kind: str, queue: str, subject: str, start: int) -> str:
-    """Return the id of an incident, also when it is found again or has become longer."""
-    text = "\0".join((kind, queue, subject, str(start)))
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+    @property
+    def id(self) -> str:
+        """Id of the incident, also when it is found again or has become longer."""
+        text = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def incidents_from(
@@ -69,45 +79,24 @@ def incidents_from(
     incidents last. What came before counts for nothing, so that an incident is the same whatever
     days are searched.
     """
-    watched: Watched | None = None
-    keys: dict[str, KeyMinutes] = {}
+
+    def windows(found: Iterable[Anomaly], is_over: bool) -> list[IncidentWindow]:
+        every = (_window(queue, each, is_over) for each in found)
+        return [each for each in every if first <= each.start < last]
+
+    detector: Detector | None = None
     still_open: list[IncidentWindow] = []
     for minute, counts in minutes:
-        watched = watched or Watched(since=minute * MINUTE, relay="")
-        at = (minute + 1) * MINUTE - 1
-        heartbeat = Heartbeat(
-            store_id="",
-            queue=queue,
-            relay="",
-            at=at,
-            waits_since=counts.waits_since if counts.depth_end else None,
-            running=int(counts.is_busy),
-            claimed_at=at if counts.claimed else 0,
-            done=counts.done,
-            failed=counts.failed,
-            arrived=counts.arrived,
-            keys=counts.keys,
-            lost=counts.lost,
-            starved=counts.starved,
-            up=at,
-        )
-        for alert in observe(watched, [heartbeat], keys, rules):
-            start = _start(alert.kind, alert.start)
-            if alert.is_over and first <= start < last:
-                end = alert.at // MINUTE + (alert.kind not in _ENDS_AT_ONCE)
-                yield IncidentWindow(alert.kind, queue, alert.subject, start, max(end, start + 1))
-        still_open = []
-        for name, each in watched.open.items():
-            kind, _, subject = name.partition("\t")
-            start = _start(kind, each.start)
-            if first <= start < last:
-                end = each.last // MINUTE + 1
-                still_open.append(IncidentWindow(kind, queue, subject, start, end, is_over=False))
+        detector = detector or Detector(rules, minute * MINUTE)
+        yield from windows(detector.observe(counts.observation(queue, minute)), is_over=True)
+        still_open = windows(detector.open.values(), is_over=False)
         if minute + 1 >= last and not still_open:
             return
     yield from still_open
 
 
-def _start(kind: str, instant: int) -> int:
+def _window(queue: str, found: Anomaly, is_over: bool) -> IncidentWindow:
     # A stall begins after the end of the last minute in which something moved.
-    return (instant + (kind in _ENDS_AT_ONCE)) // MINUTE
+    start = (found.start + (found.kind == "stall")) // MINUTE
+    end = max(found.last // MINUTE, start) + 1
+    return IncidentWindow(found.kind, queue, found.subject, start, end, is_over)

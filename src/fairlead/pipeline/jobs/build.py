@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -18,13 +17,10 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.bronze import QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan, Snapshots
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
-from fairlead.pipeline.parts import dates_of, hours_of, micros_of
+from fairlead.pipeline.parts import dates_of, hours_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
@@ -63,7 +59,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 def next_plan(warehouse: Warehouse, settings: PipelineSettings, full: bool) -> BuildPlan:
     """Return the plan of the next build. Raise BrokenLake, StoreUnavailable."""
-    return build_plan.plan(Snapshots(warehouse), digest(settings), full, settings.time.zone)
+    return build_plan.plan(Snapshots(warehouse), digest(settings), full)
 
 
 def build(
@@ -75,22 +71,18 @@ def build(
     """Build the tables from the partitions of bronze that changed, or with `full` from all of them.
 
     Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files or when
-    another build has published meanwhile, ConfigurationError for a time zone in which forgotten
-    days cannot be divided, and StoreUnavailable.
+    another build has published meanwhile, and StoreUnavailable.
     """
     with recorded(job.warehouse, job.clock, "build", {"full": full}) as run:
         run.spark_version = job.spark.version
         tables = WarehouseTables(job.spark, job.warehouse, job.clock, full)
-        todo = build_plan.plan(tables, digest(settings), full, settings.time.zone)
+        todo = build_plan.plan(tables, digest(settings), full)
         if todo.is_empty:
             run.state = NOTHING_TO_DO
             return run
-        _check_zone(job.spark, settings.time.zone)
-        if todo.all_days:
-            _check_hours(tables, todo.first_day, settings.time.zone)
         tables.hold()
         _compute(job.spark, tables, todo, settings, run, on_rows)
-        tables.publish(build_plan.facts(tables, todo, digest(settings), settings.time.zone))
+        tables.publish(build_plan.facts(tables, todo, digest(settings)))
     return run
 
 
@@ -105,21 +97,13 @@ def build_again(
     """Build the days from `since` up to `until` (excluded) with the present code, compare them with
     the present tables, and publish them in one commit if wanted.
 
-    Raise ConfigurationError for an empty range and for another time zone than that of the tables,
-    and otherwise the errors of `build`.
+    Raise ConfigurationError for an empty range, and otherwise the errors of `build`.
     """
     days = _days(since, until)
     params = {"from": days[0], "to": days[-1], "publish": publish}
     with recorded(job.warehouse, job.clock, "build", params) as run:
         run.spark_version = job.spark.version
         tables = WarehouseTables(job.spark, job.warehouse, job.clock)
-        zone = tables.before.zone
-        if tables.before.id and zone != settings.time.zone:
-            raise ConfigurationError(
-                f"the tables have days of time zone {zone!r}, and [time] zone is"
-                f" {settings.time.zone!r}: run `fairlead pipeline build` without --since first"
-            )
-        _check_zone(job.spark, settings.time.zone)
         notes = _notes(tables, settings)
         old = WarehouseTables(job.spark, job.warehouse, job.clock)
         todo = build_plan.plan_again(tables, hours_of(days))
@@ -158,42 +142,16 @@ def _compute(
         *checks.bronze_checks(steps.totals, lambda _: changed, run.rows_in),
         *checks.event_checks(steps.totals, lambda _: None if todo.full else todo.changed_events),
         *checks.service_checks(steps.totals, hours, steps.parts_with_runs(hours)),
-        *checks.histogram_checks(steps.totals, dates, settings.zone),
+        *checks.histogram_checks(steps.totals, dates),
     ]
     checks.require(run.checks)
     return steps
 
 
-def _check_zone(spark: SparkSession, zone: str) -> None:
-    """Raise ConfigurationError if Java, which has its own list of time zones, lacks this one."""
-    try:
-        spark.sql(
-            "SELECT from_utc_timestamp(timestamp_seconds(0), :zone)", {"zone": zone}
-        ).collect()
-    except PySparkException:
-        raise ConfigurationError(
-            f"[time] zone {zone!r}: the Java of Spark does not know this zone; use another name of"
-            " it, or a newer Java"
-        ) from None
-
-
-def _check_hours(tables: WarehouseTables, first_day: str, zone: str) -> None:
-    """Raise ConfigurationError if hours of the histogram before this day are no hours of the zone,
-    because bronze has forgotten their runs."""
-    instant, first = F.col("hour"), F.timestamp_micros(F.lit(micros_of(first_day)))
-    forgotten = tables.read(LATENCY_HIST).where(instant < first)
-    if not forgotten.where(window_start(instant, HOUR, zone) != instant).isEmpty():
-        raise ConfigurationError(
-            f"[time] zone {zone!r}: its hours begin at other minutes than those of the tables, and"
-            f" bronze has forgotten the days before {first_day}, so that their latencies cannot be"
-            f" counted again; set the zone back to {tables.before.zone!r}"
-        )
-
-
 def digest(settings: PipelineSettings) -> str:
     """Return a digest of the settings that change the contents of tables: slo, cost, bill,
-    latency, time."""
-    used = settings.slo, settings.cost, settings.bill, settings.latency, settings.time
+    latency."""
+    used = settings.slo, settings.cost, settings.bill, settings.latency
     return hashlib.sha256(msgspec.json.encode(used, order="sorted")).hexdigest()
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, tzinfo
 from string import Template
-from zoneinfo import ZoneInfo
 
 from fairlead.clock import Clock, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.business_days import hours_from
 from fairlead.pipeline.definitions.latency import LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tasks import TASKS
@@ -21,11 +18,9 @@ from fairlead.pipeline.jobs.totals import Tables
 from fairlead.pipeline.parts import (
     PartsOf,
     all_parts,
-    days_from,
     hours_of,
     micros_of,
     runs_of,
-    start_of,
 )
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
 from fairlead.pipeline.reading.frames import Frames
@@ -117,14 +112,11 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
         found += event_checks(tables, parts)
         if seen.build.again:
             return found
-        since = hour = ALWAYS
-        if first:
-            since = micros_of(first)
-            hour = to_micros(hours_from(start_of(first), ZoneInfo(seen.build.zone)))
+        since = micros_of(first) if first else ALWAYS
         return [
             *found,
             *layer_checks(tables, parts, rows, since),
-            *histogram_checks(tables, parts=parts, since=hour),
+            *histogram_checks(tables, parts=parts, since=since),
         ]
 
 
@@ -177,28 +169,20 @@ def _quarantined(tables: Tables, table: Table, parts: PartsOf) -> int:
 def histogram_checks(
     tables: Tables,
     dates: Collection[str] | None = None,
-    zone: tzinfo = UTC,
     *,
     parts: PartsOf = all_parts,
     since: int = ALWAYS,
 ) -> list[Check]:
-    """Check that the histogram counts each run of these dates once. The hours of the histogram are
-    those of business days of `zone`.
+    """Check that the histogram counts each run of these dates once.
 
     parts, since: without dates, the partitions to read, and the start of the first hour of the
     histogram that is compared, in microseconds since the epoch.
     """
     within = f"unix_micros(finished_at) >= {since}"
     if dates is not None:
-        # The last hour of a date ends on the next one where the zone is half an hour off.
-        hours = [*hours_of(dates), *(f"{date}/00" for date in days_from(dates, 1))]
-        parts = {ATTEMPTS: hours, LATENCY_HIST: dates}.__getitem__
-        within = " OR ".join(
-            f"(unix_micros(finished_at) >= {to_micros(hours_from(first, zone))}"
-            f" AND unix_micros(finished_at) < {to_micros(hours_from(end, zone))})"
-            for first, end in runs_of(dates)
-        )
-    found = _one(tables, _HISTOGRAM, parts, within=within or "false", since=since)
+        parts = {ATTEMPTS: hours_of(dates), LATENCY_HIST: dates}.__getitem__
+        within = "true" if dates else "false"
+    found = _one(tables, _HISTOGRAM, parts, within=within, since=since)
     return [Check("gold.latency_hist: runs in the histogram", found["runs"], found["counted"])]
 
 

@@ -1,16 +1,14 @@
-"""Rows of gold.incidents: those that alerts find, and those of the job `incidents`, which finds the
-incidents of some days in the tables. Neither needs Spark."""
+"""`incidents`: finds the incidents of some days in the tables, without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import Clock, to_datetime, to_micros
@@ -19,14 +17,13 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.incidents.detector import MINUTE, Rules
 from fairlead.pipeline.incidents.over_history import (
     DAY_MINUTES,
     IncidentWindow,
     Minute,
-    incident_id,
     incidents_from,
 )
-from fairlead.pipeline.incidents.watch import MINUTE, Alert, Rules
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import Table
@@ -35,12 +32,6 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 BY_DEFAULT = 7
 """Days searched by default, up to the last one in the tables."""
-
-FOUND_BY_ALERTS = "alerts"
-"""Value of the column found_by."""
-
-ALERT_ONLY_KINDS = ("stuck", "silence")
-"""Kinds that the tables do not show."""
 
 Queues = dict[str, dict[int, Minute]]
 
@@ -76,9 +67,8 @@ def incidents(
     """Find the incidents that began on the days from `since` to `until`, in order, and replace the
     rows of these days in gold.incidents.
 
-    The default is the last BY_DEFAULT days in the tables. Rows of incidents that only alerts can
-    detect are kept, so a repeated run gives the same rows. Raise ConfigurationError for empty
-    tables, BrokenLake.
+    The default is the last BY_DEFAULT days in the tables. A repeated run gives the same rows. Raise
+    ConfigurationError for empty tables, BrokenLake.
     """
     params = {"since": since and since.isoformat(), "until": until and until.isoformat()}
     with recorded(lake, clock, "incidents", params) as run:
@@ -96,62 +86,14 @@ def incidents(
             found += [history.row(window) for window in windows]
             run.rows_in += sum(map(len, history.day(midnight).values()))
             history.drop_before(midnight)
-        end = to_datetime(history.known * MINUTE)
-        tables.merge(INCIDENTS, _table(found), days, lambda old: _only_in_alerts(old, end))
+        tables.replace(INCIDENTS, _table(found), days)
         on_rows(INCIDENTS.name, len(found))
         run.rows_out = len(found)
     return found
 
 
-def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
-    """Store alerts, given in the order of their detection, in gold.incidents. A repeated call
-    changes nothing. Raise BrokenLake."""
-    rows = {incident_of(alert): _row_of(alert) for alert in alerts}
-    if rows:
-        days = {f"{row.start_at:%Y-%m-%d}" for row in rows.values()}
-        ids = pa.array(list(rows))
-        tables.merge(
-            INCIDENTS,
-            _table(rows.values(), FOUND_BY_ALERTS),
-            days,
-            lambda old: pc.invert(pc.is_in(old["incident_id"], ids)),
-        )
-
-
-def incident_of(alert: Alert) -> str:
-    """Return the id of the incident of an alert, the same at its begin and end."""
-    return incident_id(alert.kind, alert.queue, alert.subject, alert.start // MINUTE)
-
-
-def _row_of(alert: Alert) -> IncidentRow:
-    return IncidentRow(
-        incident_of(alert),
-        alert.kind,
-        alert.queue,
-        alert.subject,
-        to_datetime(alert.start),
-        to_datetime(max(alert.start, alert.at)),
-        alert.is_over,
-        keys_hit=int(alert.kind == "flood"),
-        tasks_delayed=alert.tasks,
-        extra_wait_us=0,
-    )
-
-
-def _table(rows: Iterable[IncidentRow], found_by: str | None = None) -> pa.Table:
-    same = {"found_by": found_by}
-    found = [msgspec.structs.asdict(row) | same for row in rows]
-    return pa.Table.from_pylist(found, INCIDENTS.arrow())
-
-
-def _only_in_alerts(rows: pa.Table, known: datetime) -> pa.Array:
-    """Return a mask of the incidents that alerts found and the tables cannot show: those of
-    ALERT_ONLY_KINDS, and those from `known` on, where the tables end."""
-    is_hidden = pc.or_(
-        pc.is_in(rows["kind"], pa.array(ALERT_ONLY_KINDS)),
-        pc.greater_equal(rows["start_at"], pa.scalar(known)),
-    )
-    return pc.and_kleene(pc.equal(rows["found_by"], FOUND_BY_ALERTS), is_hidden)
+def _table(rows: Iterable[IncidentRow]) -> pa.Table:
+    return pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], INCIDENTS.arrow())
 
 
 class _History:
@@ -242,7 +184,7 @@ class _History:
         usual = median([minutes[n].depth_end if n in minutes else 0 for n in before] or [0])
         extra = sum(max(0.0, each.depth_end - usual) for each in inside)
         return IncidentRow(
-            incident_id(window.kind, window.queue, window.subject, window.start),
+            window.id,
             window.kind,
             window.queue,
             window.subject,

@@ -11,26 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from string import Template
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fairlead.clock import to_datetime
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.business_days import (
-    Days,
-    begin_date,
-    days_again,
-    days_of,
-    first_begin,
-    hours_within,
-    with_neighbours,
-)
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
@@ -63,7 +53,7 @@ from fairlead.pipeline.silver.backlog import backlog
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import continued, tasks
 from fairlead.pipeline.silver.waiting import waiting
-from fairlead.pipeline.spark_rows import between, local_rows, overlapping, within
+from fairlead.pipeline.spark_rows import local_rows, overlapping, within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 
 SLO_DAYS_BACK = 3
@@ -190,19 +180,13 @@ class Build:
         broken = reduce(DataFrame.unionByName, unsound) if unsound else None
         self._replace(QUARANTINE, broken, hours)
 
-        days = self._days_again(self._plan.changed_attempts)
-        # Tables made from silver and gold have whole days, also those that bronze has in part.
-        known = self._days_again(self._plan.changed_attempts, self._plan.first_day)
-        hours = known and known.hours
-        few = self._few(hours, ATTEMPTS)
-        hist = latency_hist(self._read(ATTEMPTS, hours).transform(sound), self._zone, few)
-        self._replace_days(LATENCY_HIST, hist, known, few)
-        self._latencies(days)
-
         dates = self._dates(self._plan.changed_attempts)
         hours = dates and p.hours_of(dates)
         few = self._few(hours, ATTEMPTS)
         attempts = self._read(ATTEMPTS, hours).transform(sound)
+        self._replace(LATENCY_HIST, latency_hist(attempts, few), dates, few)
+        self._latencies(dates)
+
         has_failed = self._any("{bronze.attempts}", f"{IS_SOUND} AND {HAS_FAILED}", hours)
         self._replace(FAILURES, failures(attempts, few) if has_failed else None, dates, few)
         objectives = self._objectives()
@@ -210,39 +194,27 @@ class Build:
         self._replace(SLO_COUNTS, counts, dates, few)
         self._slo(dates)
 
-    def _latencies(self, days: Days | None) -> None:
-        """Build the percentiles of these business days, None for all."""
-        hours = days and days.hours
+    def _latencies(self, dates: list[str] | None) -> None:
+        """Build the percentiles of these days, None for all."""
+        hours = dates and p.hours_of(dates)
         few = self._few(hours, ATTEMPTS, LATENCY_HIST)
-        together = latency(self._read(LATENCY_HIST, hours), HOUR, DAY, zone=self._zone, few=few)
+        together = latency(self._read(LATENCY_HIST, hours), HOUR, DAY, few=few)
         of_keys = latency_of_keys(
             self._read(ATTEMPTS, hours).transform(sound),
             HOUR,
             DAY,
             least=self._settings.latency.least,
-            zone=self._zone,
             few=few,
             most=MOST_SORTED if self._has_large_days(hours) else None,
         )
-        if self._plan.first_day:
-            # The rows of keys stay for days of which bronze has forgotten runs.
-            kept = F.col("window_start") < F.lit(
-                first_begin(self._plan.first_day, self._settings.zone)
-            )
-            known = self._tables.read(LATENCY, days and days.dates)
-            of_keys = of_keys.where(~kept).unionByName(
-                known.where(kept & (F.col("fairness_key") != ALL))
-            )
-        self._replace_days(LATENCY, together.unionByName(of_keys), days, few)
+        self._replace(LATENCY, together.unionByName(of_keys), dates, few)
 
     def _has_large_days(self, hours: Collection[str] | None) -> bool:
-        """Return whether a key may have more attempts in a business day than Spark sorts in memory:
-        a business day has parts of at most two dates."""
+        """Return whether a key may have more attempts in a day than Spark sorts in memory."""
         of_dates = Counter[str]()
         for file in self._tables.files(ATTEMPTS, hours):
             of_dates[file.part[:10]] += file.rows
-        most = MOST_SORTED if self._zone == "UTC" else MOST_SORTED // 2
-        return max(of_dates.values(), default=0) > most
+        return max(of_dates.values(), default=0) > MOST_SORTED
 
     def _slices(self, hours: Collection[str] | None, *more: Table) -> int:
         """Return the number of Spark's tasks for an hour, so that the largest hour has work for
@@ -289,19 +261,16 @@ class Build:
     def _shares(self) -> None:
         """Build the tables of each key's share, which need the service, the waits and the
         latencies."""
-        days = self._days_again(self.touched.service | self.touched.backlog)
-        hours = days and days.hours
+        dates = self._dates(self.touched.service | self.touched.backlog)
+        hours = dates and p.hours_of(dates)
         few = self._few(hours, SERVICE, BACKLOG)
         shares = tenant_share(
             self._read(SERVICE, hours),
             self._read(BACKLOG, hours),
             median_pickups(self._read(LATENCY, hours)),
-            self._zone,
             few,
         )
-        self._replace_days(TENANT_SHARE, shares, days, few)
-        dates = days and days.dates
-        hours = dates and p.hours_of(dates)
+        self._replace(TENANT_SHARE, shares, dates, few)
         few = self._few(hours, TENANT_SHARE)
         shares = self._read(TENANT_SHARE, hours)
         self._replace(FAIRNESS, fairness(shares.coalesce(1) if few else shares), dates, few)
@@ -321,28 +290,18 @@ class Build:
         self._replace(SLO, burnt.where(within("window_start", later)), later)
 
     def _cost(self) -> None:
-        """Build the costs of the business days in which something ran."""
-        hours = None if self._plan.all_days else self._hours(self.touched.service)
-        zone = self._settings.zone
-        read = parts = None
-        if hours is not None:
-            changed = days_of(hours, zone)
-            read = hours_within(with_neighbours(changed, zone), zone)
-            parts = sorted({begin_date(day, zone) for day in changed})
-        # A day on which nothing ran has no costs. An hour may have a part of two days.
-        ran = (file.span["window_start"] for file in self._tables.files(SERVICE, read))
-        days = {to_datetime(at).astimezone(zone).date() for span in ran for at in span}
-        if hours is not None:
-            days.intersection_update(with_neighbours(changed, zone))
-        few = self._few(read, SERVICE)
+        """Build the costs of the days in which something ran; other days have none."""
+        dates = self._dates(self.touched.service)
+        hours = dates and p.hours_of(dates)
+        ran = {file.part[:10] for file in self._tables.files(SERVICE, hours) if file.rows}
+        few = self._few(hours, SERVICE)
         costs = cost(
-            self._tables.read(SERVICE, read),
-            local_rows(self._spark, self._settings.bills_for(days), BILLS),
+            self._read(SERVICE, hours),
+            local_rows(self._spark, self._settings.bills_for(map(date.fromisoformat, ran)), BILLS),
             self._settings.cost.method,
-            zone.key,
             few,
         )
-        self._replace(COST, costs.where(within("day", parts)), parts, few)
+        self._replace(COST, costs, dates, few)
 
     def _objectives(self) -> list[Objective]:
         return [
@@ -358,16 +317,6 @@ class Build:
     def _dates(self, hours: Collection[str]) -> list[str] | None:
         return None if self._plan.full else p.dates_of(hours)
 
-    def _days_again(self, hours: Collection[str], first: str = "") -> Days | None:
-        """Return the business days of these hours, from the date `first` on; None for all."""
-        if self._plan.full or (self._plan.all_days and not first):
-            return None
-        return days_again(hours, self._settings.zone, first)
-
-    @property
-    def _zone(self) -> str:
-        return self._settings.zone.key
-
     def _read(self, table: Table, hours: Collection[str] | None) -> DataFrame:
         """Return the rows of the partitions that have a part of these hours; None for all."""
         return self._tables.read(table, _parts(table, hours))
@@ -379,15 +328,6 @@ class Build:
     def _rows_of(self, hours: Collection[str] | None, *tables: Table) -> int:
         files = (self._tables.files(table, _parts(table, hours)) for table in tables)
         return sum(file.rows for each in files for file in each)
-
-    def _replace_days(self, table: Table, rows: DataFrame, days: Days | None, few: bool) -> None:
-        """Replace the rows of business days; the other rows of their partitions stay."""
-        if days is not None:
-            inside = between(table.instant, days.spans)
-            rows = rows.where(inside)
-            if self._zone != "UTC":
-                rows = rows.unionByName(self._tables.read(table, days.dates).where(~inside))
-        self._replace(table, rows, None if days is None else days.dates, few)
 
     def _replace(
         self,

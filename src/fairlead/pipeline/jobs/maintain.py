@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.checks import check
@@ -29,7 +29,6 @@ from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.history import HistoryStore
 
 StepName = Literal["compact", "expire", "reconcile", "retain", "check"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
@@ -38,7 +37,7 @@ STEPS: tuple[StepName, ...] = get_args(StepName)
 SMALL_FILES = (ATTEMPTS, EVENTS, RUNS, BUILDS, LEDGER)
 """Tables that grow by a small file in each commit."""
 
-BY_AGE = (RUNS, BUILDS, CAPACITY, INCIDENTS)
+BY_AGE = (RUNS, BUILDS, INCIDENTS)
 """Tables whose old rows may be removed, because no other table and no check depends on them."""
 
 State = Literal["done", "nothing to do", "failed", "skipped", "planned"]
@@ -75,7 +74,7 @@ class Sources(NamedTuple):
 
     lake: Warehouse
     clock: Clock
-    history: Callable[[], HistoryStore]
+    history: Callable[[], SqlHistory]
     """Returns the history of the store."""
 
 

@@ -13,18 +13,18 @@ import msgspec
 
 from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
-from fairlead.core.tuning.canary import Verdict, judge
-from fairlead.core.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
-from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.core.tuning.limit_control import LimitChange, propose_limits
 from fairlead.operate.policies import DECLARED, PolicyManagement
+from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
+from fairlead.pipeline.tuning.canary import Verdict, judge
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
+from fairlead.pipeline.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
 from fairlead.pipeline.tuning.gold import Gold, KeyUse
+from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.limit_control import LimitChange, propose_limits
 from fairlead.pipeline.tuning.situations import Situations
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.policy_store import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 
 Outcome = Literal["published", "would be published", "nothing to change", "held"]
 

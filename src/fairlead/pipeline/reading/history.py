@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from zoneinfo import ZoneInfo
 
 from fairlead.backends.sql.sql_file import load
-from fairlead.clock import MICROS, to_datetime
+from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.model.lake_history import (
     AsOf,
@@ -29,7 +28,7 @@ from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS, window_of_utc
+from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.quality import IS_SOUND
@@ -75,14 +74,13 @@ class Steps(NamedTuple):
     until: int
     step_s: int
 
-    def window_s(self, zone: str) -> int:
-        """Return the seconds of the largest windows of gold that make up a step of UTC. The windows
-        are those of business days of `zone`."""
-        most = window_of_utc(ZoneInfo(zone), to_datetime(self.since).year)
+    @property
+    def window_s(self) -> int:
+        """Seconds of the largest windows of gold that make up a step."""
         return max(
             window
             for window in WINDOWS
-            if window <= most and self.step_s % window == 0 and self.since % (window * MICROS) == 0
+            if self.step_s % window == 0 and self.since % (window * MICROS) == 0
         )
 
 
@@ -294,7 +292,7 @@ class History(LakeHistory):
         }
         for attempt in range(1, _TRIES + 1):
             seen = self._look(table)
-            values["window_s"] = steps.window_s(seen.build.zone)
+            values["window_s"] = steps.window_s
             at = seen.tables.get(table)
             files = [] if at is None else _files_between(at, table, steps)
             try:
@@ -332,8 +330,6 @@ def _files_between(at: TableAt, table: Table, steps: Steps) -> list[str]:
     """Return the patterns of the files of the partitions of the period; of incidents, also of those
     before it, because an incident that overlaps the period may begin at any time."""
     length = (HOUR if table.by == "hour" else DAY) * MICROS
-    if table == COST:
-        length += DAY * MICROS  # a business day may begin on the date before its own
     after = -1 if table == INCIDENTS else steps.since - length
     parts = {file.part for file in at.files if after < micros_of(file.part) < steps.until}
     return patterns(file_names(at, parts))

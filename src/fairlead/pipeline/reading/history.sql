@@ -108,7 +108,7 @@ SELECT $since + ((epoch_us(window_start) - $since) // $step_us) * $step_us AS st
 SELECT incident_id, kind, queue, subject, epoch_us(start_at), epoch_us(end_at), is_over,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN keys_hit END,
        CASE WHEN $tenants::VARCHAR[] IS NULL THEN tasks_delayed END,
-       CASE WHEN $tenants::VARCHAR[] IS NULL THEN extra_wait_us END, coalesce(found_by, '')
+       CASE WHEN $tenants::VARCHAR[] IS NULL THEN extra_wait_us END
   FROM {all_rows}
  WHERE start_at < make_timestamptz($until) AND end_at > make_timestamptz($since)
    AND ($queue::VARCHAR IS NULL OR queue = $queue)
@@ -118,16 +118,13 @@ SELECT incident_id, kind, queue, subject, epoch_us(start_at), epoch_us(end_at), 
  LIMIT $most
 
 -- name: costs
--- {all_rows}: gold.cost. The row of the key '*' is a bill for which no key ran anything. A day counts as the day of UTC with
--- its date.
-WITH dated AS (
-    SELECT *, coalesce(epoch_us(CAST(local_date AS DATE)::TIMESTAMP), epoch_us(day)) AS begins_at FROM {all_rows}
-), found AS (
-    SELECT $since + ((begins_at - $since) // $step_us) * $step_us AS step_at, tenant_of(fairness_key) AS part,
+-- {all_rows}: gold.cost. The row of the key '*' is a bill for which no key ran anything.
+WITH found AS (
+    SELECT $since + ((epoch_us(day) - $since) // $step_us) * $step_us AS step_at, tenant_of(fairness_key) AS part,
            sum(amount) AS amount, sum(busy_us) AS busy_us, sum(wasted_us) AS wasted_us,
            sum(idle_allocated_us) AS idle_us
-      FROM dated
-     WHERE begins_at >= $since AND begins_at < $until
+      FROM {all_rows}
+     WHERE day >= make_timestamptz($since) AND day < make_timestamptz($until)
        AND ($queue::VARCHAR IS NULL OR queue = $queue)
        AND ($tenants::VARCHAR[] IS NULL
             OR (fairness_key <> '*' AND list_contains($tenants, tenant_of(fairness_key))))

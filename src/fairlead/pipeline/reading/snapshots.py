@@ -9,10 +9,8 @@ from typing import NamedTuple
 from pyiceberg.io import FileIO
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.capacity import CAPACITY
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.replays import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.runs import RUNS
@@ -24,10 +22,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 MAKERS = {
     ATTEMPTS: "ingest",
     EVENTS: "ingest",
-    CAPACITY: "capacity",
     INCIDENTS: "incidents",
-    REPLAYS: "replay",
-    REPLAY_WAITS: "replay",
     RUNS: "ingest",
     FORGOTTEN: "maintain",
 }

@@ -21,18 +21,13 @@ LONGEST_NAME = 40
 """Longest key or name in a table, in characters."""
 
 
-def unit_of(us: float, days: bool = True) -> tuple[str, int]:
-    """Return the largest unit in which the duration is at least 1, and its microseconds."""
+def duration(us: float, days: bool = True) -> str:
+    """Return microseconds with three digits in the largest unit in which they are at least 1:
+    850 µs, 3.42 s, 12.1 min, 2.5 d."""
     for name, size in _UNITS:
         if abs(us) >= size and (days or name != "d"):
-            return name, size
-    return _UNITS[-1]
-
-
-def duration(us: float, days: bool = True) -> str:
-    """Return microseconds with three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
-    name, size = unit_of(us, days)
-    return f"{ratio(us / size)} {name}" if us else "0"
+            return f"{ratio(us / size)} {name}"
+    return f"{ratio(us)} µs" if us else "0"
 
 
 def work(us: float) -> str:

@@ -32,14 +32,11 @@ class Period(NamedTuple):
     since: datetime
     until: datetime
     step_s: int
-    zone: str = "UTC"
-    """Time zone of the business days of the tables."""
 
     @property
     def window_s(self) -> int:
-        """Seconds of the largest windows of gold that make up a step, which is one of UTC."""
-        steps = Steps(to_micros(self.since), to_micros(self.until), self.step_s)
-        return steps.window_s(self.zone)
+        """Seconds of the largest windows of gold that make up a step."""
+        return Steps(to_micros(self.since), to_micros(self.until), self.step_s).window_s
 
     @property
     def length_us(self) -> int:
@@ -56,13 +53,10 @@ class Period(NamedTuple):
         of the other."""
         return max(self.step_s, least_s)
 
-    def frame(
-        self, tables: Frames, statement: str, at_most: int, least_s: int = 0, **given: Any
-    ) -> pd.DataFrame:
+    def frame(self, tables: Frames, statement: str, at_most: int, **given: Any) -> pd.DataFrame:
         """Return the rows of a statement of report.sql over the tables in the period, which by
-        construction are at most `at_most` ($most in the statement). A step lasts at least `least_s`
-        seconds. Raise CheckFailed for more rows, which would be left out of the report, BrokenLake
-        for a damaged file."""
+        construction are at most `at_most`. Raise CheckFailed for more rows, BrokenLake for a
+        damaged file."""
 
         def rows(table: Table) -> str:
             all_rows = f"{{{table.name}}}"
@@ -79,10 +73,9 @@ class Period(NamedTuple):
 
         values = {
             **given,
-            "most": at_most,
             "since": to_micros(self.since),
             "until": to_micros(self.until),
-            "step_us": self.step_of(least_s) * MICROS,
+            "step_us": self.step_s * MICROS,
             "window_s": self.window_s,
         }
         text = with_tables(STATEMENTS[statement], rows)
@@ -94,14 +87,12 @@ def period(
     now: int,
     since: datetime | None = None,
     until: datetime | None = None,
-    zone: str = "UTC",
 ) -> Period:
     """Return the period from `since` (default: seven days before the end) until `until` (default:
     the end of the data), limited to hours with runs.
 
     hours: names of the hours with runs. now: end of a lake without runs, in microseconds since the
-    epoch. zone: time zone of business days of the tables. Raise ConfigurationError if the period is
-    empty.
+    epoch. Raise ConfigurationError if the period is empty.
     """
     first, last = None, to_datetime(now)
     if hours:
@@ -118,4 +109,4 @@ def period(
     since_us, until_us = rounded(to_micros(begin), to_micros(end), HOUR_S)
     step_s = step_for((until_us - since_us) / MICROS)
     since_us, until_us = rounded(since_us, until_us, max(step_s, HOUR_S))
-    return Period(to_datetime(since_us), to_datetime(until_us), step_s, zone)
+    return Period(to_datetime(since_us), to_datetime(until_us), step_s)

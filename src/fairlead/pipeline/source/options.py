@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self
 
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import ATTEMPT_FIELDS
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.schema import Column, Table, columns_in
-from fairlead.ports.history import ATTEMPT_FIELDS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

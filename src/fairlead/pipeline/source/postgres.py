@@ -18,8 +18,8 @@ from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
+from fairlead.model.history import Position
 from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
-from fairlead.ports.history import Position
 from fairlead.ports.statements import Row, Statement, Steps
 
 BLOCKS_PER_PIECE = 8192

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.core.payload import unpack
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import Position
 from fairlead.pipeline.source.options import BACKLOG_READ, ReadOptions
-from fairlead.ports.history import Position
 from fairlead.ports.statements import Row
 from fairlead.urls import split_url
 

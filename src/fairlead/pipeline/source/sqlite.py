@@ -14,9 +14,9 @@ from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.file_modes import check_place
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
+from fairlead.model.history import Position
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
-from fairlead.ports.history import Position
 from fairlead.ports.statements import Row
 
 ROWS_PER_PIECE = 250_000

@@ -14,9 +14,9 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
+from fairlead.model.history import START, Position
 from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
 from fairlead.pipeline.source.scan import ReadPart, read_part, sql_scan_of
-from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")

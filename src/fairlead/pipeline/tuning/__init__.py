@@ -1,2 +1,2 @@
-"""Input of the weights and limits that `jobs/tune.py` publishes: gold tables and a settings
-file."""
+"""Weights and limits from recorded use: `control` and `limit_control` compute them, `guard_rails`
+bounds them, `canary` judges a published version, and `gold` and `contracts` read the input."""

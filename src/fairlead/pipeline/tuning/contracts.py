@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 
 class TuneObjective(StrEnum):

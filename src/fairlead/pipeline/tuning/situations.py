@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
-from fairlead.core.tuning.guard_rails import Situation
 from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.operate.store.policies import EVERY_QUEUE, PolicyStore, SwitchMode
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.pipeline.tuning.guard_rails import Situation
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 _JOBS_THAT_CHECK = ("build", "check", "reconcile")
 
@@ -30,7 +30,7 @@ class Situations:
         self._queues = read(store.queue_settings())
         self._nodes = read(store.nodes())
         self._silent = asyncio.run(_silent(app, now))
-        self._switches = {switch.queue: switch for switch in read(store.policies().switches())}
+        self._switches = {switch.queue: switch for switch in read(PolicyStore(store).switches())}
         self._incidents = gold.incidents()
         self._failed = _failed(lake)
         self.newest_minute = gold.newest(horizon)

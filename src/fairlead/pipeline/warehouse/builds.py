@@ -71,8 +71,6 @@ class Build(msgspec.Struct, frozen=True):
     """Digest of the settings that change the tables."""
     until: int = 0
     """Instant up to which the store's history was exported, in microseconds since the epoch."""
-    zone: str = "UTC"
-    """Time zone of the business days."""
     branch: str = ""
     """Name of the branches that led to the snapshots, and of the tags of what the build read."""
 

@@ -22,7 +22,7 @@ from fairlead.operate.changes import (
     Retry,
 )
 from fairlead.operate.filters import TaskFilters, instant
-from fairlead.ports.policy_store import SwitchMode
+from fairlead.operate.store.policies import SwitchMode
 from fairlead.web.sharded_queues import MOST_LETTERS
 
 Text = Annotated[str, Meta(max_length=values.MOST_KEY_BYTES)]

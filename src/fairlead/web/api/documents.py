@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.model import IncidentKind, State
-from fairlead.ports.action_store import ActionState
-from fairlead.ports.audit_log import AuditOutcome
-from fairlead.ports.policy_store import PolicyState, SwitchMode
+from fairlead.operate.store.actions import ActionState
+from fairlead.operate.store.audit import AuditOutcome
+from fairlead.operate.store.policies import PolicyState, SwitchMode
 from fairlead.web.api.conversion import FROM_MICROS, FROM_US, FROM_WHOLE
 
 Int64 = Annotated[

@@ -21,10 +21,11 @@ from fairlead.operate.nodes import nodes
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.overview import QueueView, queue_view
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store import actions as action_store
+from fairlead.operate.store import audit as audit_log
 from fairlead.operate.summary import summary
 from fairlead.operate.tasks import Management
 from fairlead.operate.tenants import TenantOrder, tenant, tenants
-from fairlead.ports import action_store, audit_log
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, optional_instant
@@ -248,10 +249,10 @@ class Reads:
     def ordered(self) -> documents.OrderedList:
         """Return the ordered queues that the application declares and a worker or a submit has
         used."""
-        names = sorted(name for name, each in self._context.queues.items() if each.is_ordered)
+        names = self._context.ordered_queues.keys()
         if not names:
             return documents.OrderedList(queues=[])
-        known = {each for each in self._known_queues() if each in names}
+        known = names & set(self._known_queues())
         return documents.OrderedList(queues=[self._ordered(name) for name in sorted(known)])
 
     def ordered_tasks(

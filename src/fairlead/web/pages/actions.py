@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from fairlead.ports.action_store import ActionState
+from fairlead.operate.store.actions import ActionState
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen

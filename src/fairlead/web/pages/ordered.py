@@ -64,14 +64,13 @@ def show_queues(page: Page) -> Response:
 
 
 def _read(page: Page) -> list[OrderedQueueView]:
-    names = [name for name, queue in page.context.queues.items() if queue.is_ordered]
     found = []
-    for name in names:
+    for name, queue in page.context.ordered_queues.items():
         try:
             status = page.wait(OrderedManagement(page.context).status(name))
         except UnknownQueue:  # declared, and neither served nor used yet
             status = []
-        found.append(OrderedQueueView(name, page.context.queues[name].partitions, status))
+        found.append(OrderedQueueView(name, queue.partitions, status))
     return sorted(found, key=lambda view: (-len(view.faulty), -view.stale, view.queue))
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from fairlead.errors import InvalidTask
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.policy_store import KEPT_VERSIONS, Policy, PolicyState, SwitchMode
+from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyState, SwitchMode
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 

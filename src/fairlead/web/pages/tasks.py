@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from fairlead.model import FINAL_STATES, State
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.filters import Counted
-from fairlead.ports.task_reads import TaskPage
 from fairlead.web.masking import check_search
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen

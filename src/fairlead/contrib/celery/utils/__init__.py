@@ -1,5 +1,5 @@
 """Helpers of Celery that projects import."""
 
-from fairlead.contrib.celery.utils.ids import gen_unique_id, uuid
+from fairlead.contrib.celery.messages import uuid
 
-__all__ = ["gen_unique_id", "uuid"]
+__all__ = ["uuid"]

@@ -19,18 +19,15 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
         yield problem(str(status))
         return
     if isinstance(status, StoreUnavailable):
-        effect = (
-            "workers read the rows of the tasks for 10 s, then no new task starts"
-            if channel.shares_partitions
-            else "nothing new starts"
+        yield problem(
+            str(status),
+            "start the server if it is down: until then, workers read the rows of the tasks for"
+            " 10 s, then no new task starts; nothing is lost",
         )
-        cure = f"start the server if it is down: until then, {effect}; nothing is lost"
-        yield problem(str(status), cure)
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
-    if channel.shares_partitions:
-        for finding in _topics(survey, status):
-            yield finding
+    for finding in _topics(survey, status):
+        yield finding
 
 
 def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
+from fairlead.model.history import START, Reader
 from fairlead.operate.doctor.finding import Finding, ok, problem
 from fairlead.operate.doctor.survey import Survey
-from fairlead.ports.history import START, Reader
 
 QUIET_SECONDS = 86_400
 """Silence of a reader, in seconds, from which it is reported for stopping the cleaning."""
@@ -24,7 +25,7 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     """Report each reader of the history, its position, and whether it is active."""
     if survey.sql is None:
         return
-    history = survey.sql.history()
+    history = SqlHistory(survey.sql.database)
     read = history.database.read_now
     horizon = read(history.horizon())
     most = MOST_COUNTED if survey.facts is None else MOST_COUNTED_SOON

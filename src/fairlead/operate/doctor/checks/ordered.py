@@ -28,8 +28,8 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         management = OrderedManagement(survey.context)
     except NotSupported:
         return
-    declared = survey.context.queues.get(name)
-    if declared is not None and declared.is_ordered and declared.partitions != queue.partitions:
+    declared = survey.context.ordered_queues.get(name)
+    if declared is not None and declared.partitions != queue.partitions:
         yield problem(str(other_layout(name, queue.partitions, declared.partitions)))
     try:
         warnings = await management.check_log(name)

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 from fairlead.operate.doctor.finding import Finding, note, ok
 from fairlead.operate.doctor.survey import Survey
-from fairlead.ports.policy_store import PolicyState
+from fairlead.operate.store.policies import PolicyState, PolicyStore
 
 
 async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
     """Report the queues with computed weights or limits in force."""
     if survey.sql is None:
         return
-    newest = survey.sql.database.read_now(survey.sql.policies().newest())
+    newest = survey.sql.database.read_now(PolicyStore(survey.sql).newest())
     for queue, policy in sorted(newest.items()):
         if policy.state == PolicyState.ACTIVE and (policy.guarded or policy.limits):
             window = ", in its canary window" if policy.judged_at is None else ""
@@ -28,7 +28,7 @@ async def check_switches(survey: Survey) -> AsyncIterator[Finding]:
     """Report the queues whose tuning is off or frozen."""
     if survey.sql is None:
         return
-    for switch in survey.sql.database.read_now(survey.sql.policies().switches()):
+    for switch in survey.sql.database.read_now(PolicyStore(survey.sql).switches()):
         where = f" --queue {switch.queue}" if switch.queue else ""
         yield note(
             f"computed weights of {switch.queue or 'every queue'} are {switch.mode}, by"

@@ -1,1 +1,0 @@
-"""Control laws: weights and limits from measurements, behind guard rails."""

@@ -1,0 +1,140 @@
+"""The audit log: one row for each action of a person."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from fairlead.backends.sql.rows import batch
+from fairlead.model.keys import tenant_of
+from fairlead.operate.store.sql import load
+from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
+
+
+class AuditOutcome(StrEnum):
+    """Outcome of an action of a person."""
+
+    DONE = "done"
+    ASKED = "asked"
+    """The action goes on after the transaction that noted it: a bulk action, a message to the
+    owner of an ordered task, a submit."""
+    REFUSED = "refused"
+    """The state, the version or the rights did not allow the action; nothing was changed."""
+
+
+class AuditDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """An action of a person, to be noted."""
+
+    at: int
+    """Microseconds since the epoch."""
+    actor: str
+    verb: str
+    """Name of the action, such as `retry`, `pause_queue` or `set_weight`."""
+    outcome: AuditOutcome = AuditOutcome.DONE
+    task_id: str | None = None
+    queue: str | None = None
+    fairness_key: str | None = None
+    subject: str | None = None
+    """Name of another thing that was acted on: a periodic task, an ordered task, a policy."""
+    action: int | None = None
+    """Id of a bulk action."""
+    details: str | None = None
+    """New values, or the reason for a refusal."""
+
+
+class AuditEntry(AuditDraft, frozen=True, kw_only=True):
+    """An action of a person, as noted."""
+
+    id: int
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects entries; None selects any value."""
+
+    actor: str | None = None
+    verb: str | None = None
+    task_id: str | None = None
+    queue: str | None = None
+    fairness_key: str | None = None
+    action: int | None = None
+    tenants: Collection[str] | None = None
+    """Tenants of the fairness keys that were acted on."""
+
+
+class AuditLog:
+    """Log of the actions of people. Entries are never changed."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._sql = load("audit.sql", database)
+
+    def add(self, entries: Sequence[AuditDraft]) -> Steps[None]:
+        """Note the actions, in the transaction that performs them."""
+        rows = [
+            (
+                each.at,
+                each.actor,
+                each.verb,
+                each.outcome,
+                each.task_id,
+                each.queue,
+                each.fairness_key,
+                None if each.fairness_key is None else tenant_of(each.fairness_key),
+                each.subject,
+                each.action,
+                each.details,
+            )
+            for each in entries
+        ]
+        if rows:
+            yield Many(self._sql["add"], rows)
+
+    def entries(
+        self, where: AuditFilter, before: int | None, limit: int
+    ) -> Steps[list[AuditEntry]]:
+        """Return entries with an id below `before` (None for all), newest first, at most
+        `limit`."""
+        rows = yield self._statement(
+            "entries",
+            before,
+            limit,
+            where.actor,
+            where.verb,
+            where.task_id,
+            where.queue,
+            where.fairness_key,
+            where.action,
+            None if where.tenants is None else batch(sorted(where.tenants)),
+        )
+        return [_entry(row) for row in rows]
+
+    def has_old(self, before: int) -> Steps[bool]:
+        """Return whether the oldest entry is older than this instant."""
+        return bool((yield self._statement("has_old", before)))
+
+    def clean(self, before: int, limit: int) -> Steps[int]:
+        """Delete at most `limit` of the oldest entries that are older than this instant; return how
+        many."""
+        return len((yield self._statement("clean", before, limit)))
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)
+
+
+def _entry(row: Row) -> AuditEntry:
+    id, at, actor, verb, outcome, task_id, queue, fairness_key, subject, action, details = row
+    return AuditEntry(
+        id=id,
+        at=at,
+        actor=actor,
+        verb=verb,
+        outcome=AuditOutcome(outcome),
+        task_id=task_id,
+        queue=queue,
+        fairness_key=fairness_key,
+        subject=subject,
+        action=action,
+        details=details,
+    )

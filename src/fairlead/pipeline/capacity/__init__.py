@@ -1,1 +1,0 @@
-"""Slots needed next week: a forecast of the arrivals, and a queueing formula. Pure."""
