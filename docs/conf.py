@@ -45,7 +45,7 @@ def as_markup(
     lines[:] = "".join(parts).splitlines()
 
 
-# The page of the pipeline's tables is made from their definitions, as `fairlead pipeline tables` prints it.
+# The page of the pipeline's tables is the output of `fairlead pipeline tables`.
 (Path(__file__).parent / "reference" / "pipeline-tables.md").write_text(as_markdown() + "\n")
 
 

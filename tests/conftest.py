@@ -90,20 +90,19 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Make no test of a parameter marked `full` in a run that deselects it."""
+    """Make no test of a parameter marked `nightly` in a run that deselects it."""
     yield
-    if "not full" in metafunc.config.option.markexpr:
-        kept = [call for call in metafunc._calls if all(mark.name != "full" for mark in call.marks)]
+    if "not nightly" in metafunc.config.option.markexpr:
+        kept = [
+            call for call in metafunc._calls if all(mark.name != "nightly" for mark in call.marks)
+        ]
         metafunc._calls = kept or metafunc._calls[:1]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests. Refuse a test whose id contains a memory address, because the id differs in
-    each process."""
+    """Refuse a test whose id contains a memory address, because the id differs in each process."""
     for item in items:
-        if tiers.is_slow(item):
-            item.add_marker("slow")
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: give this parameter an id")
 

@@ -1,23 +1,17 @@
-"""The tiers of the tests, and the rules by which a test belongs to one.
+"""The two tiers of the tests, and the rules by which a test belongs to one.
 
-`make test` takes minutes: it runs the tests without the mark `slow`, `full` or `spark`, with fixed
-seeds. `make test-slow` runs those that are slow only; CI runs both. `make test-all` runs all tests,
-with new seeds.
+`make test` decides: it runs every test without the mark `nightly`, with fixed seeds, Spark's tests
+among them. `make test-nightly` runs the others, with new seeds.
 
-A test is `slow` if it or its file has the mark, because it takes seconds or starts processes or
-servers of its own, and without the mark if it needs Kafka, Cassandra, ZooKeeper, a browser, a
-standby or the sharded queue, or is in one of the folders `end_to_end` (whole processes) and
-`pipeline` (whole lakes): `is_slow`.
-
-A test has the mark `full` for one of these reasons, which it names:
+A test has the mark `nightly` for one of these reasons, which it names:
 
 - **the matrix**: a behaviour of the engine, which `make test` tests on SQLite, on the other
   stores and channels (`matrix`). The contract suites test the promises of each store and channel
-  themselves, and a test marked `smoke` runs over the whole matrix in every tier.
+  themselves, and a test marked `smoke` runs over the whole matrix in `make test` too.
 - **seeds**: a simulation or a property with other seeds than the first few (`seeds`), or with more
   examples (`examples`).
-- **a slow start**: the test needs a Cassandra or a Kafka with settings of its own, which starts for
-  tens of seconds.
+- **a slow start**: the test needs a Cassandra, a Kafka or a Spark with settings of its own, which
+  starts for tens of seconds.
 - **an outage**: the test kills its own server and waits until the server is back.
 - **a long run**: a promise about large numbers or long times; a shorter test covers its mechanism.
 """
@@ -26,32 +20,17 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-FULL = pytest.mark.full
-"""Mark of the tests that only `make test-all` runs, with one of the reasons above."""
-
-SLOW_FOLDERS = frozenset({"end_to_end", "pipeline"})
-_SLOW_WORDS = re.compile("kafka|cassandra|zookeeper|browser|sharded|failover")
+NIGHTLY = pytest.mark.nightly
+"""Mark of the tests that only `make test-nightly` runs, with one of the reasons above."""
 
 _NEW_SEEDS = "FAIRLEAD_NEW_SEEDS"
 _FIXED_SEED = 20260
-_TESTS = Path(__file__).parent
-
-
-def is_slow(item: pytest.Item) -> bool:
-    """Return whether a test is slow by its folder, its fixtures, or its file or parameters' names."""
-    folder = item.path.relative_to(_TESTS).parts[0]
-    if folder in SLOW_FOLDERS:
-        return True
-    names = [item.nodeid, *getattr(item, "fixturenames", ())]
-    return folder != "unit" and any(map(_SLOW_WORDS.search, names))
 
 
 def choose(new_seeds: bool) -> None:
@@ -88,11 +67,11 @@ def worlds(count: int) -> int:
 
 
 def matrix(first: Any, *others: Any) -> list[Any]:
-    """Return parameters of which only the first is in both tiers."""
-    return [first, *(pytest.param(other, marks=FULL("the matrix")) for other in others)]
+    """Return parameters of which only the first is in `make test` too."""
+    return [first, *(pytest.param(other, marks=NIGHTLY("the matrix")) for other in others)]
 
 
 def seeds(count: int | Iterable[int], few: int) -> list[Any]:
-    """Return seeds of which only the first few are in both tiers."""
+    """Return seeds of which only the first few are in `make test` too."""
     found = list(range(count) if isinstance(count, int) else count)
-    return [*found[:few], *(pytest.param(each, marks=FULL("seeds")) for each in found[few:])]
+    return [*found[:few], *(pytest.param(each, marks=NIGHTLY("seeds")) for each in found[few:])]

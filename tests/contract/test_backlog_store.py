@@ -683,7 +683,6 @@ async def written_before_a_crash(store: Adapter) -> tuple[OwnedBacklog, list[Tri
     return OwnedBacklog(range_id, {5: record_of(last)}), [*entries[10:], *last]
 
 
-@pytest.mark.slow
 async def test_writes_survive_a_crash_of_postgresql(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
@@ -704,7 +703,7 @@ def cassandra_driver() -> Iterator[Any]:
     )
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_kill_of_cassandra_loses_nothing_and_the_same_store_works_after_the_restart(
     cassandra_driver: Any, own_cassandra_server: CassandraServer, cassandra_url: str
 ) -> None:

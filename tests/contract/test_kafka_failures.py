@@ -192,7 +192,7 @@ async def test_a_deleted_topic_of_triggers_is_created_again_and_ends_no_worker(
             await shop.until_ran(number)
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_quota_slows_submits_down_with_one_line_and_ends_no_worker(
     open_shop: Callable[..., Shop],
     server: GuardedKafkaServer,
@@ -214,7 +214,7 @@ async def test_a_quota_slows_submits_down_with_one_line_and_ends_no_worker(
     assert lines == ["Kafka slows this client down: raise its quota"]
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_moved_leader_ends_no_worker_and_loses_no_entry(
     open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
 ) -> None:
@@ -238,7 +238,7 @@ async def test_a_moved_leader_ends_no_worker_and_loses_no_entry(
                 await shop.until_ran(10 * number + 1)
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_log_whose_second_copy_is_down_says_so_and_goes_on_when_it_is_back(
     open_shop: Callable[..., Shop],
     own_kafka_server: KafkaServer,
@@ -277,7 +277,7 @@ async def refusal_of(shop: Shop, number: int) -> StoreUnavailable:
     return caught.value
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_restarted_broker_ends_no_worker_and_loses_no_entry(
     open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
 ) -> None:
@@ -357,7 +357,7 @@ async def test_a_submit_that_may_not_write_the_log_is_refused_with_the_cause(
                 await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("part", ["log", pytest.param("channel", marks=pytest.mark.full)])
+@pytest.mark.parametrize("part", ["log", pytest.param("channel", marks=pytest.mark.nightly)])
 async def test_a_wrong_password_ends_a_worker_with_the_cause_and_is_not_shown(
     open_shop: Callable[..., Shop], server: GuardedKafkaServer, part: str
 ) -> None:

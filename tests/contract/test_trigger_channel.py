@@ -19,7 +19,7 @@ from tests.contract.trigger_channel import (
     TriggerChannelContract,
     secret_of,
 )
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 
 class DatabaseKit(ChannelKit):
@@ -98,7 +98,7 @@ class TestServerAway(ServerAwayContract):
     """Each channel with a server, on a server that the test may stop."""
 
     @pytest.fixture(
-        params=[pytest.param(k, marks=FULL("an outage")) for k in ("postgres", "kafka")]
+        params=[pytest.param(k, marks=NIGHTLY("an outage")) for k in ("postgres", "kafka")]
     )
     def kit(
         self,

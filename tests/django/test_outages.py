@@ -19,8 +19,6 @@ from tests.conftest import own_server
 from tests.django import sample_tasks as tasks
 from tests.django.conftest import settings_of, use_database
 
-pytestmark = pytest.mark.slow
-
 TASKS = 15
 
 

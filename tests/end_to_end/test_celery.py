@@ -10,7 +10,7 @@ import pytest
 
 from tests.end_to_end.test_command_line import ROOT, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.system_time]
+pytestmark = pytest.mark.system_time
 
 
 def start(url: str, name: str) -> subprocess.Popen[bytes]:

@@ -30,7 +30,6 @@ def fill(url: str, each: int) -> None:
     app.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", matrix("sqlite", "postgres", "zookeeper"))
 def test_no_level_is_exceeded_whichever_workers_die_or_are_stopped(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.browsers import Viewer
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 HERE = Path(__file__).parent
 MANY = 3_000

@@ -21,7 +21,7 @@ pytest.importorskip("playwright", reason="needs playwright: pip install -e .[dev
 
 from tests.browsers import Viewer, started
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 KEYS = 100_000
 MOST_BYTES = 300_000

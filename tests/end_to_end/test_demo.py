@@ -17,8 +17,6 @@ from fairlead import App
 from fairlead.lab.demo import TENANTS, DemoSettings, workload
 from tests.end_to_end.test_command_line import fairlead_here
 
-pytestmark = pytest.mark.slow
-
 
 def demo(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)

@@ -294,8 +294,8 @@ def _headings(text: str) -> list[str]:
     return [line for line in lines if line.strip(".") and not re.search(r"\d", line)]
 
 
-def _parameters(pages: list[Path], mark: pytest.MarkDecorator) -> list[Any]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=mark) for page in pages]
+def _parameters(pages: list[Path]) -> list[Any]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
 
 
 def _work_through(
@@ -336,7 +336,7 @@ def _work_through(
                 del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", _parameters(PAGES, pytest.mark.slow))
+@pytest.mark.parametrize("page", _parameters(PAGES))
 def test_the_blocks_of_a_page_run_as_the_reader_types_them(
     page: Path,
     request: pytest.FixtureRequest,
@@ -390,7 +390,7 @@ SPARK_PAGES = [page for page in PAGES if any(step.needs_spark for step in read(p
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", _parameters(SPARK_PAGES, pytest.mark.slow))
+@pytest.mark.parametrize("page", _parameters(SPARK_PAGES))
 def test_the_blocks_of_a_page_run_on_spark_beside_a_recorded_workload(
     page: Path,
     recorded: Path,

@@ -21,9 +21,9 @@ import pytest
 
 from fairlead import App, State
 from tests.end_to_end.test_command_line import ROOT
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 EXAMPLES = ROOT / "examples"
 REQUESTS = 150
@@ -108,7 +108,7 @@ SHOPS = ["fastapi", "flask", "starlette", "litestar", "sqlmodel"]
 RUNS = [
     *((name, "sqlite") for name in SHOPS),
     *((name, "postgres") for name in SHOPS[:2]),
-    *(pytest.param(name, "postgres", marks=FULL("the matrix")) for name in SHOPS[2:]),
+    *(pytest.param(name, "postgres", marks=NIGHTLY("the matrix")) for name in SHOPS[2:]),
 ]
 
 

@@ -15,7 +15,7 @@ from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
 from tests.end_to_end.test_kill import app_of, submit, wait_until_finished
 from tests.end_to_end.workers import Crew
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 IN_FLIGHT = 3.0
 """Seconds before a crash from which on a task counts as in flight."""
@@ -70,7 +70,7 @@ def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
         yield server
 
 
-@FULL("an outage")
+@NIGHTLY("an outage")
 @pytest.mark.parametrize("replication", ["synchronous", "asynchronous", "behind"])
 def test_work_goes_on_after_each_of_two_failovers(
     primary: PostgresServer, standby: PostgresServer, replication: str, tmp_path: Path

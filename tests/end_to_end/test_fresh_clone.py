@@ -18,7 +18,7 @@ from tests import tiers
 from tests.end_to_end.test_command_line import ROOT
 from tests.end_to_end.test_docs import read
 
-pytestmark = tiers.FULL("builds and installs the package")
+pytestmark = tiers.NIGHTLY("builds and installs the package")
 
 COMMANDS = {
     "pip": 'exec python -m pip "$@" --quiet --no-build-isolation --no-deps',

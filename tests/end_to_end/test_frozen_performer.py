@@ -23,7 +23,7 @@ from tests.conftest import url_of
 from tests.consoles import until
 from tests.tiers import matrix
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 ROOT = Path(__file__).parents[2]
 TASKS = 400

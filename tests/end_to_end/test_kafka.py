@@ -65,7 +65,7 @@ def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_
     app.close()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 def test_a_broker_that_stops_and_restarts_under_load_loses_nothing_and_repeats_nothing(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,7 +175,7 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
     app.close()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 def test_workers_live_through_a_restart_of_postgresql(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app as command
 from tests.web.api_kit import SECRET, fill, shop
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 ROOT = Path(__file__).parents[2]
 MODULE = """

@@ -136,7 +136,7 @@ def _ended(process: subprocess.Popen[str], code: int = 0) -> dict[str, Any]:
     return dict(json.loads(out)) if code == 0 else {"error": err}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=tiers.FULL("a long run"))])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=tiers.NIGHTLY("a long run"))])
 async def test_killed_moves_lose_no_task_run_none_twice_and_keep_the_order_of_keys(
     shop: Shop, kills: int
 ) -> None:
@@ -161,7 +161,7 @@ async def test_killed_moves_lose_no_task_run_none_twice_and_keep_the_order_of_ke
     await shop.run_all(5, names)
 
 
-@pytest.mark.parametrize("stops", [1, pytest.param(10, marks=tiers.FULL("a long run"))])
+@pytest.mark.parametrize("stops", [1, pytest.param(10, marks=tiers.NIGHTLY("a long run"))])
 async def test_a_move_that_is_stopped_while_another_one_ends_changes_nothing_afterwards(
     shop: Shop, stops: int
 ) -> None:

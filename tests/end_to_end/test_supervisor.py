@@ -227,7 +227,7 @@ def test_one_signal_drains_all_workers_and_ready_is_503_meanwhile(
     assert stopped == {"w-1", "w-2"}
 
 
-@tiers.FULL("the matrix: unit tests show what each event does")
+@tiers.NIGHTLY("the matrix: unit tests show what each event does")
 def test_a_second_signal_ends_all_workers_at_once(folder: Path, start: Start) -> None:
     crew = start(2)
     crew.wait_for("worker is ready", 2)
@@ -289,7 +289,7 @@ def test_no_child_process_outlives_a_killed_worker(folder: Path, start: Start) -
     assert alone.wait_for_end() == -signal.SIGKILL
 
 
-@tiers.FULL("a long run: the worker has ten seconds beyond its drain")
+@tiers.NIGHTLY("a long run: the worker has ten seconds beyond its drain")
 def test_no_worker_with_a_blocked_loop_outlives_a_killed_supervisor(
     folder: Path, start: Start
 ) -> None:
@@ -322,7 +322,7 @@ def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
     assert "Traceback" not in "".join(crew.lines)
 
 
-@tiers.FULL("a long run: each process is restarted")
+@tiers.NIGHTLY("a long run: each process is restarted")
 def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, start: Start) -> None:
     crew = start(2, "--name", "w")
     crew.wait_for("worker is ready", 2)
@@ -343,7 +343,7 @@ def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, st
     crew.wait_for("newly paid", 4)
 
 
-@tiers.FULL("the matrix: unit tests show what each event does")
+@tiers.NIGHTLY("the matrix: unit tests show what each event does")
 def test_until_empty_ends_with_the_last_worker(folder: Path, start: Start) -> None:
     submit(folder, "pay", 20)
     crew = start(2, "--until-empty")
@@ -371,7 +371,7 @@ def test_a_handler_that_cancels_all_tasks_and_stops_the_loop_ends_no_worker(
     app.close()
 
 
-@tiers.FULL("the matrix: unit tests show what each event does")
+@tiers.NIGHTLY("the matrix: unit tests show what each event does")
 def test_a_worker_that_hangs_at_its_start_is_started_again(folder: Path, start: Start) -> None:
     hang = (
         "os.register_at_fork(after_in_child=lambda: time.sleep(1000 * os.path.exists('hangs')))\n"

@@ -96,7 +96,7 @@ class Reminders:
         server.crash()  # type: ignore[attr-defined]
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_every_task_runs_while_either_datacentre_is_killed_and_comes_back(
     datacentres: TwoDatacentres, tmp_path: Path
 ) -> None:

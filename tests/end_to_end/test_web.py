@@ -17,7 +17,7 @@ from fairlead.cli.main import app as command
 from tests.consoles import serving
 from tests.end_to_end.test_command_line import pause
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 MODULE = """
 from fairlead import App

@@ -1,6 +1,6 @@
 """Fixtures of the engine's tests.
 
-`make test` runs them on SQLite. `make test-all` runs them on each store, and again with triggers
+`make test` runs them on SQLite. `make test-nightly` runs them on each store, and again with triggers
 through Kafka.
 """
 

@@ -38,7 +38,7 @@ async def until_works(call: Callable[[], Awaitable[Any]]) -> Any:
             await asyncio.sleep(0.2)
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_datacentre_that_was_away_gives_no_page_without_the_one_that_has_its_writes(
     sqlite_url: str, datacentres: TwoDatacentres
 ) -> None:

@@ -834,7 +834,7 @@ async def test_the_error_about_missing_tables_names_the_command(
     tasks.database.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
     store: CassandraScheduleStore, own_cassandra_server: CassandraServer
 ) -> None:

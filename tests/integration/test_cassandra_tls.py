@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 pytest.importorskip("cassandra", reason="needs the extra cassandra")
 from cassandra.auth import PlainTextAuthProvider  # noqa: E402
@@ -30,7 +30,7 @@ from tests.integration.tls_kit import (  # noqa: E402
     with_other_files,
 )
 
-pytestmark = FULL("a slow start")
+pytestmark = NIGHTLY("a slow start")
 
 
 class SecureCassandra(CassandraServer):

@@ -112,7 +112,6 @@ def test_a_setting_names_the_replacement(celery: Celery, name: str, value: Any) 
     celery.conf[name] = True if name == "enable_utc" else None
 
 
-@pytest.mark.slow
 def test_every_option_and_setting_of_celery_has_a_meaning_none_or_an_error(work: Any) -> None:
     base = pytest.importorskip("celery.app.base", reason="Celery is not installed")
     defaults = importlib.import_module("celery.app.defaults")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
-pytestmark = [pytest.mark.slow, FULL]  # a long run: it fetches the projects from PyPI
+pytestmark = NIGHTLY  # a long run: it fetches the projects from PyPI
 
 
 class Project(NamedTuple):

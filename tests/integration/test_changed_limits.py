@@ -15,7 +15,7 @@ import pytest
 from fairlead import App, ClusterLimit, ClusterRateLimit, Limit, LimitTree, RateLimit
 from fairlead.engine.watchdog import Watchdog
 from fairlead.testing import running
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("without_watchdog")]
 
@@ -104,8 +104,8 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "queue",
     [
         {},
-        pytest.param({"cost": "runtime"}, marks=FULL),  # the matrix
-        pytest.param({"order": "fifo"}, marks=FULL),  # the matrix
+        pytest.param({"cost": "runtime"}, marks=NIGHTLY),  # the matrix
+        pytest.param({"order": "fifo"}, marks=NIGHTLY),  # the matrix
     ],
     ids=str,
 )

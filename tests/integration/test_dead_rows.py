@@ -32,8 +32,6 @@ from fairlead.ports.statements import Row, Statement, Step, Steps
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
 
-pytestmark = pytest.mark.slow
-
 LANE = LaneKey("mail", 0, 5)
 ROUND = 200
 

@@ -15,8 +15,6 @@ from fairlead.testing import drain
 from tests.public_surface import Shop, call, surface
 from tests.unit.test_values import NASTY, OPTIONS, anything, ask_all, many, taken
 
-pytestmark = pytest.mark.slow
-
 PAIR = 2
 COPIED = 60
 """Number of tasks that PostgreSQL takes by COPY."""

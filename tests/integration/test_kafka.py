@@ -490,7 +490,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caugh
     assert sorted(ran) == list(range(500))
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

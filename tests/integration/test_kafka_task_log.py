@@ -189,7 +189,7 @@ async def test_entries_committed_by_an_earlier_owner_after_a_rewind_are_received
         assert await received(later, 5) == new
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> None:
     async with opened(kafka_url) as log:
         new = entries(20_000)
@@ -363,7 +363,7 @@ async def test_a_full_producer_holds_submitters_back_and_loses_none(
     assert 90 <= most_waiting < 100 + 10
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_requests_for_room_end_when_they_are_granted_cancelled_expired_or_the_log_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -482,7 +482,7 @@ async def test_the_future_of_an_append_fails_while_kafka_is_away(log: KafkaTaskL
     assert counts == {"failed_appends": 1}
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_appends_wait_or_fail_while_a_broker_is_away_and_work_afterwards(
     server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -513,7 +513,7 @@ async def test_appends_wait_or_fail_while_a_broker_is_away_and_work_afterwards(
     assert 1 <= len(records) <= 3
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_submit_from_a_coroutine_lets_other_coroutines_run_while_the_log_has_no_room(
     own_kafka_server: KafkaServer, kafka_url: str, sqlite_url: str
 ) -> None:
@@ -544,7 +544,7 @@ async def test_a_submit_from_a_coroutine_lets_other_coroutines_run_while_the_log
     app.close()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_the_log_closes_in_time_while_kafka_is_away_and_loses_nothing(
     server: KafkaServer,
 ) -> None:

@@ -24,9 +24,9 @@ from tests.integration.tls_kit import (  # noqa: E402
     with_other_files,
     write_pem,
 )
-from tests.tiers import FULL  # noqa: E402
+from tests.tiers import NIGHTLY  # noqa: E402
 
-pytestmark = FULL("a slow start")
+pytestmark = NIGHTLY("a slow start")
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _PLAIN = (

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests on SQLite, and on the other pairs only in `make test-all`; smoke tests run on all
+    """Run the tests on SQLite, and on the other pairs only in `make test-nightly`; smoke tests run on all
     pairs in both."""
     if "url" in metafunc.fixturenames:
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None

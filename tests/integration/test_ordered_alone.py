@@ -35,7 +35,7 @@ from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
 from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
-from tests.tiers import FULL  # noqa: E402
+from tests.tiers import NIGHTLY  # noqa: E402
 
 Open = Callable[..., Kit]
 
@@ -160,7 +160,7 @@ def test_the_first_use_fixes_the_number_of_partitions(open_app: Open) -> None:
         open_app(partitions=4).submit("second")
 
 
-@FULL(
+@NIGHTLY(
     "the matrix: test_repartition.py moves queues; the wait for unfinished appends is half a minute"
 )
 async def test_a_queue_is_moved_to_another_number_of_partitions(open_app: Open) -> None:

@@ -61,7 +61,7 @@ def _worker(kit: Kit, folder: Path) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", "fairlead", "worker", "app:app"], environment
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_tasks_run_and_end_without_the_database_and_are_in_its_history_when_it_is_back(
     kit: Kit, postgres: PostgresServer
 ) -> None:
@@ -111,7 +111,7 @@ async def remind(name: str) -> None:
 """
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_worker_takes_over_from_a_killed_one_without_the_database(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ async def test_a_worker_takes_over_from_a_killed_one_without_the_database(
             worker.wait()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_is_back(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -197,7 +197,7 @@ async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_
         worker.wait()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_worker_that_starts_without_the_database_keeps_to_the_pause_of_a_queue(
     kit: Kit, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.backends.sql.channel import DatabaseChannel
 from tests.integration.owner_change_kit import KEYS, Queue
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
-pytestmark = FULL  # the matrix
+pytestmark = NIGHTLY  # the matrix
 
 
 @pytest.mark.parametrize("option", ["channel kafka", "backlog cassandra"])

@@ -11,8 +11,6 @@ import pytest
 from fairlead import App
 from fairlead.connector import Connector
 
-pytestmark = pytest.mark.slow
-
 pytest_plugins = ["pytester"]
 
 PLUGIN = ("-p", "fairlead.pytest_plugin", "-p", "no:cacheprovider")

@@ -54,7 +54,7 @@ def queue_on(url: str, kind: str) -> Any:
     return ShardedQueue(url, "q") if kind == "asynchronous" else Awaited(SyncShardedQueue(url, "q"))
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 @kinds
 async def test_a_queue_goes_on_at_the_master_that_sentinel_names_next(
     group: RedisGroup, url: str, kind: str
@@ -71,7 +71,7 @@ async def test_a_queue_goes_on_at_the_master_that_sentinel_names_next(
     await queue.close()
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_planned_failover_needs_no_new_client(group: RedisGroup, url: str) -> None:
     async with ShardedQueue(url, "q") as queue:
         first = await queue.write({"n": 1})

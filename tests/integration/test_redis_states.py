@@ -23,7 +23,6 @@ from tests.redis_states import (  # noqa: E402
 from tests.sharded_queues import Awaited, until  # noqa: E402
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("redis_server"),  # skips the tests without Redis
 ]
 

@@ -38,8 +38,6 @@ from fairlead.ports.task_log import MOST_BYTES, Submit
 from fairlead.testing.contract.tasks import NOW, SECOND, make
 from tests.integration.plans import Explainer, beside_a_backup, do
 
-pytestmark = pytest.mark.slow
-
 ROUNDS = 8
 MOST_MORE = 5
 """Pages that a statement may touch more after many rounds than after the first: an index may have

@@ -238,7 +238,7 @@ def measured(
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
 @pytest.mark.parametrize(
-    "sizes", [(2500, 6000), pytest.param((10_000, 30_000), marks=tiers.FULL("a long run"))]
+    "sizes", [(2500, 6000), pytest.param((10_000, 30_000), marks=tiers.NIGHTLY("a long run"))]
 )
 def test_no_run_of_a_script_does_more_for_a_larger_queue(measured, reads, sizes) -> None:
     small, large = (measured(reads, size) for size in sizes)

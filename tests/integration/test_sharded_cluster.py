@@ -82,8 +82,8 @@ async def result(call: Any) -> Any:
     [
         ("asynchronous", "tenants"),
         ("synchronous", "streams"),
-        pytest.param("asynchronous", "streams", marks=tiers.FULL("the matrix")),
-        pytest.param("synchronous", "tenants", marks=tiers.FULL("the matrix")),
+        pytest.param("asynchronous", "streams", marks=tiers.NIGHTLY("the matrix")),
+        pytest.param("synchronous", "tenants", marks=tiers.NIGHTLY("the matrix")),
     ],
 )
 async def test_a_slot_that_moves_raises_only_store_unavailable_and_loses_nothing(

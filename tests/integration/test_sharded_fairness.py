@@ -239,7 +239,7 @@ def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
     return {key: sorted(each)[round(ROUNDS * 0.99) - 1] for key, each in waits.items()}
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> None:
     """One of 100 tenants has 90 % of the messages; there are 16 streams, 2 a shard. A message goes into
     the shorter of its two streams, so the flood affects only tenants with the same two streams: one in

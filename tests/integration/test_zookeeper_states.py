@@ -92,7 +92,7 @@ async def test_expired_sessions_end_no_worker(sqlite_url: str, zookeeper_url: st
         await shop.run(3)
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_a_server_that_hangs_beyond_the_session_timeout_ends_no_worker(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +117,7 @@ async def test_a_server_that_hangs_beyond_the_session_timeout_ends_no_worker(
     assert lines.count(LOST_CONNECTION) <= 2 and lines.count(EXPIRED) <= 2  # two sessions
 
 
-@pytest.mark.full("an outage")
+@pytest.mark.nightly("an outage")
 async def test_servers_without_a_quorum_end_no_worker_and_are_named(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

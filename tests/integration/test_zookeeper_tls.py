@@ -27,9 +27,9 @@ from tests.integration.tls_kit import (  # noqa: E402
     with_other_files,
     write_pem,
 )
-from tests.tiers import FULL  # noqa: E402
+from tests.tiers import NIGHTLY  # noqa: E402
 
-LONG = FULL("a long run: kazoo tries to connect for five seconds")
+LONG = NIGHTLY("a long run: kazoo tries to connect for five seconds")
 
 
 class ZooKeeperTlsServer(ZooKeeperServer):

@@ -24,9 +24,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the Spark session, because together they take half an hour. Only
-    `make test-all` runs them. Tests that start their own Spark have the mark in their file, except
-    `test_small_run`."""
+    """Mark the tests that use the Spark session. Tests that start their own Spark have the mark in
+    their file."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")

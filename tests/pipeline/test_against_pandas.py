@@ -31,8 +31,6 @@ from tests.pipeline import pandas_twin as twin
 from tests.pipeline.conftest import SparkOn
 from tests.pipeline.warehouses import lake_in
 
-pytestmark = pytest.mark.slow
-
 TRUTH = Truth(
     rows=20_000,
     start=datetime(2026, 3, 2, 17, tzinfo=UTC),

@@ -308,7 +308,6 @@ UNPUBLISHED = [
 PUBLISHED = ["before main moves", "main of one table moved"]
 
 
-@pytest.mark.slow
 def test_readers_see_one_whole_build_whenever_a_build_is_killed(
     job: JobContext, tmp_path: Path
 ) -> None:

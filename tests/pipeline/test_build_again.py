@@ -32,7 +32,6 @@ def spoil(job: JobContext) -> None:
     tables.publish()
 
 
-@pytest.mark.slow
 def test_days_built_again_equal_a_build_and_are_compared_first(
     on_warehouse: SparkSession, warehouse: Warehouse
 ) -> None:

@@ -178,7 +178,6 @@ def test_submissions_that_claim_the_same_keys_in_opposite_orders_do_not_dead_loc
 # on a cluster -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_doubles_nothing(

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 TASKS = """
 from fairlead import App
 

@@ -21,8 +21,6 @@ from tests.pipeline.conftest import SparkOn
 from tests.pipeline.test_against_pandas import SETTINGS, TRUTH
 from tests.pipeline.warehouses import lake_in
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def lake(spark_on: SparkOn, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:

@@ -43,7 +43,7 @@ from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
 from tests.pipeline.warehouses import export
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 ROOT = Path(__file__).parents[2]
 KEY = "acme-corp"
@@ -400,12 +400,11 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
 # kill -9 ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "times"),
     [(step, 1) for step in STEPS]
     + [
-        pytest.param(*later, marks=FULL("a long run"))
+        pytest.param(*later, marks=NIGHTLY("a long run"))
         for later in [
             ("file written", 5),
             ("committed", 5),

@@ -37,7 +37,7 @@ from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 ROOT = Path(__file__).parents[2]
 
@@ -311,12 +311,11 @@ def killed(url: str, lake: Warehouse, step: str, times: int) -> subprocess.Compl
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "times"),
     [(step, 1) for step in STEPS]
     + [
-        pytest.param(*later, marks=FULL("a long run"))
+        pytest.param(*later, marks=NIGHTLY("a long run"))
         for later in [
             ("read", 3),
             ("file written", 5),
@@ -347,7 +346,7 @@ def _last(history: SqlHistory) -> Any:
     return history.database.read_now(history.attempts(START, Position(2**62, 2**62), 1000))[-1]
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_an_export_that_is_killed_repeatedly_still_finishes(
     store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
@@ -373,7 +372,7 @@ def wait_until_exported(lake: Warehouse, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_two_simultaneous_exporters_export_each_attempt_once(
     store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
@@ -616,7 +615,6 @@ def test_an_object_store_has_every_attempt_once_and_no_byte_of_an_erased_key(
     history.database.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["file written", "metadata written", "committed"])
 def test_an_export_to_an_object_store_that_is_killed_and_repeated_has_every_attempt_once(
     sqlite_url: str, on_s3: Warehouse, step: str

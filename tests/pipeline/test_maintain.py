@@ -167,7 +167,6 @@ def test_a_build_that_died_before_main_moved_outlives_the_night(
     assert test_builds.refs(lake) == {"main", PUBLISHED}
 
 
-@pytest.mark.slow
 def test_all_steps_run_on_a_built_lake(tmp_path: Path, spark_on: SparkOn) -> None:
     night = Night(tmp_path, 0)
     export(night.lake, ATTEMPTS, [attempt() for _ in range(3)], hours=6)

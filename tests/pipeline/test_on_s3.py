@@ -31,7 +31,7 @@ from services.spark import SparkMaster, SparkWorker
 from tests.pipeline.test_small_run import run_tasks
 from tests.pipeline.warehouses import jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 
 def built(lake: str, catalog: str, master: str, *options: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One small run of the pipeline from end to end: tasks of SQLite are exported, built on a real Spark,
 checked and shown on a page.
 
-All other tests that need Spark are marked `spark` and run in `make test-all`.
+All other tests that need Spark are marked `spark`; this one starts its own.
 """
 
 from __future__ import annotations

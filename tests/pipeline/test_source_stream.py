@@ -274,7 +274,6 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
     assert [task_id for n in sorted(read) for task_id in read[n]] == [id_text(n) for n in added]
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_whose_driver_is_killed_three_times_has_no_gap_and_no_double(
     store_url: str, tmp_path: Path

@@ -28,7 +28,7 @@ from fairlead.pipeline.warehouse.location import CATALOG, Location
 from fairlead.pipeline.warehouse.table import TableState, WarehouseTable, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests import tiers
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 HOUR = 3600 * 1_000_000
 MINUTE = 60 * 1_000_000
@@ -642,7 +642,7 @@ def _week(lake: Warehouse, commits: int, kept: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("commits", "kept"), [(240, 120), pytest.param(2000, 1440, marks=FULL("a long run"))]
+    ("commits", "kept"), [(240, 120), pytest.param(2000, 1440, marks=NIGHTLY("a long run"))]
 )
 def test_metadata_of_a_commit_a_minute_stays_small(
     lake: Warehouse, commits: int, kept: int

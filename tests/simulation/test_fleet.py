@@ -1,6 +1,6 @@
 """Random fleets of workers on virtual time, checked all the time while they run.
 
-`make test` runs 250 fleets, in half a minute of two cores; `make test-fleets` runs
+`make test` runs 250 fleets, in half a minute of two cores; `make test-nightly` runs 6,000 or
 FAIRLEAD_FLEETS. A failure prints the seed of its fleet, its history, and the command that repeats it.
 A fleet depends on nothing but its seed, and on PYTHONHASHSEED, which `make` and that command set to 0.
 """
@@ -38,7 +38,7 @@ from tests import tiers
 from tests.simulation.fleet_jobs import Job
 from tests.simulation.fleet_plan import NEW, Plan, QueuePlan
 from tests.simulation.fleet_simulation import Failed, Fleet, on_virtual_time, simulate
-from tests.tiers import FULL, seeds
+from tests.tiers import NIGHTLY, seeds
 
 SEED = tiers.seed()
 FLEETS = 50
@@ -242,7 +242,7 @@ FAULTS: list[tuple[Callable[[Patch], None], str]] = [
 """Each fault with a word of the message by which it is found."""
 
 
-@FULL("a long run")
+@NIGHTLY("a long run")
 @pytest.mark.parametrize(("fault", "word"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_deliberate_fault_is_detected(
     fault: Callable[[Patch], None], word: str, monkeypatch: Patch

@@ -13,7 +13,7 @@ from fairlead.batch_writer import BatchWriter
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
 from tests.simulation.ordered_simulation import Broken, simulate
-from tests.tiers import FULL, seeds
+from tests.tiers import NIGHTLY, seeds
 
 
 @pytest.mark.parametrize("seed", seeds(60, few=2))
@@ -83,8 +83,8 @@ def log_drops_received_entries(monkeypatch: pytest.MonkeyPatch) -> None:
         (refused_ends_are_dropped, 0),
         (early_by_a_second, 0),
         # Few schedules reveal the faults of these parts, so many schedules run.
-        pytest.param(committed_before_persisted, 0, marks=FULL("a long run")),
-        pytest.param(log_drops_received_entries, 0, marks=FULL("a long run")),
+        pytest.param(committed_before_persisted, 0, marks=NIGHTLY("a long run")),
+        pytest.param(log_drops_received_entries, 0, marks=NIGHTLY("a long run")),
     ],
 )
 def test_a_part_that_breaks_its_promise_is_detected(

@@ -11,7 +11,7 @@ import pytest
 from fairlead.ordered import intake, partition, repartition
 from tests.simulation.ordered_simulation import Broken
 from tests.simulation.repartition_simulation import simulate
-from tests.tiers import FULL, seeds
+from tests.tiers import NIGHTLY, seeds
 
 
 @pytest.mark.parametrize("seed", seeds(240, few=2))
@@ -40,7 +40,7 @@ def entries_stay_in_their_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         no_seal,
         no_rows_moved,
-        pytest.param(entries_stay_in_their_partition, marks=FULL("a long run")),
+        pytest.param(entries_stay_in_their_partition, marks=NIGHTLY("a long run")),
     ],
 )
 def test_a_part_that_breaks_its_promise_is_detected(

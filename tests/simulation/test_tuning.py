@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.simulation.tuning_loop import HOUR, Loop, Round
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
 RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
@@ -47,8 +47,8 @@ def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
     ("delay", "off", "hours"),
     [
         (0, 0.1, 110),
-        pytest.param(0, 0.1, 200, marks=FULL("a long run")),
-        pytest.param(1, 0.15, 200, marks=FULL("a long run")),
+        pytest.param(0, 0.1, 200, marks=NIGHTLY("a long run")),
+        pytest.param(1, 0.15, 200, marks=NIGHTLY("a long run")),
     ],
 )
 def test_the_feedback_settles_within_twelve_rounds_without_overshoot(
@@ -74,7 +74,7 @@ def test_the_feedback_settles_within_twelve_rounds_without_overshoot(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_noise_seldom_moves_a_weight(seed: int) -> None:
     """Run times spread lognormally with sigma 1, measured an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
@@ -86,7 +86,7 @@ def test_noise_seldom_moves_a_weight(seed: int) -> None:
     assert farthest(Round(mean, {}, False)) < farthest(rounds[0])
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
     """Run times swing by 5 % every two rounds for 200 rounds, and nothing is published after the
     start."""
@@ -99,7 +99,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
     assert all(farthest(round) < 0.2 for round in rounds[SOON:])
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
     """Tasks of one key take up to twice as long by day, and another key has no tasks by night."""
 

@@ -28,7 +28,7 @@ from tests.simulation.tuning_adversaries import (
     random_strategy,
     short_heavy_flood,
 )
-from tests.tiers import FULL, examples
+from tests.tiers import NIGHTLY, examples
 
 GUARDS = Guards()
 BOUND = 1.1
@@ -40,7 +40,7 @@ def contest(strategy: Strategy, hours: int, is_tuned: bool = True) -> Contest:
     return Contest(honest, strategy, law(GUARDS) if is_tuned else no_law, GUARDS).run(hours)
 
 
-@pytest.mark.parametrize("hours", [96, pytest.param(240, marks=FULL("a long run"))])
+@pytest.mark.parametrize("hours", [96, pytest.param(240, marks=NIGHTLY("a long run"))])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.__name__)
 def test_no_strategy_gains_more_than_a_tenth(strategy: Strategy, hours: int) -> None:
     without = contest(strategy, hours, is_tuned=False).gain()

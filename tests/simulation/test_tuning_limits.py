@@ -63,7 +63,7 @@ def test_the_feedback_settles_within_ten_rounds_without_overshoot(seed: int) -> 
     assert min(round.busy for round in rounds[SOON:]) > 0.95
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_other_keys_wait_less_with_the_limit() -> None:
     without, limited = (
         Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:]
@@ -73,7 +73,7 @@ def test_other_keys_wait_less_with_the_limit() -> None:
         assert mean(limited, key) < 0.9 * mean(without, key)
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
     """Otherwise a limit would tighten by itself, because a key at its limit never shows more use than
     the limit."""
@@ -89,7 +89,7 @@ def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
     )
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
     """The demand of the others swings by a tenth every two hours, and after the start nothing is
     published."""
@@ -105,7 +105,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
     assert not any(round.published for round in rounds[SOON:]) and rounds[-1].limits == {"long": 7}
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
     """At first every key gets the same number of dispatches, so the other keys starve; weights and
     limits then let them catch up."""

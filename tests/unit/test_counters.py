@@ -31,7 +31,7 @@ def ahead(number: int) -> int:
     return 1_000_000 * (1 + MANY // (1 + number)) + number
 
 
-@pytest.mark.full("a long run")
+@pytest.mark.nightly("a long run")
 def test_a_million_keys_take_less_than_16_mb_and_only_keys_with_low_passes_get_too_high_estimates() -> (
     None
 ):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app
-from tests.tiers import FULL
+from tests.tiers import NIGHTLY
 from tests.unit.test_command_help import ALL, ROOT, command_at
 
 LONG_RUNNING = ("worker", "demo", "simulate", "replay", "pipeline")
@@ -51,7 +51,7 @@ def with_marks() -> Iterator[Any]:
     for place in PLACES:
         option = place.rpartition(" ")[2]
         seen[option] += 1
-        yield pytest.param(place, marks=FULL("the matrix")) if seen[option] > 2 else place
+        yield pytest.param(place, marks=NIGHTLY("the matrix")) if seen[option] > 2 else place
 
 
 each_place = pytest.mark.parametrize("place", list(with_marks()))

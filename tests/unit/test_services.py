@@ -99,7 +99,6 @@ def test_a_crash_and_restart_keep_the_url_and_committed_rows() -> None:
         assert server.pid != pid
 
 
-@pytest.mark.slow
 @needs_postgres
 def test_a_stopped_server_leaves_no_files_and_can_start_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -118,7 +117,6 @@ def test_a_stopped_server_leaves_no_files_and_can_start_again(
             psycopg.connect(server.url)
 
 
-@pytest.mark.slow
 @needs_postgres
 def test_the_error_of_a_server_that_cannot_start_names_the_cause_and_no_files_are_left(
     monkeypatch: pytest.MonkeyPatch,
@@ -141,7 +139,6 @@ def test_the_error_about_a_missing_program_is_one_line_with_the_cure(
         PostgresServer()
 
 
-@pytest.mark.slow
 @needs_postgres
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is reported on Linux only")
 def test_the_server_ends_when_its_starter_is_killed() -> None:
@@ -168,7 +165,6 @@ input()
     postgres.shutil.rmtree(folder)
 
 
-@pytest.mark.slow
 @needs_postgres
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_the_url_and_runs_until_it_is_stopped(end: signal.Signals) -> None:

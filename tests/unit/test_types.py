@@ -42,8 +42,6 @@ GUIDES = (
     "transactions",
 )
 
-pytestmark = pytest.mark.slow
-
 
 def expected() -> set[tuple[str, int]]:
     """Return (file, line) of each line marked as wrong."""

@@ -19,7 +19,7 @@ import pytest
 from fairlead import App
 from tests.web.conftest import _register
 
-pytestmark = [pytest.mark.system_time, pytest.mark.slow]
+pytestmark = pytest.mark.system_time
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "console.md"
 PREFIX = "/admin/tasks"
