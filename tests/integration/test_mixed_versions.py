@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from fairlead import App, Incident, State
-from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.poller_registry import PollerContext
@@ -17,6 +16,7 @@ from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
 from fairlead.operate.doctor import examine
 from fairlead.operate.store.actions import ActionState
+from fairlead.operate.store.sql import load
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
@@ -79,8 +79,7 @@ async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task
     async def pay(n: int) -> None: ...
 
     task_id = pay.submit(n=1).id
-    database = app.sql_store.database
-    add = load("actions.sql", package_of(database))["add"]
+    add = load("actions.sql", app.sql_store.database)["add"]
     run_sql(app, add, "cancel", change, where, None, None, "ann", 5)
     context = PollerContext(
         cluster=app.operate_context.store,

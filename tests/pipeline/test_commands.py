@@ -66,27 +66,12 @@ def workspace(tmp_path: Path) -> Workspace:
 def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Workspace) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (workspace.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
-    submit = (
-        "pipeline",
-        "submit",
-        "jobs.csv",
-        "--task",
-        "pay",
-        "--queue",
-        "payouts",
-        "--args",
-        "partner,amount",
-        "--types",
-        "amount=float",
-    )
-    assert workspace.done(*submit, "--dry-run")["format"] == "csv"
-    first = workspace.done(*submit)
-    assert (first["inserted"], first["rejected"]) == (80, 0)
-    assert first["types"] == {"partner": "text", "amount": "float", "fairness_key": "text"}
+    submit = ("pipeline", "submit", "tasks:app", "pay")
+    assert workspace.done(*submit, "jobs.csv", "--dry-run")["submission_id"]
+    assert workspace.done(*submit, "jobs.csv")["inserted"] == 80
     (workspace.folder / "jobs.csv").rename(workspace.folder / "renamed.csv")
-    assert (
-        workspace.done(*["renamed.csv" if each == "jobs.csv" else each for each in submit]) == first
-    )
+    again = workspace.done(*submit, "renamed.csv")
+    assert (again["inserted"], again["is_repeat"]) == (80, True)
     assert workspace.run("worker", "tasks:app", "--until-empty").returncode == 0
     runs = 70 + 10 * 5  # ten of them fail, five times each
     assert workspace.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}

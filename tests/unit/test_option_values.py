@@ -19,7 +19,7 @@ from fairlead.cli.main import app
 from tests.tiers import NIGHTLY
 from tests.unit.test_command_help import ALL, ROOT, command_at
 
-LONG_RUNNING = ("worker", "demo", "simulate", "replay", "pipeline")
+LONG_RUNNING = ("worker", "demo", "simulate", "pipeline")
 """Commands that start workers, simulations or Spark: their options are read only."""
 
 TEXTS = [
