@@ -49,6 +49,7 @@ from services import iceberg
 from tests.conftest import skip_if_missing
 from tests.end_to_end.test_command_line import ROOT, environment, fairlead
 from tests.pipeline.recorded_history import record
+from tests.tiers import NIGHTLY
 
 PAGES = [
     ROOT / "README.md",
@@ -372,7 +373,8 @@ RECORDED = {"FAIRLEAD_URL": "sqlite:///tasks.db", "FAIRLEAD_LAKE": "lake"}
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a store, `tasks.db`, and a lake, `lake`, that Spark has built from it."""
+    """Return a folder with a store, `tasks.db`, and a lake, `lake`, that Spark has built from it, and a
+    copy of it beside, from which each page gets it back: the files of a lake name their folder."""
     folder = tmp_path_factory.mktemp("recorded")
     record(f"sqlite:///{folder / 'tasks.db'}")
     for command in ("ingest", "build"):
@@ -383,30 +385,31 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             check=True,
             timeout=900,
         )
+    shutil.copytree(folder, f"{folder}-copy")
     return folder
 
 
 SPARK_PAGES = [page for page in PAGES if any(step.needs_spark for step in read(page))]
 
 
+@NIGHTLY("a slow start")  # of Spark, for each block; test_commands runs the same commands
 @pytest.mark.spark
 @pytest.mark.parametrize("page", _parameters(SPARK_PAGES))
 def test_the_blocks_of_a_page_run_on_spark_beside_a_recorded_workload(
     page: Path,
     recorded: Path,
     request: pytest.FixtureRequest,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "page"
-    shutil.copytree(recorded, folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
+    shutil.rmtree(recorded)
+    shutil.copytree(f"{recorded}-copy", recorded)
+    monkeypatch.chdir(recorded)
+    monkeypatch.syspath_prepend(str(recorded))
     steps = [step for step in read(page) if not step.is_skipped]
     if any("services.iceberg" in step.text for step in steps):
         with skip_if_missing("iceberg"):
             iceberg.jar()
-    _work_through(page, steps, request, folder, datetime.now(UTC).date() - PRESENT)
+    _work_through(page, steps, request, recorded, datetime.now(UTC).date() - PRESENT)
 
 
 def test_every_skipped_block_names_its_reason_and_is_counted() -> None:
