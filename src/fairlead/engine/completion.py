@@ -61,6 +61,8 @@ class Completion:
         """Monotonic seconds from which a failure of the store is logged again."""
         self._is_away = False
         """Whether the last log line says that the store is unavailable."""
+        self._log_size_at = -math.inf
+        """Monotonic seconds from which a batch that is too large is logged again."""
 
     @property
     def unwritten(self) -> int:
@@ -118,7 +120,9 @@ class Completion:
         try:
             completed = await context.store.complete(context.name, [end.finish for end in ends])
         except Exception as error:
-            if isinstance(error, FairleadError) and not isinstance(error, BatchTooLarge):
+            if isinstance(error, BatchTooLarge):
+                self._log_too_large(len(ends), error)
+            elif isinstance(error, FairleadError):
                 for end in ends:
                     end.is_tried = True
             raise
@@ -126,6 +130,16 @@ class Completion:
             self._is_away = False
             log.info("completions are written again")
         return completed
+
+    def _log_too_large(self, count: int, error: BatchTooLarge) -> None:
+        """Log that the store refuses batches of this size, at most every REPEAT_SECONDS."""
+        now = self._context.clock.monotonic()
+        if now >= self._log_size_at:
+            self._log_size_at = now + REPEAT_SECONDS
+            log.warning(
+                "the store refuses a batch of completions; writing smaller ones",
+                extra={"completions": count, "error": str(error)},
+            )
 
     def _log_outage(self, error: StoreUnavailable) -> None:
         """Log that the store is unavailable, at most every REPEAT_SECONDS."""
