@@ -43,6 +43,7 @@ from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.warehouses import export, root_of
+from tests.tiers import NIGHTLY
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
@@ -308,6 +309,7 @@ UNPUBLISHED = [
 PUBLISHED = ["before main moves", "main of one table moved"]
 
 
+@NIGHTLY("a long run")
 def test_readers_see_one_whole_build_whenever_a_build_is_killed(
     job: JobContext, tmp_path: Path
 ) -> None:

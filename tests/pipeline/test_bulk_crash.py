@@ -20,6 +20,7 @@ from fairlead import App
 from fairlead.pipeline.bulk import rows as rows_module
 from fairlead.pipeline.bulk.stage import BulkStore, StagedPart, StageLost, SubmissionTotals
 from tests.pipeline.bulk import left_in_stage, numbers, numbers_in, publish, rows, stage, submit
+from tests.tiers import NIGHTLY
 
 ALL = list(range(200))
 PARTS = [[numbers(0, 60), numbers(60, 100)], [numbers(100, 200)]]
@@ -178,6 +179,7 @@ def test_submissions_that_claim_the_same_keys_in_opposite_orders_do_not_dead_loc
 # on a cluster -------------------------------------------------------------------------------------
 
 
+@NIGHTLY("a slow start")
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_doubles_nothing(

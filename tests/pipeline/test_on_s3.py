@@ -30,8 +30,9 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services.spark import SparkMaster, SparkWorker
 from tests.pipeline.test_small_run import run_tasks
 from tests.pipeline.warehouses import jars
+from tests.tiers import NIGHTLY
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, NIGHTLY("a slow start")]
 
 
 def built(lake: str, catalog: str, master: str, *options: str) -> dict[str, Any]:
