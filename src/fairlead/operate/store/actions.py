@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from fairlead.backends.sql.rows import batch
-from fairlead.operate.store.sql import load
-from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
+from fairlead.operate.store.sql import StatementFile
+from fairlead.ports.statements import Row, SqlDatabase, Steps
 from fairlead.ports.task_records import TaskFilter
 
 
@@ -79,12 +78,12 @@ class BulkAction(ActionDraft, frozen=True, kw_only=True):
     """Instant at which the action ended or was stopped."""
 
 
-class ActionStore:
+class ActionStore(StatementFile):
     """Store of bulk actions. A change of an action is `hold`, a decision of the caller, and `save`,
     in one transaction, together with the changes of the tasks."""
 
     def __init__(self, database: SqlDatabase) -> None:
-        self._sql = load("actions.sql", database)
+        super().__init__("actions.sql", database)
 
     def add(self, draft: ActionDraft) -> Steps[BulkAction]:
         """Store the action in WAITING, at version 0, and return it."""
@@ -151,9 +150,6 @@ class ActionStore:
         """Delete at most `limit` actions that ended or were stopped before this instant; return how
         many."""
         return len((yield self._statement("clean", before, limit)))
-
-    def _statement(self, name: str, *params: Any) -> Statement:
-        return Statement(self._sql[name], params)
 
 
 def _action(row: Row) -> BulkAction:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from fairlead.backends.sql.rows import batch
 from fairlead.model.keys import tenant_of
-from fairlead.operate.store.sql import load
-from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
+from fairlead.operate.store.sql import StatementFile
+from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 
 
 class AuditOutcome(StrEnum):
@@ -64,11 +63,11 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants of the fairness keys that were acted on."""
 
 
-class AuditLog:
+class AuditLog(StatementFile):
     """Log of the actions of people. Entries are never changed."""
 
     def __init__(self, database: SqlDatabase) -> None:
-        self._sql = load("audit.sql", database)
+        super().__init__("audit.sql", database)
 
     def add(self, entries: Sequence[AuditDraft]) -> Steps[None]:
         """Note the actions, in the transaction that performs them."""
@@ -118,9 +117,6 @@ class AuditLog:
         """Delete at most `limit` of the oldest entries that are older than this instant; return how
         many."""
         return len((yield self._statement("clean", before, limit)))
-
-    def _statement(self, name: str, *params: Any) -> Statement:
-        return Statement(self._sql[name], params)
 
 
 def _entry(row: Row) -> AuditEntry:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from fairlead.operate.store.sql import load
-from fairlead.ports.statements import SqlDatabase, Statement, Steps
+from fairlead.operate.store.sql import StatementFile
+from fairlead.ports.statements import SqlDatabase, Steps
 
 
-class EndedSessions:
+class EndedSessions(StatementFile):
     """Sessions that ended before their time, known to every process of a console."""
 
     def __init__(self, database: SqlDatabase) -> None:
-        self._sql = load("ended_sessions.sql", database)
+        super().__init__("ended_sessions.sql", database)
 
     def add(self, session: str, ends_at: int, now: int) -> Steps[None]:
         """Record that a session is over, by the hash of its id, until `ends_at`; forget those that
         would have ended by `now` (microseconds since the epoch)."""
-        yield Statement(self._sql["clean"], (now,))
-        yield Statement(self._sql["add"], (session, ends_at))
+        yield self._statement("clean", now)
+        yield self._statement("add", session, ends_at)
 
     def has(self, session: str) -> Steps[bool]:
         """Return whether a session was ended."""
-        return bool((yield Statement(self._sql["has"], (session,))))
+        return bool((yield self._statement("has", session)))

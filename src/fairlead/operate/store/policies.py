@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.backends.sql.rows import batch
-from fairlead.operate.store.sql import load
+from fairlead.operate.store.sql import StatementFile
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Row, Statement, Steps
+from fairlead.ports.statements import Row, Steps
 
 EVERY_QUEUE = ""
 """Queue name of a switch that holds for all queues."""
@@ -102,14 +102,14 @@ class Weights(NamedTuple):
     by_policy: dict[str, float]
 
 
-class PolicyStore:
+class PolicyStore(StatementFile):
     """Store of the versions of computed weights and limits. Each change of a queue's weights or
     limits raises its `QueueSettings.version` in the same transaction, so that running nodes read
     the new weights and limits at their next heartbeat. Times are microseconds since the epoch."""
 
     def __init__(self, tasks: SqlStore) -> None:
         self.tasks = tasks
-        self._sql = load("policies.sql", tasks.database)
+        super().__init__("policies.sql", tasks.database)
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the
@@ -204,9 +204,6 @@ class PolicyStore:
         return {policy.queue: policy for policy in map(_policy, (yield self._statement("newest")))}
 
     # helpers --------------------------------------------------------------------------------------
-
-    def _statement(self, name: str, *params: Any) -> Statement:
-        return Statement(self._sql[name], params)
 
     def _active(self, queue: str) -> Steps[int | None]:
         rows = yield self._statement("active", queue)

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fairlead.backends.sql import sql_file
-from fairlead.ports.statements import SqlDatabase
+from fairlead.ports.statements import SqlDatabase, Statement
+
+
+class StatementFile:
+    """Base of a store whose statements are in a file of each dialect."""
+
+    def __init__(self, file_name: str, database: SqlDatabase) -> None:
+        self._sql = load(file_name, database)
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)
 
 
 def load(file_name: str, database: SqlDatabase) -> dict[str, str]:
