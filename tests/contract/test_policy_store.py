@@ -341,10 +341,12 @@ def test_the_limit_of_a_person_wins_over_versions_that_come_and_go_meanwhile(
 ) -> None:
     tasks, run = policies.tasks, policies.tasks.database.run
     over = threading.Event()
+    begun = threading.Event()
     asked: list[int] = []
     seen: list[int | None] = []
 
     def publish_and_roll_back() -> int:
+        begun.wait()
         version = publish_limits(policies, a=1, b=2)
         assert version is not None
         for number in range(40):
@@ -364,11 +366,15 @@ def test_the_limit_of_a_person_wins_over_versions_that_come_and_go_meanwhile(
 
     def set_and_look() -> None:
         limit = 100
-        while not over.is_set():
-            limit += 1
-            assert run(tasks.set_limit("q", "a", limit))
-            asked.append(limit)
-            seen.append(limits(policies).get("a"))
+        try:
+            while not over.is_set():
+                limit += 1
+                assert run(tasks.set_limit("q", "a", limit))
+                asked.append(limit)
+                seen.append(limits(policies).get("a"))
+                begun.set()
+        finally:
+            begun.set()
 
     with ThreadPoolExecutor(2) as pool:
         last, person = pool.submit(publish_and_roll_back), pool.submit(set_and_look)
