@@ -111,6 +111,28 @@ async def test_a_refusal_is_one_line_that_names_cause_and_cure(
         assert cause in line and f"{server.secure_port}" in line
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        redis.ConnectionError("Connection closed by server."),
+        redis.ConnectionError("Error while reading from h:1 : (104, 'Connection reset by peer')"),
+        redis.ConnectionError("Error 32 while writing to socket. Broken pipe."),
+        redis.ConnectionError("EOF occurred in violation of protocol (_ssl.c:2427)"),
+    ],
+    ids=["closed", "reset", "broken pipe", "EOF"],
+)
+async def test_a_connection_that_is_closed_before_its_alert_is_read_names_the_certificate(
+    failure: Exception, server: SecureRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    for client in (redis.Redis, redis.asyncio.Redis):
+        monkeypatch.setattr(client, "execute_command", fail)
+    for line in await refusals_of(server.secure_url()):
+        assert "ssl_certfile=FILE and ssl_keyfile=FILE" in line
+
+
 async def test_a_url_with_the_wrong_choice_of_tls_is_refused(server: SecureRedis) -> None:
     without = server.secure_url().replace("rediss", "redis").partition("?")[0]
     for line in await refusals_of(without):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import redis
 from redis import asyncio, sentinel
@@ -91,24 +91,25 @@ def address_of(client: Any) -> str:
     return _addresses([(settings.get("host", "localhost"), settings.get("port", 6379))])
 
 
-class ServerOfClient(NamedTuple):
-    """The only server of a client."""
-
-    address: tuple[str, int]
-    has_tls: bool
-    """Whether the client uses TLS."""
-
-
-def server_of(client: Any) -> ServerOfClient | None:
-    """Return the server of a client; None if it has several, or a socket of this machine."""
+def server_of(client: Any) -> tuple[str, int] | None:
+    """Return host and port of the server of a client; None if it has several, or a socket of this
+    machine."""
+    if is_cluster(client):
+        return None
     pool: Any = getattr(client, "connection_pool", None)
     settings = getattr(pool, "connection_kwargs", {})
-    is_one = pool is not None and not hasattr(pool, "sentinel_manager") and "path" not in settings
-    if not is_one or is_cluster(client):
+    if pool is None or hasattr(pool, "sentinel_manager") or "path" in settings:
         return None
-    address = (settings.get("host", "localhost"), int(settings.get("port", 6379)))
-    ssl = (redis.SSLConnection, asyncio.SSLConnection)
-    return ServerOfClient(address, issubclass(pool.connection_class, ssl))
+    return settings.get("host", "localhost"), int(settings.get("port", 6379))
+
+
+def has_tls(client: Any) -> bool:
+    """Return whether a client of one server, or of the master that Sentinel names, uses TLS."""
+    if is_cluster(client):
+        return False
+    pool = getattr(client, "connection_pool", None)
+    kind = getattr(pool, "connection_class", object)
+    return issubclass(kind, redis.SSLConnection | asyncio.SSLConnection)
 
 
 def _addresses(hosts: Sequence[tuple[Any, Any]]) -> str:

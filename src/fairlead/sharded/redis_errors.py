@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundErr
 from redis.sentinel import MasterNotFoundError
 
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable, WriteRefused
-from fairlead.sharded.clients import address_of, server_of
+from fairlead.sharded.clients import address_of, has_tls, server_of
 from fairlead.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.tls import Cures, explain, find_mismatch
 
@@ -87,8 +87,12 @@ _CURES_OF_TLS = Cures(
 _NO_HANDSHAKE = re.compile("closed|reset|EOF|timeout connecting|timed out", re.IGNORECASE)
 """Texts of errors of a server that uses TLS and whose client does not, or the other way round."""
 
+_IS_CLOSED = re.compile("closed|reset|EOF|broken pipe", re.IGNORECASE)
+"""Texts of errors of a connection that the server has closed."""
+
 _CLOSED = (
-    f"trying again may work; if it asks for our certificate, write {_CURES_OF_TLS.own_certificate}"
+    "Redis has closed a connection with TLS; trying again may work; if it asks for our certificate,"
+    f" write {_CURES_OF_TLS.own_certificate}"
 )
 _OF_CLUSTERS = (exceptions.ClusterError, exceptions.RedisClusterException)
 _DAMAGED = "FAIRLEAD_DAMAGED "
@@ -113,7 +117,7 @@ def translated_errors(redis: Any, queue: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
-        found = _mismatch_of(redis, error) or translated(error, queue)
+        found = _mismatch_of(redis, error) or translated(error, queue, has_tls(redis))
         if isinstance(found, ConfigurationError | StoreUnavailable):
             found = type(found)(f"{address_of(redis)}: {found}")
         raise found from error
@@ -127,11 +131,11 @@ def _mismatch_of(redis: Any, error: Exception) -> FairleadError | None:
     server = server_of(redis)
     if server is None or _NO_HANDSHAKE.search(str(error)) is None:
         return None
-    failure = find_mismatch([server.address], server.has_tls, b"PING\r\n")
+    failure = find_mismatch([server], has_tls(redis), b"PING\r\n")
     return None if failure is None else ConfigurationError(str(explain(failure, _CURES_OF_TLS)))
 
 
-def translated(error: Exception, queue: str) -> FairleadError:
+def translated(error: Exception, queue: str, uses_tls: bool = False) -> FairleadError:
     """Return the error of redis-py as Fairlead's own. An error that is not known passes as
     WriteRefused with its text, since servers have states that this module does not know."""
     if isinstance(error, exceptions.MaxConnectionsError):
@@ -152,8 +156,10 @@ def translated(error: Exception, queue: str) -> FairleadError:
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
         if (refusal := explain(text, _CURES_OF_TLS)) is not None:
             return ConfigurationError(f"no connection with TLS to Redis: {refusal}")
-        if "EOF occurred" in text:  # a refused certificate too, if we write before we read
-            return StoreUnavailable(f"Redis has closed a connection with TLS; {_CLOSED}")
+        if uses_tls and _IS_CLOSED.search(text):
+            # With TLS 1.3, the server checks our certificate after our handshake has ended. It
+            # sends an alert and closes: who writes before reading may see the end only.
+            return StoreUnavailable(_CLOSED)
         return StoreUnavailable(
             f"Redis does not respond ({type(error).__name__}); trying again may work"
         )
