@@ -10,6 +10,7 @@ from fairlead.connect import ordered_store
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.ordered_store import OrderedStore
 from fairlead.testing.contract.ordered_store import *  # noqa: F403
+from fairlead.testing.contract.tasks import FACTS
 from tests.conftest import url_of
 
 
@@ -44,10 +45,10 @@ async def test_a_queue_is_paused_and_resized_by_a_compare_and_set_on_its_version
 
 
 async def test_a_node_that_was_dropped_as_dead_registers_again(store: OrderedStore) -> None:
-    await store.register_node("n1", ["mail"], ["send"], 1_000)
+    await store.register_node("n1", ["mail"], ["send"], 1_000, FACTS)
     await store.drop_node("n1")
     assert not await store.heartbeat("n1", 9_000)
-    await store.register_node("n1", ["mail"], ["send"], 10_000)
+    await store.register_node("n1", ["mail"], ["send"], 10_000, FACTS)
     assert await store.heartbeat("n1", 11_000)
     [record] = store.database.read_now(store.nodes())
     assert (record.queues, record.names) == (["mail"], ["send"])

@@ -42,6 +42,7 @@ from fairlead.testing.contract import task_store as contract
 from fairlead.testing.contract.task_store import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
     AWKWARD,
+    FACTS,
     NOW,
     SECOND,
     claimed,
@@ -332,7 +333,7 @@ async def test_a_batch_keeps_the_values_of_each_task_whichever_are_shared(
     if chance.random() < 0.5:
         tasks[0] = msgspec.structs.replace(tasks[0], ordering_key="o")
     submit(store, tasks)
-    await store.register_node("node-1", [], [], NOW)
+    await store.register_node("node-1", [], [], NOW, FACTS)
     draw = chance.choice([lambda *values: column(*values[:1]), column])
     versions = draw(1, 2)
     paths, stuck_ats = draw("hook", "poller"), draw(NOW + 5, NOW + SECOND)
@@ -578,7 +579,7 @@ async def test_a_task_handed_back_keeps_its_position_and_spends_no_attempt(store
 @pytest.mark.parametrize("count", [1, 100])
 async def test_a_task_that_succeeds_costs_four_row_operations(store: Store, count: int) -> None:
     """A task costs one insert, one update and one delete, and one insert of its attempt."""
-    await store.register_node("node-1", [], [], NOW)
+    await store.register_node("node-1", [], [], NOW, FACTS)
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
@@ -674,7 +675,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
     assert await store.next_due() == NOW + 9 * SECOND
     record = shown(store, tasks[3].id)
     assert (record.state, record.version, record.ready_at) == (State.SUBMITTED, 2, NOW + 7 * SECOND)
-    await store.register_node("n", [], [], NOW)
+    await store.register_node("n", [], [], NOW, FACTS)
     task = (await store.claim("n", [Claim(record.id, 2, "poller", NOW)], NOW + 8 * SECOND))[0]
     assert task.ready_at == NOW + 7 * SECOND
     await store.complete("n", [done(task)])
@@ -942,8 +943,8 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
 
     store.database.run(set_old_heartbeat())
     assert not await store.heartbeat("one", now)
-    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
-    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now)
+    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now, FACTS)
+    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now, FACTS)
     assert await store.heartbeat("one", now + SECOND)
     nodes = {record.node: record for record in store.database.run(store.nodes())}
     assert (nodes["one"].queues, nodes["one"].names) == (["mail"], [AWKWARD, "pay"])
@@ -958,11 +959,11 @@ async def test_the_queues_and_names_of_a_node_are_decoded_once(store: Store) -> 
     def node() -> NodeRecord:
         return store.database.run(store.nodes())[0]
 
-    await store.register_node("one", ["mail", AWKWARD], ["pay"], NOW)
+    await store.register_node("one", ["mail", AWKWARD], ["pay"], NOW, FACTS)
     first = node()
     await store.heartbeat("one", NOW + SECOND)
     assert node().queues is first.queues and node().names is first.names
-    await store.register_node("one", ["mail"], ["pay"], NOW)
+    await store.register_node("one", ["mail"], ["pay"], NOW, FACTS)
     assert (node().queues, node().names) == (["mail"], ["pay"])
 
 

@@ -36,6 +36,7 @@ from fairlead.model import (
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.task_store import Claim
 from fairlead.ports.trigger_channel import KeyNews
+from fairlead.testing.contract.tasks import FACTS
 
 SOON = 60.0
 """Longest time in seconds that a wait may take."""
@@ -182,7 +183,7 @@ class Reader:
         stuck_at = self.app.clock.now() + 3_600_000_000
         claims = [Claim(t.id, t.version, t.path, stuck_at) for t in wanted]
         now = self.app.clock.now()
-        await self.app.store.register_node(self.name, [], [], now)
+        await self.app.store.register_node(self.name, [], [], now, FACTS)
         claimed = await self.app.store.claim(self.name, claims, now)
         self.drop(wanted)
         return claimed

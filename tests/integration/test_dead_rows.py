@@ -29,7 +29,7 @@ from fairlead.model import (
     State,
 )
 from fairlead.ports.statements import Row, Statement, Step, Steps
-from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
+from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
 
 LANE = LaneKey("mail", 0, 5)
@@ -182,7 +182,7 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
 def test_a_search_for_an_unfinished_task_reads_none_of_those_behind_it(
     store: PostgresTaskStore,
 ) -> None:
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     (retried,) = make(1)
     store.database.run(store.submission([retried]))
     (held,) = store.database.run(store._claim("node", wanted([retried]), NOW))
@@ -202,7 +202,7 @@ def test_a_search_for_an_unfinished_task_reads_none_of_those_behind_it(
 def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for _ in range(2):
@@ -412,7 +412,7 @@ def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
 def _run_tasks(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
     tasks = make(count)
     do(store.submission(tasks), explain)
-    do(store._register_node("node", "[]", "[]", NOW), explain)
+    do(store._register_node("node", "[]", "[]", NOW, FACTS), explain)
     claimed = do(store._claim("node", wanted(tasks), NOW), explain)
     do(store._still_held("node", [task.id for task in claimed]), explain)
     do(store.completion("node", [done(task) for task in claimed]), explain)
@@ -438,7 +438,7 @@ def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside
 ) -> None:
     with beside_a_backup(store) as connection:
         explain = Explainer(connection, is_checking=False)
-        do(store._register_node("node", "[]", "[]", NOW), explain)
+        do(store._register_node("node", "[]", "[]", NOW, FACTS), explain)
         pages = []
         for _ in range(6):
             tasks = make(300, ordering_key="one")
@@ -502,7 +502,7 @@ def test_a_task_of_an_ordering_key_that_is_moved_to_an_earlier_time_runs_before_
 
 def _raise_floor(store: PostgresTaskStore) -> NewTask:
     """Run tasks of the ordering key until its floor is settled, and return one that waits."""
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     *ran, waiting = make(5, ordering_key="one")
     store.database.run(store.submission([*ran, waiting]))
     for task in ran:
@@ -546,7 +546,7 @@ def test_a_claimed_task_that_is_handed_back_is_found_at_its_old_position(
 ) -> None:
     (kept,) = make(1)
     store.database.run(store.submission([kept]))
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     store.database.run(store._claim("node", wanted([kept]), NOW))
     for _ in range(5):
         store.database.run(store.submission(make(3)))

@@ -29,6 +29,7 @@ from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import decode
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
+from fairlead.testing.contract.tasks import FACTS
 
 pytestmark = pytest.mark.asyncio
 
@@ -340,7 +341,7 @@ async def test_dead_connections_are_dropped_and_replaced(
     await asyncio.sleep(0.05)  # let the loop notice that its sockets were closed
     for _ in range(4):
         assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
-    await postgres_store.register_node("node", [], [], NOW)
+    await postgres_store.register_node("node", [], [], NOW, FACTS)
 
 
 async def test_a_connection_lost_during_a_statement_raises_store_unavailable(

@@ -8,7 +8,7 @@ import psycopg
 
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.testing.contract.tasks import NOW, SECOND
+from fairlead.testing.contract.tasks import FACTS, NOW, SECOND
 
 
 def wait_until_blocked(connection: psycopg.Connection) -> None:
@@ -23,11 +23,11 @@ def test_a_node_that_is_dropped_while_it_registers_learns_it_from_its_next_heart
 ) -> None:
     database = PostgresDatabase(migrated_postgres_url)
     store = PostgresTaskStore(database)
-    database.run(store._register_node("one", "[]", "[]", NOW))
+    database.run(store._register_node("one", "[]", "[]", NOW, FACTS))
     drop = threading.Thread(target=lambda: database.run(store._drop_node("one")))
     with database.connection() as connection:
         with connection.transaction():
-            database.join(connection, store._register_node("one", "[]", "[]", NOW + SECOND))
+            database.join(connection, store._register_node("one", "[]", "[]", NOW + SECOND, FACTS))
             drop.start()
             wait_until_blocked(connection)
         drop.join()

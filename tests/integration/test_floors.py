@@ -19,7 +19,7 @@ from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.model import State
 from fairlead.ports.task_store import Claim
-from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
+from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests import tiers
 
 STEPS = 150
@@ -122,7 +122,7 @@ class Waiting:
 def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
     store: PostgresTaskStore, seed: int
 ) -> None:
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     with ExitStack() as connections:
         slow = [connections.enter_context(psycopg.connect(store.database.url)) for _ in range(2)]
         waiting = Waiting(store, seed, slow)
@@ -205,7 +205,7 @@ def test_stuck_tasks_of_a_long_lane_are_found_page_by_page(
 ) -> None:
     monkeypatch.setattr(task_store, "_STUCK_ROWS", 10)
     tasks, others = make(35), make(5, priority=7)
-    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     store.database.run(store.submission([*tasks, *others]))
     stuck = [tasks[3], tasks[4], tasks[20], tasks[34], others[2]]
     for number, task in enumerate(stuck):

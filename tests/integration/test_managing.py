@@ -19,6 +19,7 @@ from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.operate.changes import Cancel, Fail, NewValues, Resume
 from fairlead.operate.tasks import BulkResult
 from fairlead.testing import drain, running, settled
+from fairlead.testing.contract.tasks import FACTS
 
 pytestmark = pytest.mark.virtual_time
 
@@ -174,7 +175,7 @@ async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_on
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     held = pay.submit(n=2)
     now = app.clock.now()
-    await app.store.register_node("ghost", [], [], now)
+    await app.store.register_node("ghost", [], [], now, FACTS)
     assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", now)], now)) == 1
     with pytest.raises(NotAllowed, match="force"):
         app.management.resume(held.id)

@@ -1,4 +1,4 @@
-"""Workers record their slots and versions, and show those of workers that do not."""
+"""Workers record their slots and versions, which people see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import msgspec
 import psycopg
@@ -16,10 +15,9 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as command
-from fairlead.model.reading import json_reader
 from fairlead.operate.doctor import examine
 from fairlead.operate.nodes import nodes
-from fairlead.ports.cluster_state import NO_FACTS, NodeFacts, NodeRecord
+from fairlead.ports.cluster_state import NodeFacts
 from fairlead.testing import running
 from fairlead.version import VERSION
 from fairlead.web import Access
@@ -59,23 +57,6 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def register_older(url: str, at: int) -> None:
-    """Register a node as a version does that records no facts."""
-    if url.startswith("sqlite"):
-        execute(
-            url,
-            "INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names, digest)"
-            f" VALUES ('older', {at}, {at}, '[\"mail\"]', '[]', 'd')",
-        )
-        return
-    execute(
-        url,
-        "INSERT INTO fairlead_nodes (node, started_at, queues, names, digest)"
-        f" VALUES ('older', {at}, '[\"mail\"]', '[]', 'd')",
-        f"INSERT INTO fairlead_heartbeats (node, heartbeat_at) VALUES ('older', {at})",
-    )
-
-
 def keep_alive(url: str) -> None:
     """Set the heartbeats ahead, so that no node is silent however long the test takes."""
     table = "fairlead_nodes" if url.startswith("sqlite") else "fairlead_heartbeats"
@@ -90,25 +71,21 @@ async def test_a_worker_records_its_slots_and_versions(app: App) -> None:
 
 
 async def test_a_mixed_fleet_is_shown_as_it_is(app: App, url: str) -> None:
-    """The screen, the JSON API, the command and the doctor say which facts are unknown."""
-    now = app.clock.now()
-    await app.store.register_node("newer", ["mail"], [], now, HERE)
-    register_older(url, now)
+    """The screen, the JSON API and the doctor show the facts of each node."""
+    older = NodeFacts(3, "0.0.9", "3.11.1")
+    for name, facts in (("newer", HERE), ("older", older)):
+        await app.store.register_node(name, ["mail"], [], app.clock.now(), facts)
     keep_alive(url)
-    found = {each.node: each for each in await nodes(app.operate_context)}
-    assert (found["older"].slots, found["older"].version, found["older"].python) == (None,) * 3
-    assert found["newer"].slots == 7
-    browser = Browser(with_access(app, Access.read()))
-    page = (await browser.get("/nodes")).text
-    assert page.count("unknown") == 2 and f"Python {HERE.python}" in page
-    given = (await browser.get("/api/v1/nodes")).json()["nodes"]
+    page = (await Browser(with_access(app, Access.read())).get("/nodes")).text
+    assert f"Python {HERE.python}" in page and f"Python {older.python}" in page
+    given = (await Browser(with_access(app, Access.read())).get("/api/v1/nodes")).json()["nodes"]
     assert {each["node"]: (each["slots"], each["version"], each["python"]) for each in given} == {
-        "older": (None, None, None),
+        "older": (3, "0.0.9", "3.11.1"),
         "newer": (7, VERSION, HERE.python),
     }
     said = [each for each in await examine(app.operate_context) if "versions of" in each.what]
     assert [each.severity for each in said] == ["note"]
-    assert f"{VERSION} (1), unknown (1)" in said[0].what
+    assert f"0.0.9 (1), {VERSION} (1)" in said[0].what
     await app.connections.close_async()
 
 
@@ -126,32 +103,9 @@ def test_the_command_lists_workers(app: App, url: str) -> None:
     app.store.database.run(
         app.store._register_node("newer", '["mail"]', "[]", app.clock.now(), HERE)
     )
-    register_older(url, app.clock.now())
     table = run(command, ["nodes", "--url", url], env={"COLUMNS": "200"}).stdout
-    assert table.count("unknown") == 3 and VERSION in table
+    assert VERSION in table and HERE.python in table
     listed = json.loads(run(command, ["nodes", "--url", url, "--json"]).stdout)
     assert {each["node"]: (each["slots"], each["version"]) for each in listed} == {
-        "older": (None, None),
-        "newer": (7, VERSION),
+        "newer": (7, VERSION)
     }
-
-
-@pytest.mark.parametrize("given", [{}, {"facts": {}}, {"facts": {"cores": 3}}])
-def test_a_record_of_another_version_is_read(given: dict[str, Any]) -> None:
-    """Cassandra keeps a node as JSON: facts may be missing, or be more than we know."""
-    record = {"node": "n", "started_at": 1, "heartbeat_at": 2, "queues": ["mail"], **given}
-    found = json_reader(NodeRecord)(json.dumps(record))
-    assert (found.names, found.facts) == ([], NO_FACTS)
-
-
-def test_an_older_version_reads_a_record_with_facts() -> None:
-    class Older(msgspec.Struct, frozen=True):
-        """The record of a node before it had facts."""
-
-        node: str
-        queues: list[str]
-        names: list[str] = []
-
-    record = NodeRecord("n", 1, 2, ["mail"], ["send"], HERE)
-    found = json_reader(Older)(msgspec.json.encode(record))
-    assert (found.node, found.names) == ("n", ["send"])

@@ -13,7 +13,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, LaneRecord, Level, NewTask, PartitionKey, State
-from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
+from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests import tiers
 from tests.integration.plans import CASES, Explainer, do, lie, unanalyzed
 
@@ -68,7 +68,7 @@ def _failed(task: Any, to: State, **more: Any) -> Any:
 
 
 def _claim(store: PostgresTaskStore, explain: Explainer, tasks: Sequence[Any], by: int = 1) -> Any:
-    do(store._register_node("node", "[]", "[]", NOW), explain)
+    do(store._register_node("node", "[]", "[]", NOW, FACTS), explain)
     claims = wanted(tasks, version=by)
     return do(store._claim("node", claims, NOW), explain)
 

@@ -35,7 +35,7 @@ from fairlead.model.history import START, Position
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import MOST_BYTES, Submit
-from fairlead.testing.contract.tasks import NOW, SECOND, make
+from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, make
 from tests.integration.plans import Explainer, beside_a_backup, do
 
 ROUNDS = 8
@@ -88,7 +88,7 @@ def test_nodes_read_and_send_heartbeats_without_a_read_of_earlier_ones(
 ) -> None:
     nodes = ["one", "two"]
     for node in nodes:
-        store.database.run(store._register_node(node, "[]", "[]", NOW))
+        store.database.run(store._register_node(node, "[]", "[]", NOW, FACTS))
     for _, explain in rounds(store):
         for _ in range(200):
             for node in nodes:

@@ -17,7 +17,7 @@ from fairlead.errors import NotSupported
 from fairlead.model import Progress, ProgressReport
 from fairlead.ports.statements import Statement
 from fairlead.testing import drain
-from fairlead.testing.contract.tasks import claimed, done, make, submit
+from fairlead.testing.contract.tasks import FACTS, claimed, done, make, submit
 
 STORES = ["sqlite_url", "migrated_postgres_url"]
 AGAIN = Fixed(0.001, max_attempts=3)
@@ -240,8 +240,8 @@ async def test_a_stale_run_can_write_neither_progress_nor_a_checkpoint(app: App)
     (task,) = make()
     submit(store, [task])
     now = task.submitted_at
-    await store.register_node("old", [], [], now)
-    await store.register_node("new", [], [], now)
+    await store.register_node("old", [], [], now, FACTS)
+    await store.register_node("new", [], [], now, FACTS)
     (old,) = await claimed(store, [task], node="old")
     assert await database.run_async(notes.store_checkpoint("old", task.id, old.version, b"1"))
     await notes.write_progress("old", [report(old, 1, now)])

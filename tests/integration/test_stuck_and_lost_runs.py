@@ -21,6 +21,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
 from fairlead.testing import drain, running
+from fairlead.testing.contract.tasks import FACTS
 from tests.attempts import outcomes, reaches
 
 pytestmark = pytest.mark.virtual_time
@@ -58,7 +59,7 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
         Claim(handle.id, 1, "hook", now - 1, policy)
         for handle, policy in zip(handles, policies, strict=True)
     ]
-    await store.register_node("ghost", [], [], now)
+    await store.register_node("ghost", [], [], now, FACTS)
     assert len(await store.claim("ghost", wanted, now)) == 3
     await pollers(app, lambda notification: None).stuck()
     assert [handle.state() for handle in handles] == [

@@ -26,6 +26,7 @@ from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold
 from fairlead.pipeline.tuning.guard_rails import Guards
+from fairlead.testing.contract.tasks import FACTS
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
@@ -594,7 +595,7 @@ def test_weights_are_frozen_while_a_queue_is_paused(world: World) -> None:
 
 
 async def send_heartbeat(world: World, node: str, queues: list[str]) -> None:
-    await world.app.store.register_node(node, queues, [], world.clock.now())
+    await world.app.store.register_node(node, queues, [], world.clock.now(), FACTS)
     await world.app.store.database.close_async()
 
 

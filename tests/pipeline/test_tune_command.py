@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fairlead import App
 from fairlead.cli.main import app as commands
 from fairlead.clock import MICROS
+from fairlead.testing.contract.tasks import FACTS
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
 
@@ -57,7 +58,7 @@ class Shop:
     async def _beat(self) -> None:
         # A heartbeat of the next hour, so that the node lives on while a busy machine runs the test.
         beat_at = self.app.clock.now() + 3600 * MICROS
-        await self.app.store.register_node("node-1", ["mail"], [], beat_at)
+        await self.app.store.register_node("node-1", ["mail"], [], beat_at, FACTS)
         await self.app.store.database.close_async()
 
     def run(self, *arguments: str, exits: int = 0) -> str:

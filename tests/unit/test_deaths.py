@@ -12,6 +12,7 @@ import pytest
 from fairlead.engine.deaths import PATIENCE, PAUSE_AFTER_OUTAGE, Deaths
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.cluster_state import NodeRecord
+from fairlead.testing.contract.tasks import FACTS
 
 
 class Locks:
@@ -50,7 +51,7 @@ class World:
         self.deaths.on_nodes("mnop")
 
     async def _read(self, _: object) -> list[NodeRecord]:
-        return [NodeRecord(node, 0, at, []) for node, at in self.heartbeats.items()]
+        return [NodeRecord(node, 0, at, [], [], FACTS) for node, at in self.heartbeats.items()]
 
     async def _on_dead(self, nodes: Sequence[str]) -> None:
         self.dead.append([*nodes])

@@ -15,6 +15,7 @@ import pytest
 
 from fairlead import App, Exponential, State, current_task
 from fairlead.testing import drain
+from fairlead.testing.contract.tasks import FACTS
 from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
 
 HOUR = 3600.0
@@ -152,7 +153,7 @@ def test_time_does_not_move_while_sqlite_writes(tmp_path: Path) -> None:
         app.migrate()
         for n in range(30):
             async with asyncio.timeout(0.001):
-                await app.store.register_node(f"node {n}", [], [], clock.now())
+                await app.store.register_node(f"node {n}", [], [], clock.now(), FACTS)
         assert clock.monotonic() == began
         await app.store.database.close_async()
         app.close()

@@ -23,7 +23,6 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.cluster_state import (
-    NO_FACTS,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -472,7 +471,7 @@ class ToyStore:
         queues: Sequence[str],
         names: Sequence[str],
         now: int,
-        facts: NodeFacts = NO_FACTS,
+        facts: NodeFacts,
     ) -> Notification:
         known = self._nodes.get(node)
         started = now if known is None else known.started_at

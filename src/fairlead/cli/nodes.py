@@ -16,8 +16,6 @@ from fairlead.operate.nodes import NodeView, nodes
 def list_nodes(options: OutputOptions) -> None:
     """Print every worker with its slots, its versions, and the queues that it serves.
 
-    A worker of a version that does not record its slots and versions is shown as "unknown".
-
     Example: fairlead nodes --json
     """
     with one_line_errors():
@@ -44,9 +42,9 @@ def list_nodes(options: OutputOptions) -> None:
                     time_of(node.started_at)[:19],
                     time_of(node.heartbeat_at)[:19],
                     node.partitions,
-                    "unknown" if node.slots is None else node.slots,
-                    node.version or "unknown",
-                    node.python or "unknown",
+                    node.slots,
+                    node.version,
+                    node.python,
                     ", ".join(node.queues),
                 )
                 for node in found

@@ -35,12 +35,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the tasks that it has handlers for."""
     partitions: int
     """Partitions that it owns."""
-    slots: int | None
-    """Runs that it allows at once; None, as its versions, for a node of a version that does not
-    record them."""
-    version: str | None
+    slots: int
+    """Runs that it allows at once."""
+    version: str
     """Version of Fairlead."""
-    python: str | None
+    python: str
     """Version of Python."""
     blocked_loop: Incident | None
     """Open incident of a handler that blocks its event loop."""

@@ -30,18 +30,14 @@ class SettingsMark(NamedTuple):
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """Facts that a node records when it registers. A fact that the node has not recorded, because
-    its version is older, is None."""
+    """Facts that a node records when it registers."""
 
-    slots: int | None = None
+    slots: int
     """Runs that the node allows at once."""
-    version: str | None = None
+    version: str
     """Version of Fairlead."""
-    python: str | None = None
+    python: str
     """Version of Python."""
-
-
-NO_FACTS = NodeFacts()
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -51,6 +47,6 @@ class NodeRecord(msgspec.Struct, frozen=True):
     started_at: Micros
     heartbeat_at: Micros
     queues: list[str]
-    names: list[str] = []
+    names: list[str]
     """Names of the tasks that the node has handlers for."""
-    facts: NodeFacts = NO_FACTS
+    facts: NodeFacts

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.ports.cluster_state import (
-    NO_FACTS,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -92,7 +91,7 @@ class OrderedStore(Protocol):
         queues: Sequence[str],
         names: Sequence[str],
         now: int,
-        facts: NodeFacts = NO_FACTS,
+        facts: NodeFacts,
     ) -> Notification:
         """Record which queues the node serves, which task names it has handlers for, its facts, and
         that it lives. Called again when these change. Return the notification to announce, so that

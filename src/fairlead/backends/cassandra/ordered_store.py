@@ -15,7 +15,6 @@ from fairlead.backends.cassandra.incidents import CassandraIncidents
 from fairlead.backends.cassandra.run_history import CassandraRunHistory, stored_id
 from fairlead.model.reading import json_reader
 from fairlead.ports.cluster_state import (
-    NO_FACTS,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -116,7 +115,7 @@ class CassandraOrderedStore:
         queues: Sequence[str],
         names: Sequence[str],
         now: int,
-        facts: NodeFacts = NO_FACTS,
+        facts: NodeFacts,
     ) -> Notification:
         known = {record.node: record for record in await self.database.read(self.nodes())}.get(node)
         started = now if known is None else known.started_at

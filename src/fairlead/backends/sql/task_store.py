@@ -39,7 +39,6 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.cluster_state import (
-    NO_FACTS,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -478,13 +477,13 @@ class SqlTaskStore(SqlTaskRecords):
         queues: Sequence[str],
         names: Sequence[str],
         now: int,
-        facts: NodeFacts = NO_FACTS,
+        facts: NodeFacts,
     ) -> Notification:
         steps = self._register_node(node, batch(queues), batch(names), now, facts)
         return await self.database.run_async(steps, durable=False)
 
     def _register_node(
-        self, node: str, queues: str, names: str, now: int, facts: NodeFacts = NO_FACTS
+        self, node: str, queues: str, names: str, now: int, facts: NodeFacts
     ) -> Steps[Notification]:
         at = yield from self.shared_clock(now)
         digest = blake2b(f"{queues}\n{names}".encode(), digest_size=16).hexdigest()

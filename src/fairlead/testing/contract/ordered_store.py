@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import IncidentKind, IncidentReport
-from fairlead.ports.cluster_state import NO_FACTS, NodeFacts
+from fairlead.ports.cluster_state import NodeFacts
 from fairlead.ports.ordered_store import OrderedStore
-from fairlead.testing.contract.tasks import AWKWARD, NOW, SECOND
+from fairlead.testing.contract.tasks import AWKWARD, FACTS, NOW, SECOND
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,9 +71,9 @@ async def test_nodes_fall_silent_and_are_dropped(store: OrderedStore) -> None:
     has the facts that it has registered last."""
     now = SYSTEM_CLOCK.now()
     assert not await store.heartbeat("one", now)
-    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
+    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now, FACTS)
     (node,) = store.database.run(store.nodes())
-    assert node.facts == NO_FACTS
+    assert node.facts == FACTS
     facts = NodeFacts(500, "0.1.0", AWKWARD)
     await store.register_node("one", ["mail"], [AWKWARD, "pay"], now, facts)
     assert await store.heartbeat("one", now + SECOND)

@@ -10,7 +10,7 @@ import pytest
 from fairlead.model import ClaimedTask, LogLine, NewTask, Progress, ProgressReport, RunNotes
 from fairlead.ports.run_notes import MOST_NOTES
 from fairlead.ports.task_store import TaskStore
-from fairlead.testing.contract.tasks import AWKWARD, NOW, SECOND, claimed, done, make, submit
+from fairlead.testing.contract.tasks import AWKWARD, FACTS, NOW, SECOND, claimed, done, make, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -102,7 +102,7 @@ async def test_a_node_reports_only_for_the_runs_that_it_holds(store: TaskStore) 
     """Reports of another node, of an earlier version and of an ended run change nothing, and those
     in the same write for other tasks are stored."""
     first, other = await one_run(store), await one_run(store)
-    await store.register_node("node-2", [], [], NOW)
+    await store.register_node("node-2", [], [], NOW, FACTS)
     await store.run_notes.write_progress("node-2", [report(first, 1)])
     assert progress(store, first.id) is None
     second = await next_run(store, first)
@@ -144,7 +144,7 @@ async def test_the_next_run_gets_the_latest_checkpoint(store: TaskStore) -> None
 async def test_a_checkpoint_of_a_run_that_lost_its_task_is_refused(store: TaskStore) -> None:
     """`store_checkpoint` returns False for another node, version or state, and stores nothing."""
     first = await one_run(store)
-    await store.register_node("node-2", [], [], NOW)
+    await store.register_node("node-2", [], [], NOW, FACTS)
     assert not checkpoint(store, "node-2", first, b"2")
     second = await next_run(store, first)
     assert second.checkpoint is None
@@ -155,7 +155,7 @@ async def test_a_checkpoint_of_a_run_that_lost_its_task_is_refused(store: TaskSt
 
 async def test_a_checkpoint_of_an_unknown_task_is_refused(store: TaskStore) -> None:
     """`store_checkpoint` returns False for every text that is the id of no task."""
-    await store.register_node("node-1", [], [], NOW)
+    await store.register_node("node-1", [], [], NOW, FACTS)
     for task_id in NEVER_SUBMITTED:
         steps = store.run_notes.store_checkpoint("node-1", task_id, 1, b"1")
         assert not store.database.run(steps)

@@ -35,6 +35,7 @@ from fairlead.testing.contract.ordered_store import (  # noqa: F401
 )
 from fairlead.testing.contract.tasks import (
     AWKWARD,
+    FACTS,
     LATE,
     NOW,
     SECOND,
@@ -485,7 +486,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStor
     assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
     assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
-    await store.register_node("n", [], [], NOW)
+    await store.register_node("n", [], [], NOW, FACTS)
     (task,) = await store.claim("n", [Claim(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
     assert task.ready_at == NOW + 7 * SECOND
 

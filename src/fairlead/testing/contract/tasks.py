@@ -9,6 +9,7 @@ import msgspec
 
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, Submitted, TaskRecord, Trigger
+from fairlead.ports.cluster_state import NodeFacts
 from fairlead.ports.task_store import Claim, TaskStore
 
 NOW = 1_700_000_000_000_000
@@ -19,6 +20,9 @@ AWKWARD = (
     """Robert'); DROP TABLE fairlead_tasks;-- "quoted" \\ %s $1 ?1 {x} """
     "\u00fc \U0001f9ed\nsecond line\ttab"
 )
+
+FACTS = NodeFacts(slots=1, version="0.1.0", python="3.12.0")
+"""Facts of a node."""
 
 _source = IdSource()
 
@@ -92,7 +96,7 @@ async def claimed(
     store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
 ) -> list[ClaimedTask]:
     """Register the node, and claim the tasks one microsecond after NOW; return the won ones."""
-    await store.register_node(node, [], [], NOW)
+    await store.register_node(node, [], [], NOW, FACTS)
     return await store.claim(node, wanted(tasks, **more), NOW + 1)
 
 

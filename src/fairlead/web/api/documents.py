@@ -429,8 +429,7 @@ class QueueDetail(_Document, frozen=True, kw_only=True):
 
 
 class Node(_Document, frozen=True, kw_only=True):
-    """One worker process. `slots`, runs at once, and the versions of Fairlead and Python are null
-    if the worker is of a version that does not record them."""
+    """One worker process. `slots`: runs at once; `version`: of Fairlead."""
 
     node: str
     started_at: Instant
@@ -439,9 +438,9 @@ class Node(_Document, frozen=True, kw_only=True):
     queues: list[str]
     names: list[str]
     partitions: Count
-    slots: Count | None
-    version: str | None
-    python: str | None
+    slots: Count
+    version: str
+    python: str
     blocked_loop: Incident | None
 
 

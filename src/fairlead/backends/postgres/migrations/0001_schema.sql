@@ -146,9 +146,9 @@ CREATE TABLE fairlead_nodes (
     queues       text   NOT NULL,                 -- JSON array of names
     names        text   NOT NULL,                 -- JSON array of the names of tasks for which the node has handlers
     digest       text   NOT NULL,                 -- hash of queues and names
-    slots        integer,                         -- runs at once; this and what follows is NULL if the node is older
-    version      text,                            -- version of Fairlead
-    python       text                             -- version of Python
+    slots        integer NOT NULL,                -- runs at once
+    version      text    NOT NULL,                -- version of Fairlead
+    python       text    NOT NULL                 -- version of Python
 );
 
 -- Last heartbeats of these nodes, one row each. They have a table of their own because each claim looks for its node, and

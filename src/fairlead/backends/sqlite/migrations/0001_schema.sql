@@ -139,9 +139,9 @@ CREATE TABLE fairlead_nodes (
     queues       TEXT    NOT NULL,                -- JSON array of names
     names        TEXT    NOT NULL,                -- JSON array of the names of tasks for which the node has handlers
     digest       TEXT    NOT NULL,                -- hash of queues and names
-    slots        INTEGER,                         -- runs at once; this and what follows is NULL if the node is older
-    version      TEXT,                            -- version of Fairlead
-    python       TEXT                             -- version of Python
+    slots        INTEGER NOT NULL,                -- runs at once
+    version      TEXT    NOT NULL,                -- version of Fairlead
+    python       TEXT    NOT NULL                 -- version of Python
 ) STRICT, WITHOUT ROWID;
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's

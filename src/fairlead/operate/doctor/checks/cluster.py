@@ -84,7 +84,7 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
 async def check_versions(survey: Survey) -> AsyncIterator[Finding]:
     """Report living nodes of several versions of Fairlead."""
     living = [each for each in survey.nodes if each.node not in survey.silent]
-    by_version = Counter(each.facts.version or "unknown" for each in living)
+    by_version = Counter(each.facts.version for each in living)
     if len(by_version) > 1:
         shown = ", ".join(f"{version} ({number})" for version, number in sorted(by_version.items()))
         yield note(
