@@ -501,10 +501,11 @@ class App:
         # Refuse what the store does not support before any task runs.
         for queue in declared:
             connections.channel.check_queue(queue)
-        if store is not None:
-            store.check(handlers)
-        elif self.periodics:
-            _ = connections.store  # raises NotSupported
+        needs_sql = store is not None and any(
+            each.transactional or each.keep_result or each.keep_log for each in handlers
+        )
+        if needs_sql or self.periodics:
+            _ = connections.store.as_sql()  # raises NotSupported
         ordered = [queue for queue in declared if queue.is_ordered]
 
         def check_store() -> None:
@@ -531,8 +532,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                self.store.database,
-                self.store.periodics,
+                self.sql_store.database,
+                self.sql_store.periodics,
                 self.submitter,
                 self.clock,
                 patience,

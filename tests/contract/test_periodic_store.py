@@ -18,7 +18,7 @@ from fairlead.ports.periodic_store import (
     PeriodicRecord,
     PeriodicStore,
 )
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.sql_store import SqlStore
 from tests.conftest import url_of
 
 NOW = 1_700_000_000_000_000
@@ -38,26 +38,26 @@ def app(request: pytest.FixtureRequest) -> Iterator[App]:
 
 
 @pytest.fixture
-def tasks(app: App) -> TaskStore:
+def tasks(app: App) -> SqlStore:
     return app.store
 
 
 @pytest.fixture
-def store(tasks: TaskStore) -> PeriodicStore:
+def store(tasks: SqlStore) -> PeriodicStore:
     return tasks.periodics
 
 
-def run(tasks: TaskStore, steps: Any) -> Any:
+def run(tasks: SqlStore, steps: Any) -> Any:
     return tasks.database.run(steps)
 
 
-def only(tasks: TaskStore) -> PeriodicRecord:
+def only(tasks: SqlStore) -> PeriodicRecord:
     (record,) = run(tasks, tasks.periodics.records())
     return record
 
 
 def registered(
-    tasks: TaskStore, declared: PeriodicDeclaration = NIGHTLY, now: int = NOW
+    tasks: SqlStore, declared: PeriodicDeclaration = NIGHTLY, now: int = NOW
 ) -> PeriodicRecord:
     run(tasks, tasks.periodics.register([declared], "node", now))
     return only(tasks)
@@ -84,11 +84,11 @@ def task(key: str) -> NewTask:
     )
 
 
-def unfinished(tasks: TaskStore) -> int:
+def unfinished(tasks: SqlStore) -> int:
     return run(tasks, tasks.unfinished(["q"]))[0]
 
 
-def test_slots_begin_at_the_first_registration(tasks: TaskStore) -> None:
+def test_slots_begin_at_the_first_registration(tasks: SqlStore) -> None:
     record = registered(tasks)
     assert msgspec.structs.asdict(record) | {"declared_at": 0} == {
         **msgspec.structs.asdict(NIGHTLY),
@@ -102,7 +102,7 @@ def test_slots_begin_at_the_first_registration(tasks: TaskStore) -> None:
     }
 
 
-def test_the_same_registration_keeps_the_missed_slots(tasks: TaskStore) -> None:
+def test_the_same_registration_keeps_the_missed_slots(tasks: SqlStore) -> None:
     first = registered(tasks)
     again = registered(tasks, now=NOW + MINUTE)
     assert (again.registered_at, again.passed_at) == (NOW, NOW)
@@ -111,7 +111,7 @@ def test_the_same_registration_keeps_the_missed_slots(tasks: TaskStore) -> None:
 
 @pytest.mark.parametrize("change", [{"cron": "0 3 * * *"}, {"timezone": "UTC"}])
 def test_another_cron_expression_or_timezone_skips_earlier_slots(
-    tasks: TaskStore, change: dict[str, str]
+    tasks: SqlStore, change: dict[str, str]
 ) -> None:
     first = registered(tasks)
     changed = registered(tasks, msgspec.structs.replace(NIGHTLY, **change), NOW + MINUTE)
@@ -120,7 +120,7 @@ def test_another_cron_expression_or_timezone_skips_earlier_slots(
     assert {name: getattr(changed, name) for name in change} == change
 
 
-def test_another_queue_or_policy_keeps_the_missed_slots(tasks: TaskStore) -> None:
+def test_another_queue_or_policy_keeps_the_missed_slots(tasks: SqlStore) -> None:
     registered(tasks)
     changed = registered(
         tasks, msgspec.structs.replace(NIGHTLY, queue="r", catch_up="all"), NOW + MINUTE
@@ -129,7 +129,7 @@ def test_another_queue_or_policy_keeps_the_missed_slots(tasks: TaskStore) -> Non
 
 
 def test_a_pass_of_the_poller_submits_its_tasks_and_counts_once(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     record = registered(tasks)
     advance = Advance("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
@@ -142,7 +142,7 @@ def test_a_pass_of_the_poller_submits_its_tasks_and_counts_once(
 
 
 def test_a_pass_of_the_poller_without_tasks_keeps_the_last_slot(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     record = registered(tasks)
     assert run(tasks, store.submission(Advance("nightly", 1, NOW + 1, NOW + 1), [task("a")]))
@@ -153,7 +153,7 @@ def test_a_pass_of_the_poller_without_tasks_keeps_the_last_slot(
 
 
 def test_of_many_concurrent_passes_over_one_slot_one_wins(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     record = registered(tasks)
     advance = Advance("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
@@ -164,7 +164,7 @@ def test_of_many_concurrent_passes_over_one_slot_one_wins(
 
 
 def test_a_stale_version_and_an_unknown_record_submit_nothing(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     record = registered(tasks)
     run(tasks, store.pause("nightly", False, NOW))
@@ -177,7 +177,7 @@ def test_a_stale_version_and_an_unknown_record_submit_nothing(
 
 
 def test_a_paused_record_submits_nothing_and_skips_its_slots_when_resumed(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     registered(tasks)
     assert run(tasks, store.pause("nightly", True, NOW))
@@ -191,7 +191,7 @@ def test_a_paused_record_submits_nothing_and_skips_its_slots_when_resumed(
 
 
 def test_a_declaration_is_recorded_again_after_a_while(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     first = registered(tasks)
     run(tasks, store.declare(["nightly", "daily"], "other", NOW + 1, MINUTE))
@@ -203,7 +203,7 @@ def test_a_declaration_is_recorded_again_after_a_while(
 
 
 def test_a_record_is_removed_unless_it_was_declared_again(
-    tasks: TaskStore, store: PeriodicStore
+    tasks: SqlStore, store: PeriodicStore
 ) -> None:
     record = registered(tasks)
     assert not run(tasks, store.remove("nightly", record.declared_at - 1))

@@ -41,7 +41,7 @@ class Shop:
         self.double = declared(self.app)
         declared(self.worker)
         self.reads: list[int] = []
-        records = self.app.store.records
+        records = self.app.sql_store
         statuses = records.statuses
 
         def counted(task_ids: Sequence[str]) -> Any:

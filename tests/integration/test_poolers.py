@@ -49,7 +49,7 @@ async def test_submits_of_threads_through_a_pooler_all_succeed(pooled: App) -> N
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(submit, range(THREADS)))
     work.submit_many([{"n": n} for n in range(200)])
-    statuses = pooled.store.database.read_now(pooled.store.records.queue_statuses())
+    statuses = pooled.store.database.read_now(pooled.sql_store.queue_statuses())
     assert sum(status.submitted for status in statuses) == 2 * SUBMITS + 200
 
 
@@ -183,7 +183,7 @@ async def test_nothing_is_prepared_in_a_pooler_whatever_it_allows(
             work.submit(n=n)
         await asyncio.gather(*(work.submit_async(n=n) for n in range(30)))
         await drain(app)
-        statuses = app.store.database.read_now(app.store.records.queue_statuses())
+        statuses = app.store.database.read_now(app.sql_store.queue_statuses())
         assert sum(status.submitted + status.error for status in statuses) == 0
         app.close()
         with psycopg.connect(server.url_of(migrated_postgres_url), autocommit=True) as any_session:

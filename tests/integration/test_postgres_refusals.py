@@ -146,7 +146,7 @@ async def test_completions_that_need_temporary_files_are_written_in_smaller_batc
         work.submit_many([{"n": n} for n in range(first, first + 20)])
     await drain(app)
     assert sorted(ran) == [*range(300)]
-    in_error = app.store.database.read_now(app.store.records.queue_statuses())
+    in_error = app.store.database.read_now(app.sql_store.queue_statuses())
     assert sum(status.error for status in in_error) == 300
     refusals = [record for record in caplog.records if "refuses a batch" in record.message]
     assert 1 <= len(refusals) <= 10

@@ -29,11 +29,8 @@ from fairlead.ports.cluster_state import (
     SettingsMark,
 )
 from fairlead.ports.notification import Lane, Notification
-from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_records import TaskRecords
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
     RESUME_STUCK,
@@ -41,7 +38,6 @@ from fairlead.ports.task_store import (
     Claim,
     Completed,
     Stuck,
-    TaskDeclaration,
     Woken,
 )
 from fairlead_toy.incidents import ToyIncidents
@@ -201,28 +197,11 @@ class ToyStore:
     def with_tasks(self) -> ToyStore:
         return self
 
-    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
-        for task in tasks:
-            if task.transactional or task.keep_result or task.keep_log:
-                raise NotSupported(
-                    f"task {task.name!r}: {self.database.location} has no transactions and keeps no"
-                    " results and logs; sqlite:// does"
-                )
-
-    @property
-    def records(self) -> TaskRecords:
-        raise NotSupported(f"{self.database.location} shows no tasks; sqlite:// does")
-
-    @property
-    def run_notes(self) -> RunNotesStore:
-        raise NotSupported(f"{self.database.location} keeps no notes of runs; sqlite:// does")
-
-    @property
-    def periodics(self) -> PeriodicStore:
-        raise NotSupported(f"{self.database.location} has no periodic tasks; sqlite:// has")
-
     def as_sql(self) -> SqlStore:
-        raise NotSupported(f"{self.database.location} has no tables; sqlite:// has")
+        raise NotSupported(
+            f"{self.database.location} shows no tasks, keeps no results, notes and logs of runs,"
+            " and has no periodic tasks and transactions; sqlite:// does"
+        )
 
     # submitting ----------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import TaskStatus
-from fairlead.ports.task_store import TaskStore
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -59,8 +59,8 @@ class TaskAccess(Protocol):
         """The store of queues, nodes and incidents."""
 
     @property
-    def store(self) -> TaskStore:
-        """The task store."""
+    def sql_store(self) -> SqlStore:
+        """The task store in a SQL database. Raises NotSupported for another one."""
 
     def announce(self, notification: Notification) -> None:
         """Send the notification of committed tasks."""
@@ -74,7 +74,7 @@ def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
     """Return the record of a task, also of one that waits in the schedule of an ordered queue.
     Raise NotSupported if the task store has no records."""
     runs, schedule = access.cluster.runs, access.connections.schedule
-    store = access.store.records if runs is None else runs
+    store = access.sql_store if runs is None else runs
     record: TaskRecord | None = store.database.read_now(store.task(task_id))
     if record is None and schedule is not None and (waiting := schedule.find_now(task_id)):
         return waiting.record
@@ -156,12 +156,12 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
     def progress(self) -> Progress | None:
         """Return the progress of the latest run that reported any; None if none did. Raises
         NotSupported if the store keeps no progress."""
-        store = self._access.store
+        store = self._access.sql_store
         return store.database.read_now(store.run_notes.progress(self.id))
 
     async def progress_async(self) -> Progress | None:
         """Return the progress without blocking the event loop, as `progress` does."""
-        store = self._access.store
+        store = self._access.sql_store
         return await store.database.read(store.run_notes.progress(self.id))
 
     def _late(self, timeout: float | None) -> ResultTimeout:

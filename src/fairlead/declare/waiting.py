@@ -17,8 +17,8 @@ from typing import Protocol
 
 from fairlead.model import State, TaskRecord
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import TaskStatus
-from fairlead.ports.task_store import TaskStore
 
 POLL_SECONDS = 5.0
 """Longest extra wait after a lost notification, and for tasks that keep no result."""
@@ -31,8 +31,8 @@ class WaitAccess(Protocol):
     """The adapters with which handles wait."""
 
     @property
-    def store(self) -> TaskStore:
-        """The task store."""
+    def sql_store(self) -> SqlStore:
+        """The task store in a SQL database. Raises NotSupported for another one."""
 
     @property
     def notifier(self) -> Notifier:
@@ -74,7 +74,7 @@ def ended_now(
     """Yield the statuses of the tasks as they end; nothing more after the deadline (monotonic
     seconds). Raises UnknownTask."""
     pending = dict.fromkeys(task_ids)
-    records = access.store.records
+    records = access.sql_store
     woken = threading.Event()
     news = _News(woken.set)
     stop: Callable[[], None] | None = None
@@ -174,7 +174,7 @@ class LoopWaiter:
 
     async def _look(self, task_ids: list[str]) -> None:
         try:
-            records = self._access.store.records
+            records = self._access.sql_store
             found = {
                 each.id: each for each in await records.database.read(records.statuses(task_ids))
             }

@@ -322,10 +322,9 @@ def _notes_writer(node: str, store: TaskStore | None, clock: Clock) -> RunNotesW
     if store is None:
         return None
     try:
-        _ = store.run_notes
+        return RunNotesWriter(node, store.as_sql(), clock)
     except NotSupported:
         return None
-    return RunNotesWriter(node, store, clock)
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:

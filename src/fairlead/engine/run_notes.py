@@ -13,7 +13,7 @@ from fairlead.declare.notes import Notes
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StaleVersion, StoreUnavailable
 from fairlead.model import ProgressReport
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.sql_store import SqlStore
 
 log = logging.getLogger("fairlead.progress")
 
@@ -25,7 +25,7 @@ class RunNotesWriter(SimplePart):
     """A `fairlead.declare.notes.Reporter` for the runs of one node. The completion of a run writes
     what is not written yet."""
 
-    def __init__(self, node: str, store: TaskStore, clock: Clock) -> None:
+    def __init__(self, node: str, store: SqlStore, clock: Clock) -> None:
         self._node = node
         self._store = store
         self._clock = clock

@@ -85,7 +85,7 @@ def _read_clock(context: OperateContext) -> int:
     """Return the time of the store; that of this process for a store without periodic tasks."""
     now = context.clock.now()
     try:
-        clock = context.store.periodics.clock
+        clock = context.sql_store.periodics.clock
     except NotSupported:
         return now
     at: int = context.store.database.read_now(clock(now))

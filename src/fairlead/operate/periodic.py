@@ -39,7 +39,7 @@ class PeriodicManagement:
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
-        self._store = context.store.periodics
+        self._store = context.sql_store.periodics
         self._database = context.store.database
         self._recorder = Recorder(context)
 

@@ -43,7 +43,7 @@ def counted_queues(context: OperateContext) -> list[QueueStatus]:
             QueueStatus(queue, each.partitions, each.paused, 0, 0, 0, 0, None)
             for queue, each in sorted(settings.items())
         ]
-    counted: list[QueueStatus] = cluster.database.read_now(context.store.records.queue_statuses())
+    counted: list[QueueStatus] = cluster.database.read_now(context.sql_store.queue_statuses())
     return counted
 
 

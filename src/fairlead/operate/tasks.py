@@ -104,7 +104,7 @@ class Management:
 
     @property
     def _store(self) -> TaskRecords:
-        return self._context.store.records
+        return self._context.sql_store
 
     # looking --------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Management:
             self.show(task_id, tenants=tenants)
         try:
             notes: list[RunNotes] = self._database.read_now(
-                self._context.store.run_notes.notes(task_id)
+                self._context.sql_store.run_notes.notes(task_id)
             )
         except NotSupported:
             return []

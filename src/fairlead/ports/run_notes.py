@@ -1,4 +1,4 @@
-"""Notes of runs: progress, checkpoints and log lines. `TaskStore.run_notes` returns them.
+"""Notes of runs: progress, checkpoints and log lines. `SqlStore.run_notes` returns them.
 
 A write names the version of the task that the run holds, so that a run whose task was given to
 another node writes nothing. The notes of a run that ends are written by its completion.

@@ -1,4 +1,5 @@
-"""The further methods of a task store in SQL tables: statements, and transactions of handlers.
+"""The further methods of a task store in SQL tables: records for people, notes of
+runs, periodic tasks, statements, and transactions of handlers.
 `TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
@@ -7,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fairlead.ports.notification import Notification
+from fairlead.ports.periodic_store import PeriodicStore
+from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskRecords
 
@@ -18,6 +21,14 @@ class SqlStore(TaskRecords, Protocol):
     @property
     def database(self) -> SqlDatabase:
         """Database that runs the steps."""
+
+    @property
+    def run_notes(self) -> RunNotesStore:
+        """Progress, checkpoints and log lines of runs."""
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        """Periodic tasks of all applications on this store."""
 
     @property
     def sql(self) -> Mapping[str, str]:

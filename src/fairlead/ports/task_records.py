@@ -1,5 +1,5 @@
 """Records of tasks, for people who show tasks and change them: listing, history, dead letters,
-status of queues. `TaskStore.records` returns them."""
+status of queues. `SqlStore` extends them."""
 
 from __future__ import annotations
 

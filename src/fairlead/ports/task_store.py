@@ -1,8 +1,8 @@
 """The task store: submit, claim, complete. All calls take batches; each change is a compare-and-set
 on the version.
 
-Every store implements `TaskStore`; a new store begins here. Some offer more: `TaskRecords` for
-people (task_records.py), `SqlStore` for tasks in tables (sql_store.py).
+Every store implements `TaskStore`; a new store begins here. Those in SQL tables offer more
+(sql_store.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ from fairlead.model import (
 )
 from fairlead.ports.notification import Notification
 from fairlead.ports.ordered_store import OrderedStore
-from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
     from fairlead.ports.sql_store import SqlStore
-    from fairlead.ports.task_records import TaskRecords
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -84,46 +81,19 @@ class Completed(NamedTuple):
     notification: Notification | None
 
 
-class TaskDeclaration(Protocol):
-    """Properties of a declared task that a store may not support."""
-
-    name: str
-    transactional: bool
-    keep_result: bool
-    keep_log: bool
-
-
 class TaskStore(OrderedStore, Protocol):
     """Store of tasks until they end. Steps run in whatever transaction the caller chooses. Times
     are microseconds since the epoch.
 
-    Not every store has `records`, for people who show tasks and change them, or `as_sql`, for
-    tables. Callers ask for these methods, never for the kind of the store.
+    Not every store has tables (`as_sql`). Callers ask for them, never for the kind of the store.
     """
 
     # abilities ------------------------------------------------------------------------------------
 
-    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
-        """Raise NotSupported for the first task that this store cannot run as declared."""
-
-    @property
-    def records(self) -> TaskRecords:
-        """Records for people, who look at tasks and change them. Raises NotSupported if the store
-        keeps none."""
-
-    @property
-    def run_notes(self) -> RunNotesStore:
-        """Progress, checkpoints and log lines of runs. Raises NotSupported if the store keeps
-        none."""
-
-    @property
-    def periodics(self) -> PeriodicStore:
-        """Periodic tasks of all applications on this store. Raises NotSupported if the store keeps
-        none."""
-
     def as_sql(self) -> SqlStore:
-        """Return this store with the methods of a store in SQL tables. Raises NotSupported if tasks
-        do not live in a SQL database."""
+        """Return this store with the methods of a store in SQL tables: records for people, results,
+        notes of runs, periodic tasks, transactions. Raises NotSupported if tasks do not live in a
+        SQL database."""
 
     # for submitters -------------------------------------------------------------------------------
 

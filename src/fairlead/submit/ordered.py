@@ -111,7 +111,7 @@ class OrderedSubmission:
         in one transaction, or first the one and then the other. After a crash between the two, the
         slots are appended again, and the schedule drops them by their keys. Return None if the
         record has changed. Raise as `submission` does."""
-        store = self._context.connector.store
+        store = self._context.connector.sql_store
         log = yield from self._log_with_room(drafts, None)
         tasks, _ = self._encode(drafts)
         entries = self._acceptance.slots(tasks)

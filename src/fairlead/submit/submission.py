@@ -57,7 +57,7 @@ class Submitter:
         )
 
     def _slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[bool]:
-        store, channel = self._context.connector.store, self._context.connector.channel
+        store, channel = self._context.connector.sql_store, self._context.connector.channel
         if not drafts:
             steps = store.periodics.submission(advance, [])
             return (yield PlannedWrite(store.database, steps)) is not None

@@ -297,7 +297,7 @@ class Kit:
         app = self.app
         if not app.periodics:
             return
-        store = app.store
+        store = app.sql_store
         clocked = cast(PeriodicStore, _OwnTime(store.periodics))
         for group, _ in app.submitter.ordered.groups(app.periodics):
             await PeriodicTasks(

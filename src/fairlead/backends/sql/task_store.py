@@ -50,13 +50,11 @@ from fairlead.ports.run_history import RunHistory
 from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
-from fairlead.ports.task_records import TaskRecords
 from fairlead.ports.task_store import (
     RESUME_STUCK,
     Claim,
     Completed,
     Stuck,
-    TaskDeclaration,
     TaskStore,
     Woken,
 )
@@ -84,13 +82,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def migrate(self) -> list[str]:
         return migrate(self.database)
-
-    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
-        """Accept any task."""
-
-    @property
-    def records(self) -> TaskRecords:
-        return self
 
     @property
     def run_notes(self) -> RunNotesStore:

@@ -76,7 +76,7 @@ class Waker:
     def _wake(self, task_id: str) -> None:
         """Make a waiting task due, without an entry in the audit log, which is for people."""
         fairlead = self._app.fairlead
-        store = fairlead.store.records
+        store = fairlead.sql_store
         for pause in _PAUSES:
             time.sleep(pause)
             record = fairlead.handle(task_id).record()

@@ -203,7 +203,7 @@ class FairleadBackend(BaseTaskBackend):
         if not is_id(result_id):
             return None
         store = self.app.connections.store
-        found = store.database.join(connections[self.app.alias], read(store.records, result_id))
+        found = store.database.join(connections[self.app.alias], read(store.as_sql(), result_id))
         return None if found is None else result_of(found, self.alias, self._task_at)
 
     def _task_at(self, path: str) -> Any:

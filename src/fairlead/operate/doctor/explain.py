@@ -259,7 +259,7 @@ async def _in_its_partition(sight: _Sight, record: TaskRecord) -> Reason:
 async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, str]:
     """Return the position of a task among the others of its partition, the text of it, and why the
     task waits there."""
-    store, backlog, most = sight.context.store, sight.context.backlog, sight.most_ahead
+    store, backlog, most = sight.context.sql_store, sight.context.backlog, sight.most_ahead
     lane = LaneKey(record.queue, record.partition, record.priority)
     owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
     if owned is not None and record.priority in owned.unreadable:
@@ -272,7 +272,7 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     entry = None if kept is None else await backlog.entry(lane, record.id)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"
     if owned is None or kept is None or entry is None or entry.level is None:
-        ahead = await store.database.read(store.records.ahead(record.id, most))
+        ahead = await store.database.read(store.ahead(record.id, most))
         position = Position(ahead=ahead, is_cut=ahead == most)
         if position.is_cut:
             return position, f"{ahead:,} tasks or more arrived before it", limits
@@ -297,6 +297,6 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
 
 async def _share(context: OperateContext, record: TaskRecord) -> float:
     """Return the share of the task's key in its queue. Reads all tasks of the queue."""
-    store = context.store
-    loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
+    store = context.sql_store
+    loads, _ = await store.database.read(store.heaviest_keys(record.queue, _EVERY_KEY))
     return next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)

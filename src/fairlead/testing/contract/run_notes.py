@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.model import ClaimedTask, LogLine, NewTask, Progress, ProgressReport, RunNotes
 from fairlead.ports.run_notes import MOST_NOTES
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.testing.contract.tasks import AWKWARD, FACTS, NOW, SECOND, claimed, done, make, submit
 
 pytestmark = pytest.mark.asyncio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 NEVER_SUBMITTED = ["", "no id", "'; DROP TABLE t;--", "00000000-0000-7000-8000-000000000000"]
 
 
-async def one_run(store: TaskStore, node: str = "node-1") -> ClaimedTask:
+async def one_run(store: SqlStore, node: str = "node-1") -> ClaimedTask:
     """Return a new task that this node holds."""
     tasks = make()
     submit(store, tasks)
@@ -25,7 +25,7 @@ async def one_run(store: TaskStore, node: str = "node-1") -> ClaimedTask:
     return task
 
 
-async def next_run(store: TaskStore, task: ClaimedTask, node: str = "node-1") -> ClaimedTask:
+async def next_run(store: SqlStore, task: ClaimedTask, node: str = "node-1") -> ClaimedTask:
     """End the run to be tried again, and return the next one, on the same node."""
     await store.complete(node, [done(task, outcome="retried", next_state="SUBMITTED")])
     (again,) = await claimed(store, [task], node=node, version=task.version + 1)
@@ -38,19 +38,19 @@ def report(task: ClaimedTask, amount: float, at: int = NOW, **more: Any) -> Prog
     return ProgressReport(task.id, task.version, progress)
 
 
-def progress(store: TaskStore, task_id: str) -> Progress | None:
+def progress(store: SqlStore, task_id: str) -> Progress | None:
     """Return the progress that the store returns."""
     found: Progress | None = store.database.read_now(store.run_notes.progress(task_id))
     return found
 
 
-def notes(store: TaskStore, task_id: str) -> list[RunNotes]:
+def notes(store: SqlStore, task_id: str) -> list[RunNotes]:
     """Return the notes that the store returns."""
     found: list[RunNotes] = store.database.read_now(store.run_notes.notes(task_id))
     return found
 
 
-def checkpoint(store: TaskStore, node: str, task: ClaimedTask, value: bytes) -> bool:
+def checkpoint(store: SqlStore, node: str, task: ClaimedTask, value: bytes) -> bool:
     """Store a checkpoint; return whether the store took it."""
     steps = store.run_notes.store_checkpoint(node, task.id, task.version, value)
     return bool(store.database.run(steps))
@@ -69,7 +69,7 @@ def checkpoint(store: TaskStore, node: str, task: ClaimedTask, value: bytes) -> 
     ],
 )
 async def test_progress_comes_back_as_it_was_reported(
-    store: TaskStore, amount: float, total: float | None, note: str | None
+    store: SqlStore, amount: float, total: float | None, note: str | None
 ) -> None:
     """`progress` returns each field of a report, whatever the text of its note is."""
     task = await one_run(store)
@@ -79,7 +79,7 @@ async def test_progress_comes_back_as_it_was_reported(
     assert progress(store, task.id) == Progress(amount, total, note, NOW + 5, 1)
 
 
-async def test_one_write_carries_the_progress_of_many_tasks(store: TaskStore) -> None:
+async def test_one_write_carries_the_progress_of_many_tasks(store: SqlStore) -> None:
     """`write_progress` takes the reports of all runs of a node at once, or none."""
     tasks = make(300)
     submit(store, tasks)
@@ -90,7 +90,7 @@ async def test_one_write_carries_the_progress_of_many_tasks(store: TaskStore) ->
     assert [each and each.done for each in found] == list(range(300))
 
 
-async def test_an_earlier_report_of_a_run_never_replaces_a_later_one(store: TaskStore) -> None:
+async def test_an_earlier_report_of_a_run_never_replaces_a_later_one(store: SqlStore) -> None:
     """Reports that arrive in another order leave the latest one."""
     task = await one_run(store)
     for at, amount in ((NOW + 5, 7), (NOW + 4, 6), (NOW + 6, 8), (NOW + 5, 7)):
@@ -98,7 +98,7 @@ async def test_an_earlier_report_of_a_run_never_replaces_a_later_one(store: Task
     assert progress(store, task.id) == Progress(8, None, None, NOW + 6, 1)
 
 
-async def test_a_node_reports_only_for_the_runs_that_it_holds(store: TaskStore) -> None:
+async def test_a_node_reports_only_for_the_runs_that_it_holds(store: SqlStore) -> None:
     """Reports of another node, of an earlier version and of an ended run change nothing, and those
     in the same write for other tasks are stored."""
     first, other = await one_run(store), await one_run(store)
@@ -114,7 +114,7 @@ async def test_a_node_reports_only_for_the_runs_that_it_holds(store: TaskStore) 
     assert progress(store, first.id) is None
 
 
-async def test_progress_is_that_of_the_latest_run_that_reported_any(store: TaskStore) -> None:
+async def test_progress_is_that_of_the_latest_run_that_reported_any(store: SqlStore) -> None:
     """A run without a report leaves the progress of the run before it; log lines are none."""
     first = await one_run(store)
     await store.run_notes.write_progress("node-1", [report(first, 4, NOW + 9)])
@@ -128,7 +128,7 @@ async def test_progress_is_that_of_the_latest_run_that_reported_any(store: TaskS
 # checkpoints --------------------------------------------------------------------------------------
 
 
-async def test_the_next_run_gets_the_latest_checkpoint(store: TaskStore) -> None:
+async def test_the_next_run_gets_the_latest_checkpoint(store: SqlStore) -> None:
     """A checkpoint takes the place of an earlier one, and comes with the next claim."""
     first = await one_run(store)
     assert first.checkpoint is None
@@ -141,7 +141,7 @@ async def test_the_next_run_gets_the_latest_checkpoint(store: TaskStore) -> None
     assert third.checkpoint == second.checkpoint, "also after the loss of its node"
 
 
-async def test_a_checkpoint_of_a_run_that_lost_its_task_is_refused(store: TaskStore) -> None:
+async def test_a_checkpoint_of_a_run_that_lost_its_task_is_refused(store: SqlStore) -> None:
     """`store_checkpoint` returns False for another node, version or state, and stores nothing."""
     first = await one_run(store)
     await store.register_node("node-2", [], [], NOW, FACTS)
@@ -153,7 +153,7 @@ async def test_a_checkpoint_of_a_run_that_lost_its_task_is_refused(store: TaskSt
     assert not checkpoint(store, "node-1", second, b"2")
 
 
-async def test_a_checkpoint_of_an_unknown_task_is_refused(store: TaskStore) -> None:
+async def test_a_checkpoint_of_an_unknown_task_is_refused(store: SqlStore) -> None:
     """`store_checkpoint` returns False for every text that is the id of no task."""
     await store.register_node("node-1", [], [], NOW, FACTS)
     for task_id in NEVER_SUBMITTED:
@@ -164,7 +164,7 @@ async def test_a_checkpoint_of_an_unknown_task_is_refused(store: TaskStore) -> N
 # notes --------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_a_run_writes_its_notes(store: TaskStore) -> None:
+async def test_the_end_of_a_run_writes_its_notes(store: SqlStore) -> None:
     """`complete` stores the last progress, the log lines and the number of dropped ones."""
     task = await one_run(store)
     last = Progress(9, 10, AWKWARD, NOW + 8, 1)
@@ -176,7 +176,7 @@ async def test_the_end_of_a_run_writes_its_notes(store: TaskStore) -> None:
     assert progress(store, task.id) == last
 
 
-async def test_an_end_without_new_progress_keeps_the_stored_one(store: TaskStore) -> None:
+async def test_an_end_without_new_progress_keeps_the_stored_one(store: SqlStore) -> None:
     """Log lines at the end of a run are stored beside the progress of the run."""
     task = await one_run(store)
     await store.run_notes.write_progress("node-1", [report(task, 5, NOW + 1, total=6)])
@@ -186,7 +186,7 @@ async def test_an_end_without_new_progress_keeps_the_stored_one(store: TaskStore
     assert notes(store, task.id) == [RunNotes(1, stored, lines)]
 
 
-async def test_runs_without_notes_are_left_out(store: TaskStore) -> None:
+async def test_runs_without_notes_are_left_out(store: SqlStore) -> None:
     """`notes` returns the runs that have any, first to last."""
     first = await one_run(store)
     await store.run_notes.write_progress("node-1", [report(first, 1)])
@@ -195,7 +195,7 @@ async def test_runs_without_notes_are_left_out(store: TaskStore) -> None:
     assert [each.attempt for each in notes(store, first.id)] == [1, 3]
 
 
-async def test_the_latest_runs_are_returned(store: TaskStore) -> None:
+async def test_the_latest_runs_are_returned(store: SqlStore) -> None:
     """`notes` returns at most MOST_NOTES runs, the latest ones."""
     task = await one_run(store)
     for number in range(MOST_NOTES + 2):
@@ -205,7 +205,7 @@ async def test_the_latest_runs_are_returned(store: TaskStore) -> None:
     assert [each.attempt for each in found] == list(range(3, MOST_NOTES + 3))
 
 
-async def test_an_unknown_task_has_no_notes(store: TaskStore) -> None:
+async def test_an_unknown_task_has_no_notes(store: SqlStore) -> None:
     """Reads of every text that is the id of no task return nothing."""
     waiting: list[NewTask] = make()
     submit(store, waiting)
@@ -214,7 +214,7 @@ async def test_an_unknown_task_has_no_notes(store: TaskStore) -> None:
         assert notes(store, task_id) == []
 
 
-async def test_notes_are_kept_as_long_as_the_history(store: TaskStore) -> None:
+async def test_notes_are_kept_as_long_as_the_history(store: SqlStore) -> None:
     """`clean` removes the notes of tasks whose attempts are too old, and no others."""
     ended, running = await one_run(store), await one_run(store)
     await store.run_notes.write_progress("node-1", [report(ended, 1), report(running, 2)])

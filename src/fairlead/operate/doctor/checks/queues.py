@@ -47,7 +47,7 @@ async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     if cluster.with_tasks() is None:
         return {}
     if facts is None:
-        return await cluster.database.read(survey.context.store.records.names())
+        return await cluster.database.read(survey.context.sql_store.names())
     found: Counter[tuple[str, str]] = Counter()
     for count in facts.backlog.counts:
         if count.state is not State.ERROR:
