@@ -80,12 +80,12 @@ async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def unmoved(store: CassandraScheduleStore) -> list[tuple[Any, ...]]:
-    """Return run_at, ordering key, unique key, task id and attempt of the runs in Cassandra."""
+    """Return task id and attempt of the runs in Cassandra."""
 
     def read() -> list[tuple[Any, ...]]:
         with store.session.make_cluster() as cluster:
             found = cluster.connect(store.session.url.keyspace).execute(
-                "SELECT run_at, ordering_key, unique_key, id, attempt FROM fairlead_attempts"
+                "SELECT id, attempt FROM fairlead_history"
             )
             return [tuple(row) for row in found]
 
@@ -178,7 +178,7 @@ async def test_a_run_that_ends_during_a_move_of_its_hour_is_kept_for_the_next_mo
 
     async def end_another(statements: Any) -> Any:
         patch.undo()
-        assert statements[0][0] == "drop_attempts"
+        assert statements[0][0] == "drop_runs"
         with history_away(store):
             await store.finish(PARTITION, range_id, [ended(rows[1])])
         return await batch(statements)
@@ -186,7 +186,7 @@ async def test_a_run_that_ends_during_a_move_of_its_hour_is_kept_for_the_next_mo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.session, "batch", end_another)
         await store.move_attempts(PARTITION, range_id)
-    assert [run[3] for run in await unmoved(store)] == [tasks[1].id]
+    assert [run[0] for run in await unmoved(store)] == [tasks[1].id]
     # Only the store knows of the run now.
     range_id = (await store.take_over(PARTITION)).range_id
     await store.move_attempts(PARTITION, range_id)
@@ -209,7 +209,7 @@ async def test_a_move_during_the_end_of_a_run_does_not_delete_the_run(
 
     monkeypatch.setattr(store._history, "append", move_first)
     await store.finish(PARTITION, range_id, [ended(rows[1])])
-    assert rows[1].task.id in [run[3] for run in await unmoved(store)]
+    assert rows[1].task.id in [run[0] for run in await unmoved(store)]
     await store.move_attempts(PARTITION, range_id)
     assert len(history_of(store)) == 2
     assert await unmoved(store) == []
@@ -339,10 +339,9 @@ async def test_a_run_that_cannot_be_read_hides_no_other_from_the_history(
     def damage() -> None:
         with store.session.make_cluster() as cluster:
             cluster.connect(store.session.url.keyspace).execute(
-                f"UPDATE fairlead_attempts USING TIMESTAMP {2**62} SET row = {row}"
-                f" WHERE queue = %s AND partition = %s AND hour = {NOW // HOUR} AND run_at = {NOW}"
-                " AND ordering_key = 'a' AND unique_key = 'u' AND id = %s AND attempt = 1"
-                f" AND finished_at = {NOW + 3}",
+                f"UPDATE fairlead_history USING TIMESTAMP {2**62} SET row = {row}"
+                f" WHERE queue = %s AND partition = %s AND hour = {NOW // HOUR}"
+                f" AND ended_at = {NOW + 3} AND id = %s AND attempt = 1",
                 (*PARTITION, rows[0].task.id),
             )
 
@@ -585,7 +584,7 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
 
     async def cut_off(statements: Any) -> None:
         nonlocal begun, written
-        is_end = statements[0][0] == "append_attempt"
+        is_end = statements[0][0] == "append_run"
         begun += is_end
         if begun > 2:
             await are_written.wait()
@@ -604,7 +603,8 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
     completed = await store._completed(store._owners[PARTITION], [row.key for row in rows])
     assert 0 < len(completed) < 40
     assert completed == {row.key for row in rows} - unfinished
-    assert {TaskKey(*run[:3]) for run in await unmoved(store)} == completed
+    ended_ids = {row.task.id for row in rows if row.key in completed}
+    assert {run[0] for run in await unmoved(store)} == ended_ids
 
 
 async def test_a_read_of_one_ordering_key_reads_two_rows_for_each_task(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from fairlead.backends.cassandra.horizon import Horizon
 from fairlead.model import NewTask, PartitionKey, ScheduleRecord, TaskKey
 from fairlead.ports.schedule_store import HOUR, Fenced, hour_of
+
+T = TypeVar("T", bound=Hashable)
 
 _STAMP_BITS = 32
 _FIRST_SECOND = 1_735_689_600
@@ -57,15 +60,15 @@ class StoredHours:
         return sorted(hour for hour in self._hours if first <= hour <= last)
 
 
-class HoursInUse:
+class HoursInUse(Generic[T]):
     """Hours of which calls under way write rows. A deletion with a later stamp would delete
     them."""
 
     def __init__(self) -> None:
-        self._calls: Counter[int] = Counter()
+        self._calls: Counter[T] = Counter()
 
     @contextlib.contextmanager
-    def use(self, hours: Collection[int]) -> Iterator[None]:
+    def use(self, hours: Collection[T]) -> Iterator[None]:
         """Note that rows of these hours are being written."""
         self._calls.update(hours)
         try:
@@ -75,30 +78,34 @@ class HoursInUse:
             self._calls = +self._calls
 
     @property
-    def hours(self) -> frozenset[int]:
+    def hours(self) -> frozenset[T]:
         """Hours of which rows are being written."""
         return frozenset(self._calls)
 
 
-class UnmovedAttempts:
-    """The hours with runs that are stored for the history, as their owner knows them.
+RunHours = tuple[int, int]
+"""Hours in which some runs ended, and were due."""
 
-    An hour is noted in the store before its first row, and dropped there after all its rows were
-    moved and deleted. A row that is written after `take` has a later stamp than that deletion, and
-    its hour is noted again.
+
+class UnmovedRuns:
+    """The hours of runs that are stored for the history, as their owner knows them.
+
+    A pair of hours is noted in the store before its first row, and dropped there after all its rows
+    were moved and deleted. A row that is written after `take` has a later stamp than that deletion,
+    and its hours are noted again.
     """
 
     def __init__(self) -> None:
         self.is_read = False
         """Whether the hours that earlier owners have noted were read."""
-        self._writing = HoursInUse()
-        self._cut_off: set[int] = set()
+        self._writing = HoursInUse[RunHours]()
+        self._cut_off: set[RunHours] = set()
         """Hours with a call that failed: rows of it may reach the store at any time."""
-        self._noted: dict[int, bool] = {}
+        self._noted: dict[RunHours, bool] = {}
         """Noted hours, each with whether it may have a row that is not in the history."""
 
     @contextlib.contextmanager
-    def write(self, hours: Collection[int]) -> Iterator[None]:
+    def write(self, hours: Collection[RunHours]) -> Iterator[None]:
         """Note that rows of these hours are being written. After a failure, leave the hours to the
         next owner."""
         with self._writing.use(hours):
@@ -108,17 +115,17 @@ class UnmovedAttempts:
                 self._cut_off.update(hours)
                 raise
 
-    def to_note(self, hours: Collection[int]) -> list[int]:
+    def to_note(self, hours: Collection[RunHours]) -> list[RunHours]:
         """Return those of the hours that are not noted, ascending."""
         return sorted(set(hours) - self._noted.keys())
 
-    def note(self, hours: Collection[int], are_moved: bool) -> None:
+    def note(self, hours: Collection[RunHours], are_moved: bool) -> None:
         """Record that these hours are noted in the store, and whether the rows just written, or
         those of an earlier owner, are in the history too."""
         for hour in hours:
             self._noted[hour] = self._noted.get(hour, False) or not are_moved
 
-    def take(self) -> dict[int, bool]:
+    def take(self) -> dict[RunHours, bool]:
         """Return the noted hours of which no row can reach the store now, each with whether it may
         have a row that is not in the history. Drop these hours here."""
         busy = self._writing.hours | self._cut_off
@@ -160,9 +167,9 @@ class ScheduleOwner:
         self.completed_in: set[int] = set()
         """Hours with keys that were completed since the last sweep."""
         self.stored_hours = StoredHours(hour_of(begins))
-        self.finishing = HoursInUse()
+        self.finishing = HoursInUse[int]()
         """Hours of which completions are being written."""
-        self.attempts = UnmovedAttempts()
+        self.unmoved = UnmovedRuns()
         self.horizon = horizon or Horizon(0)
         """Horizon of the history, if runs stay in Cassandra."""
         self._calls = 0

@@ -41,8 +41,9 @@ row, the completion and the run.
 **The end of a run is one batch** of one partition: the completion, or the counts of the runs, and
 the run for the history. So no run is completed without its row, also while the SQL database is
 away. `finish` then appends the run to the SQL history, and waits some seconds for it at most. If
-that fails, `move_attempts` moves the run later, by an insert of absent rows. The runs of an hour
-are deleted together, after all were moved, so that they leave one tombstone.
+that fails, `move_attempts` moves the run later, by an insert of absent rows. The runs of a pair of
+hours, of their ends and of their tasks, are deleted together, after all were moved, so that they
+leave one tombstone.
 
 **With two datacentres** at LOCAL_QUORUM, a transaction in one may not see a transaction in the
 other. Range ids are therefore seconds, so the later of two take-overs that are a second apart has
@@ -82,7 +83,7 @@ from fairlead.backends.cassandra.moves import (
     row_left,
     rows_to_move,
 )
-from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
+from fairlead.backends.cassandra.owner import RunHours, ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.cassandra.schedule_scans import (
     LAST_HOUR,
@@ -148,8 +149,6 @@ _SCHEMA = (
     "create_schedule",
     "create_keys",
     "create_completions",
-    "create_attempts",
-    "create_attempt_hours",
     "create_ids",
     "create_history",
     "create_history_hours",
@@ -292,12 +291,11 @@ class CassandraScheduleStore(ScheduleScans):
         history: HistoryInSql,
     ) -> None:
         """Write ends, and append the runs to the history in SQL."""
-        hours = {hour_of(end.scheduled.key) for end in ends}
-        with owner.attempts.write(hours):
+        hours = {(end.finished_at // HOUR, hour_of(end.scheduled.key)) for end in ends}
+        with owner.unmoved.write(hours):
             stamp = owner.stamp()
-            new = owner.attempts.to_note(hours)
-            await self._note(owner, "note_attempts", [(hour,) for hour in new], stamp)
-            writes = (end_of_run(owner.partition, end, stamp) for end in ends)
+            await self._note(owner, owner.unmoved.to_note(hours), stamp)
+            writes = (end_of_run(owner.partition, end, stamp, end.finished_at) for end in ends)
             ids = (
                 id_deletion(owner.partition, end.scheduled.task.id, stamp)
                 for end in ends
@@ -314,7 +312,7 @@ class CassandraScheduleStore(ScheduleScans):
                 raise are_moved
             if refused is not None:
                 raise refused
-            owner.attempts.note(hours, are_moved)
+            owner.unmoved.note(hours, are_moved)
             owner.on_finished(finished, unnoted)
 
     async def _finish_here(
@@ -324,7 +322,7 @@ class CassandraScheduleStore(ScheduleScans):
         with owner.horizon.write(ends) as given:
             stamp = owner.stamp()
             new = owner.horizon.to_note(ends, given)
-            await self._note(owner, "note_runs", new, stamp)
+            await self._note(owner, new, stamp)
             writes = (end_of_run(owner.partition, end, stamp, given[key_of(end)]) for end in ends)
             ids = (
                 id_end(owner.partition, end, given[key_of(end)], stamp)
@@ -336,15 +334,13 @@ class CassandraScheduleStore(ScheduleScans):
             owner.horizon.noted.update(new)
             owner.on_finished(finished, unnoted)
 
-    async def _note(
-        self, owner: ScheduleOwner, name: str, hours: Sequence[Sequence[int]], stamp: int
-    ) -> None:
+    async def _note(self, owner: ScheduleOwner, hours: Sequence[RunHours], stamp: int) -> None:
         """Check the fence, and note hours before their rows are written, so that readers and other
         owners find them."""
         if not hours:
             await self._check_fence(owner)
             return
-        notes = [(name, (*owner.partition, *each, stamp)) for each in hours]
+        notes = [("note_runs", (*owner.partition, *each, stamp)) for each in hours]
         await asyncio.gather(self.session.batch(notes), self._check_fence(owner))
 
     async def _write_ends(
@@ -428,28 +424,27 @@ class CassandraScheduleStore(ScheduleScans):
         if self._history is None:
             await self._save_horizon(owner)
             return
-        attempts = owner.attempts
+        unmoved = owner.unmoved
         await self._check_fence(owner)
-        if not attempts.is_read:
+        if not unmoved.is_read:
             reading = self._datacentres.reading()
-            noted = [hour async for (hour,) in reading.rows("attempt_hours", *partition)]
-            attempts.note(noted, are_moved=False)
-            attempts.is_read = reading.is_whole
+            noted = [(end, hour) async for end, hour in reading.rows("run_hours", *partition)]
+            unmoved.note(noted, are_moved=False)
+            unmoved.is_read = reading.is_whole
         # Rows that are written from now on have a later stamp than the deletion.
-        taken, stamp = attempts.take(), owner.stamp()
+        taken, stamp = unmoved.take(), owner.stamp()
         try:
-            for hour in sorted(taken):
-                is_moved = not taken[hour] or (
-                    not self._history.is_away and await self._move_hour(owner, hour, self._history)
+            for hours in sorted(taken):
+                is_moved = not taken[hours] or (
+                    not self._history.is_away and await self._move_runs(owner, hours, self._history)
                 )
                 # Another datacentre may have further rows of an earlier owner.
-                if is_moved and attempts.is_read:
-                    await self.session.batch([("drop_attempts", (stamp, *partition, hour))])
-                    await self.session.batch([("drop_attempt_hour", (stamp, *partition, hour))])
-                    del taken[hour]
+                if is_moved and unmoved.is_read:
+                    await self._drop_runs(owner, [hours], stamp)
+                    del taken[hours]
         finally:
-            for hour, is_unmoved in taken.items():
-                attempts.note([hour], are_moved=not is_unmoved)
+            for hours, is_unmoved in taken.items():
+                unmoved.note([hours], are_moved=not is_unmoved)
 
     async def move_tasks(
         self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
@@ -520,7 +515,7 @@ class CassandraScheduleStore(ScheduleScans):
     async def _empty(self, owner: ScheduleOwner) -> None:
         """Delete all rows of a partition whose tasks and completed keys are elsewhere."""
         partition = owner.partition
-        if await self.session.execute("attempt_hours", *partition):
+        if self._history and await self.session.execute("run_hours", *partition):
             raise StoreUnavailable(
                 f"{self.location}: {partition} has runs that are not in the history yet: run the"
                 " move again when the database of the tasks responds"
@@ -559,27 +554,34 @@ class CassandraScheduleStore(ScheduleScans):
             return 0
         stamp = owner.stamp()
         await self._check_fence(owner)
-        await self._write(
-            [("drop_runs", (stamp, *partition, hour, end_hour * HOUR, (end_hour + 1) * HOUR))]
-            for end_hour, hour in pairs
-        )
-        await self.session.batch(
-            [("drop_run_hour", (stamp, *partition, end_hour, hour)) for end_hour, hour in pairs]
-        )
+        await self._drop_runs(owner, pairs, stamp)
         owner.horizon.noted.difference_update(map(tuple, pairs))
         return len(pairs)
 
-    async def _move_hour(self, owner: ScheduleOwner, hour: int, history: HistoryInSql) -> bool:
-        """Append the runs of an hour to the history. Return False if some may not be there."""
+    async def _drop_runs(
+        self, owner: ScheduleOwner, pairs: Sequence[Sequence[int]], stamp: int
+    ) -> None:
+        """Delete runs by the hours of their ends and of their tasks, and then these hours."""
+        partition = owner.partition
+        await self._write([("drop_runs", (stamp, *_range_of(partition, hours)))] for hours in pairs)
+        await self.session.batch(
+            [("drop_run_hour", (stamp, *partition, *hours)) for hours in pairs]
+        )
+
+    async def _move_runs(
+        self, owner: ScheduleOwner, hours: RunHours, history: HistoryInSql
+    ) -> bool:
+        """Append the runs of a pair of hours to the history. Return False if some may not be
+        there."""
         reading = self._datacentres.reading()
-        rows = reading.rows("attempts", *owner.partition, hour, page=MOVED_AT_ONCE)
+        rows = reading.rows("runs", *_range_of(owner.partition, hours), page=MOVED_AT_ONCE)
         async with contextlib.aclosing(rows):
             some: list[AttemptRow] = []
             async for (row,) in rows:
                 try:
                     some.append(_attempt.decode(row or ""))
                 except (ValueError, RecursionError) as error:
-                    fields = {"partition": owner.partition, "hour": hour, "error": str(error)}
+                    fields = {"partition": owner.partition, "hours": hours, "error": str(error)}
                     log.error("a run cannot be read, and is left out of the history", extra=fields)
                 if len(some) == MOVED_AT_ONCE:
                     if not await history.append(some):
@@ -844,6 +846,13 @@ def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
         f"partition {partition.partition} of {partition.queue} was taken over: range id {range_id}"
         " is void"
     )
+
+
+def _range_of(partition: PartitionKey, hours: Sequence[int]) -> tuple[Any, ...]:
+    """Return the place of runs: the partition of Cassandra, and the first instant of their ends and
+    that after the last."""
+    end_hour, hour = hours
+    return (*partition, hour, end_hour * HOUR, (end_hour + 1) * HOUR)
 
 
 def _bound(key: TaskKey, ordering_key: str) -> tuple[int, str]:

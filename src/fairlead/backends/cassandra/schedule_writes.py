@@ -110,22 +110,15 @@ def id_deletion(partition: PartitionKey, task_id: str, stamp: int) -> Write:
     return Write(bucket, [deletion], bytes_of(task_id))
 
 
-def end_of_run(
-    partition: PartitionKey, end: RunEnd, stamp: int, ended_at: int | None = None
-) -> Write:
+def end_of_run(partition: PartitionKey, end: RunEnd, stamp: int, ended_at: int) -> Write:
     """Return the write of the end of a run, and of its row for the history. `ended_at`: instant of
-    the run in the history, if the history is in Cassandra."""
+    the run in the history."""
     key, task_id = end.scheduled.key, end.scheduled.task.id
     hour = hour_of(key)
     row = (*partition, hour, *key)
     attempt = _encode(attempt_row(end)).decode()
-    statements: list[tuple[str, Row]]
-    if ended_at is None:
-        appended = (*row, task_id, end.attempt, end.finished_at, attempt, stamp)
-        statements = [("append_attempt", appended)]
-    else:
-        run = (*partition, hour, ended_at, task_id, end.attempt, attempt, stamp)
-        statements = [("append_run", run)]
+    run = (*partition, hour, ended_at, task_id, end.attempt, attempt, stamp)
+    statements: list[tuple[str, Row]] = [("append_run", run)]
     size = bytes_of(attempt, task_id, *key)
     if end.completes:
         statements += [("complete", (*row, end.finished_at, stamp)), ("mark_done", (stamp, *row))]
