@@ -11,6 +11,7 @@ import pytest
 
 from fairlead.contrib import celery as names
 from fairlead.contrib.celery import Celery, Task, group
+from fairlead.contrib.celery.conf import DEFAULTS, WITHOUT_EFFECT
 from fairlead.contrib.celery.exceptions import ImproperlyConfigured
 from fairlead.contrib.celery.result import AsyncResult, GroupResult
 
@@ -133,7 +134,13 @@ def test_every_option_and_setting_of_celery_has_a_meaning_none_or_an_error(work:
             conf[name] = "json"
         except ImproperlyConfigured:
             continue
-    assert [name for name in conf.unknown() if name.startswith(("task_", "beat_"))] == []
+        assert not name.startswith(("beat_", "task_")) or name in DEFAULTS or name in WITHOUT_EFFECT
+
+
+@pytest.mark.parametrize("name", ["task_defualt_queue", "task_colour", "beat_schedul"])
+def test_an_unknown_setting_of_tasks_or_beat_names_those_that_are_like_it(name: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=f"setting '{name}' of Celery.*one of"):
+        Celery("other", set_as_current=False, **{name: 1})
 
 
 def test_results_by_id_need_an_id() -> None:

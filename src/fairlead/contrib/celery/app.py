@@ -112,8 +112,6 @@ class Celery(missing.Names):
                     self._declare(fairlead, task)
                 for name, entry in self.conf.beat_schedule.items():
                     schedules.add_entry(self, fairlead, name, entry)
-                for name in self.conf.unknown():
-                    waiting.log.warning("a setting has no effect", extra={"setting": name})
                 self._fairlead = fairlead
             return self._fairlead
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import UserDict
 from collections.abc import Mapping
@@ -29,19 +30,26 @@ DEFAULTS: dict[str, Any] = {
     "timezone": None,
 }
 """Settings that are read, with their defaults."""
-_WITHOUT_MEANING = re.compile(
-    "(accept_content|backend|beat|broker|cache|control|database|event|mongodb|redis|result|security"
-    "|worker|task_(acks|allow|compression|create_missing|default_delivery|default_queue_type"
-    "|inherit|protocol|publish|queue_max|reject|remote|repr|retry|send|serializer|store|track))(_|$)"
-)
-"""Settings of Celery about a broker, a result backend and processes, which are not there."""
+WITHOUT_EFFECT = frozenset((
+    "beat_cron_starting_deadline", "beat_max_loop_interval", "beat_schedule_filename",
+    "beat_sync_every", "task_acks_late", "task_acks_on_failure_or_timeout",
+    "task_allow_error_cb_on_chord_header", "task_compression", "task_create_missing_queues",
+    "task_default_delivery_mode", "task_default_queue_type", "task_inherit_parent_priority",
+    "task_protocol", "task_publish_retry", "task_publish_retry_policy", "task_queue_max_priority",
+    "task_reject_on_worker_lost", "task_remote_tracebacks", "task_send_sent_event",
+    "task_serializer", "task_store_eager_result", "task_store_errors_even_if_ignored",
+    "task_track_started",
+))  # fmt: skip
+"""Settings of tasks and of beat that change nothing here: a task is acknowledged after its run, and
+is a row of a database. Those of brokers, result backends and processes change nothing either."""
+_KNOWN = WITHOUT_EFFECT | DEFAULTS.keys() | missing.REPLACEMENTS.keys()
 _STORES = ("sqlite:", "postgres:", "postgresql:", "memory:")
 HIGHEST = 9
 
 
 class Conf(UserDict[str, Any]):
     """The settings, as a map and by attribute. Raises ImproperlyConfigured for one that cannot be
-    carried out."""
+    carried out, and for an unknown one of tasks or beat. Other names are the project's own."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.__dict__["data"] = dict(DEFAULTS)
@@ -52,6 +60,8 @@ class Conf(UserDict[str, Any]):
         is_default = not value if DEFAULTS.get(name) is None else value == DEFAULTS[name]
         if name in missing.REPLACEMENTS and not is_default:
             raise missing.refusal("setting", name)
+        if name.startswith(("beat_", "task_")) and name not in _KNOWN:
+            raise missing.refusal("setting", name, f"one of {', '.join(_similar(name))}")
         if name in ("task_serializer", "result_serializer"):
             missing.check_serializer(name, value)
         if isinstance(DEFAULTS.get(name), bool) and isinstance(value, str):
@@ -64,11 +74,6 @@ class Conf(UserDict[str, Any]):
         return self.data[name]
 
     __setattr__ = __setitem__
-
-    def unknown(self) -> list[str]:
-        """Return the settings that Celery does not know either, which may be the project's own."""
-        known = {*DEFAULTS, *missing.REPLACEMENTS}
-        return [name for name in self if name not in known and not _WITHOUT_MEANING.match(name)]
 
     def store_url(self) -> str | None:
         """Return the URL of the store that the settings name."""
@@ -87,6 +92,11 @@ class Conf(UserDict[str, Any]):
             return Options().priority
         is_redis = str(self.broker_url or "").startswith(("redis", "sentinel"))
         return priority if is_redis else HIGHEST - priority
+
+
+def _similar(name: str) -> list[str]:
+    """Return the settings that are read and whose names are most like this one."""
+    return difflib.get_close_matches(name, DEFAULTS, cutoff=0.0)
 
 
 def found_in(source: Any, namespace: str | None) -> dict[str, Any]:
