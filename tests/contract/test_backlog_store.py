@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import msgspec
 import pytest
@@ -16,7 +15,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
 from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
-from fairlead.errors import BatchTooLarge, ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import BatchTooLarge, ConfigurationError, StoreUnavailable
 from fairlead.model import (
     LOWEST,
     LaneKey,
@@ -28,9 +27,7 @@ from fairlead.model import (
     tenant_of,
 )
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
-from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
-from tests.contract.trigger_channel import is_interned
 
 T = TypeVar("T")
 
@@ -413,24 +410,6 @@ async def test_a_read_returns_entries_above_a_level_ascending_up_to_a_limit_and_
         assert await store.count(LANE, level) == len(above)
 
 
-async def test_a_page_of_five_thousand_is_written_and_read_in_one_call(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(5000)
-    await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
-    assert await store.read_above(LANE, LOWEST, 5000) == entries
-    assert await store.count(LANE, LOWEST) == 5000
-    assert ((await store.take_over([PARTITION]))[PARTITION]).lanes == {5: record_of(entries)}
-
-
-async def test_a_read_keeps_no_text_of_a_user_for_good(store: Adapter) -> None:
-    """Python 3.12 never frees an interned string."""
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(3, fairness_key=f"tenant {uuid4()}", name=f"task {uuid4()}")
-    await store.write(LANE, range_id, entries, record_of(entries))
-    for entry in await everything(store):
-        assert not is_interned(entry.fairness_key) and not is_interned(entry.name)
-
-
 async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> None:
     lanes = [
         LaneKey(queue, partition, priority)
@@ -473,19 +452,6 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
         )
         for key, range_id in owned.items()
     }
-
-
-async def test_records_returns_every_owner_and_changes_nothing(store: Adapter) -> None:
-    assert await store.records() == {}
-    first = (await store.take_over([PARTITION]))[PARTITION]
-    assert await store.records() == {PARTITION: OwnedBacklog(first.range_id, {})}
-    entries = make(1)
-    await store.write(LANE, first.range_id, entries, record_of(entries))
-    for _ in range(2):
-        assert await store.records() == {
-            PARTITION: OwnedBacklog(first.range_id, {5: record_of(entries)})
-        }
-    await store.write(LANE, first.range_id, [], LaneRecord())  # it is still the owner
 
 
 # deletes ------------------------------------------------------------------------------------------
@@ -703,39 +669,6 @@ def cassandra_driver() -> Iterator[Any]:
     )
 
 
-@pytest.mark.nightly("an outage")
-async def test_a_kill_of_cassandra_loses_nothing_and_the_same_store_works_after_the_restart(
-    cassandra_driver: Any, own_cassandra_server: CassandraServer, cassandra_url: str
-) -> None:
-    store = await opened("cassandra", cassandra_url)
-    late = cassandra_driver.CassandraBacklogStore(cassandra_url)
-    owned, there = await written_before_a_crash(store)
-    more = make(1, first=2000, level=Level(200_000, 2000))
-    own_cassandra_server.crash()  # kill -9; only the commit log is on disk
-    try:
-        for call in (
-            lambda: store.take_over([PARTITION]),
-            lambda: store.write(LANE, owned.range_id, more, record_of(more)),
-            lambda: store.read_above(LANE, LOWEST, 10),
-            lambda: store.delete_through(LANE, owned.range_id, LOWEST),
-            lambda: store.traced_read(LANE, LOWEST, 10),
-            store.records,
-            lambda: late.count(LANE, LOWEST),
-            late.migrate,
-        ):
-            with pytest.raises(StoreUnavailable) as raised:
-                await call()
-            assert raised.value.__cause__ is not None
-    finally:
-        own_cassandra_server.start()
-    assert await insist(lambda: everything(store)) == there
-    assert await store.records() == {PARTITION: owned}
-    await store.write(LANE, owned.range_id, more, record_of(more))
-    assert await late.count(LANE, LOWEST) == len(there) + 1
-    await closed(store)
-    await closed(late)
-
-
 async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_that_loses_nothing(
     cassandra_driver: Any, migrated_cassandra_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -810,57 +743,6 @@ async def test_on_cassandra_a_lookup_reads_only_the_entries_of_its_tasks(
     assert await store.entry(LANE, entries[7].id) == entries[7]
     assert len(read) < 100
     await closed(store)
-
-
-async def test_on_cassandra_a_task_whose_write_did_not_land_has_no_level(
-    cassandra_driver: Any, migrated_cassandra_url: str
-) -> None:
-    store = await opened("cassandra", migrated_cassandra_url)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    with pytest.raises(Fenced):
-        await store.write(LANE, range_id - 1, (entries := make(3)), record_of(entries))
-    assert await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in entries]) == set()
-    assert await store.entry(LANE, entries[0].id) is None
-    await closed(store)
-
-
-async def test_on_cassandra_groups_leave_with_their_entries_however_far_some_are(
-    cassandra_driver: Any, migrated_cassandra_url: str
-) -> None:
-    """Each write has an entry that waits for long."""
-    store = await opened("cassandra", migrated_cassandra_url)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    groups = LANE._replace(priority=LANE.priority + 10)
-    left = []
-    for step in range(20):
-        first = 1 + 100 * step
-        entries = [
-            msgspec.structs.replace(entry, level=Level(1000 * entry.seq, entry.seq))
-            for entry in make(100, first=first)
-        ]
-        far = msgspec.structs.replace(entries.pop(), level=Level(10**9 + step, first))
-        left.append(far)
-        await store.write(LANE, range_id, [*entries, far], record_of(entries))
-        await store.delete_through(LANE, range_id, entries[-1].level)
-        rows = await store.session.execute("groups_above", *groups, *LOWEST)
-        assert [Level(*row[:2]) for row in rows] == [entry.level for entry in left]
-        assert {len(row[2]) for row in rows} == {8}
-    assert await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in [*left, entries[0]]]) == {
-        entry.id for entry in left
-    }
-    await closed(store)
-
-
-async def test_on_cassandra_the_error_about_missing_tables_names_the_command(
-    cassandra_driver: Any, cassandra_url: str
-) -> None:
-    store = cassandra_driver.CassandraBacklogStore(cassandra_url)
-    with pytest.raises(SchemaMismatch, match="migrate"):
-        await store.records()
-    for _ in range(2):
-        await store.migrate()
-    assert await store.records() == {}
-    await store.close()
 
 
 @pytest.mark.parametrize(

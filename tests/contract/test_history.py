@@ -11,16 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead import App, State
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
-from fairlead.errors import StaleVersion
 from fairlead.model import NewTask
 from fairlead.model.history import (
     ATTEMPT_FIELDS,
@@ -33,13 +32,10 @@ from fairlead.model.history import (
 )
 from fairlead.ports.statements import Row
 from fairlead.testing import drain
+from fairlead.testing.contract.tasks import NOW, SECOND, make
 from tests.pipeline.filling import COLUMNS, add_attempts, add_rows, attempt, connected, migrated
 
-NOW = 1_700_000_000_000_000
-SECOND = 1_000_000
 EVERYTHING = Position(2**62, 2**62)
-
-source = IdSource()
 
 
 @pytest.fixture
@@ -75,18 +71,6 @@ def horizon(history: SqlHistory) -> Position:
 
 
 # order --------------------------------------------------------------------------------------------
-
-
-def test_a_second_migration_keeps_the_name_of_a_store(store_url: str, tmp_path: Any) -> None:
-    store = migrated(store_url)
-    history = SqlHistory(store.database)
-    first = history.database.read_now(history.store_id())
-    migrate(store.database)
-    assert history.database.read_now(history.store_id()) == first
-    other = migrated(f"sqlite:///{tmp_path / 'other.db'}")
-    assert other.database.read_now(SqlHistory(other.database).store_id()) != first
-    store.database.close()
-    other.database.close()
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 100])
@@ -235,30 +219,13 @@ def test_the_position_after_a_number_of_rows_is_found_or_is_the_end(
 # submits ------------------------------------------------------------------------------------------
 
 
-def fresh(count: int, now: int, **changes: Any) -> list[NewTask]:
-    return [
-        NewTask(
-            **{
-                "id": id_text(new),
-                "queue": "mail",
-                "partition": 0,
-                "name": "send",
-                "payload": b"{}",
-                "payload_format": "json",
-                "priority": 5,
-                "fairness_key": "acme",
-                "weight": 2.0,
-                "ordering_key": None,
-                "unique_key": None,
-                "run_at": now,
-                "submitted_at": now,
-                "keep_result": False,
-                "context": None,
-            }
-            | changes
-        )
-        for new in source.block(count, now)
-    ]
+def fresh(count: int, now: int, source: IdSource | None = None, **changes: Any) -> list[NewTask]:
+    """Return new tasks with ids of `now`, from a new source unless one is given: the ids of one
+    source never go back in time."""
+    fields = {"submitted_at": now, "run_at": now, "fairness_key": "acme", "weight": 2.0}
+    ids = (source or IdSource()).block(count, now)
+    tasks = zip(make(count, **fields | changes), ids, strict=True)
+    return [msgspec.structs.replace(task, id=id_text(new)) for task, new in tasks]
 
 
 def submitted(history: SqlHistory, after: str, now: int, limit: int = 1000) -> list[Row]:
@@ -269,7 +236,8 @@ def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits
     store: SqlTaskStore, history: SqlHistory
 ) -> None:
     now = SYSTEM_CLOCK.now()
-    tasks = fresh(5, now) + fresh(2, now, run_at=now + 3600 * SECOND)
+    source = IdSource()
+    tasks = fresh(5, now, source) + fresh(2, now, source, run_at=now + 3600 * SECOND)
     store.database.run(store.submission(tasks))
     later = now + 60 * SECOND
     found: list[Row] = []
@@ -286,7 +254,7 @@ def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits
         5,
         now,
     ]
-    more = fresh(1, now)
+    more = fresh(1, now, source)
     store.database.run(store.submission(more))
     assert [row[1] for row in submitted(history, found[-1][0], later)] == [more[0].id]
 
@@ -332,15 +300,15 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
     store = migrated(postgres_url)
     history = SqlHistory(store.database)
     now = SYSTEM_CLOCK.now()
-    first = _one(now)
+    first = fresh(1, now)
     store.database.run(store.submission(first))
     found = submitted(history, "", now + 10 * SECOND)
     assert [row[1] for row in found] == [first[0].id]
     with connected(postgres_url) as slow:
         slow.execute("BEGIN")
-        early = _one(now + 20 * SECOND)
+        early = fresh(1, now + 20 * SECOND)
         store.database.join(slow, store.submission(early))
-        late = _one(now + 21 * SECOND)
+        late = fresh(1, now + 21 * SECOND)
         store.database.run(store.submission(late))
         assert submitted(history, found[-1][0], now + 60 * SECOND) == [], (
             "the later task exists, but earlier tasks may still commit"
@@ -360,7 +328,7 @@ def test_submitted_tasks_are_read_beside_transactions_that_always_overlap(
     now = SYSTEM_CLOCK.now()
     with connected(postgres_url) as one, connected(postgres_url) as other:
         _begin_writing(one)
-        tasks = _one(now)
+        tasks = fresh(1, now)
         store.database.run(store.submission(tasks))
         assert submitted(history, "", now + 10 * SECOND) == []
         _begin_writing(other)
@@ -376,11 +344,11 @@ def test_a_new_reader_begins_beside_an_open_transaction_with_the_tasks_before_th
     store = migrated(postgres_url)
     now = SYSTEM_CLOCK.now()
     with connected(postgres_url) as plain, connected(postgres_url) as slow:
-        old = _one(now - 60 * SECOND)
+        old = fresh(1, now - 60 * SECOND)
         store.database.run(store.submission(old))
         _add_claimed(plain, 1, now - 10 * SECOND)
         _begin_writing(slow)
-        late = _one(now)
+        late = fresh(1, now)
         store.database.run(store.submission(late))
         _add_claimed(plain, 2, now + 60 * SECOND)
         found = submitted(SqlHistory(store.database), "", now + 60 * SECOND)
@@ -396,10 +364,10 @@ def test_tasks_of_a_prepared_transaction_are_waited_for(postgres_url: str) -> No
     with connected(postgres_url) as slow:
         slow.execute("BEGIN")
         slow.execute("SET LOCAL fairlead.notify = off")
-        early = _one(now + SECOND)
+        early = fresh(1, now + SECOND)
         store.database.join(slow, store.submission(early))
         slow.execute("PREPARE TRANSACTION 'early'")
-        late = _one(now + 2 * SECOND)
+        late = fresh(1, now + 2 * SECOND)
         store.database.run(store.submission(late))
         assert submitted(history, "", now + 60 * SECOND) == []
         slow.execute("COMMIT PREPARED 'early'")
@@ -412,11 +380,6 @@ def _add_claimed(connection: Any, number: int, claimed_at: int) -> None:
     row = list(attempt(number))
     row[COLUMNS.index("claimed_at")] = claimed_at
     add_rows(connection, [tuple(row)])
-
-
-def _one(at: int) -> list[NewTask]:
-    # A source of its own, because the ids of one source never go back in time.
-    return fresh(1, at, id=id_text(IdSource().block(1, at)[0]))
 
 
 def _begin_writing(connection: Any) -> None:
@@ -495,39 +458,6 @@ async def test_failing_and_retrying_a_task_in_error_are_events(app: App) -> None
         ("resumed", in_error.version, None),
         ("marked_failed", again.version, "Grace"),
     ]
-
-
-def test_a_change_that_comes_too_late_is_not_an_event(app: App) -> None:
-    @app.task
-    async def pay() -> None: ...
-
-    handle = pay.submit()
-    stale = app.management.show(handle.id).version + 1
-    for change in (app.management.cancel, app.management.resume):
-        with pytest.raises(StaleVersion):
-            change(handle.id, version=stale)
-    with pytest.raises(StaleVersion):
-        app.management.change(handle.id, priority=1, version=stale)
-    store, version = app.store, stale - 1
-    assert (
-        store.database.run(store.move([(handle.id, stale)], State.SUBMITTED, NOW, NOW, False))[0]
-        == set()
-    )
-    assert not store.database.run(store.end([(handle.id, stale)], State.CANCELLED, NOW, "Ada"))[0]
-    assert events(app) == []
-    # One of many concurrent changes is first, and makes the only event.
-    with ThreadPoolExecutor(8) as pool:
-        done = list(
-            pool.map(
-                lambda n: store.database.run(
-                    store.end([(handle.id, version)], State.CANCELLED, NOW, f"person {n}")
-                ),
-                range(8),
-            )
-        )
-    ended = [bool(ids) for ids, _ in done]
-    assert ended.count(True) == 1
-    assert [one["actor"] for one in events(app)] == [f"person {ended.index(True)}"]
 
 
 # readers and cleaning -----------------------------------------------------------------------------

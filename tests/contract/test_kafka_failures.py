@@ -21,7 +21,7 @@ from fairlead.testing import running
 from services.kafka import GuardedKafkaServer, JoiningKafkaServer, KafkaServer
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from confluent_kafka import ElectionType, KafkaError, TopicPartition  # noqa: E402
+from confluent_kafka import KafkaError  # noqa: E402
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # noqa: E402
     AclBinding,
     AclBindingFilter,
@@ -193,52 +193,6 @@ async def test_a_deleted_topic_of_triggers_is_created_again_and_ends_no_worker(
 
 
 @pytest.mark.nightly("an outage")
-async def test_a_quota_slows_submits_down_with_one_line_and_ends_no_worker(
-    open_shop: Callable[..., Shop],
-    server: GuardedKafkaServer,
-    url: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    quota = ("--alter", "--entity-type", "users", "--entity-default")
-    shop = open_shop(log=url)
-    async with serving(shop):
-        await shop.submit(0)
-        server.configure(*quota, "--add-config", "producer_byte_rate=500")
-        try:
-            for number in range(1, 8):
-                await shop.submit(number)
-            await shop.until_ran(7)
-        finally:
-            server.configure(*quota, "--delete-config", "producer_byte_rate")
-    lines = [record.getMessage() for record in caplog.records if record.name == "fairlead.kafka"]
-    assert lines == ["Kafka slows this client down: raise its quota"]
-
-
-@pytest.mark.nightly("an outage")
-async def test_a_moved_leader_ends_no_worker_and_loses_no_entry(
-    open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
-) -> None:
-    second = JoiningKafkaServer(own_kafka_server)
-    url, topic = f"{kafka_url}&replication=2", log_topic(kafka_url)
-    with second:
-        shop = open_shop(log=url, channel=url)
-        async with serving(shop):
-            await shop.submit(0)
-            await shop.until_ran(0)
-            for number in range(1, 4):
-                second.crash()  # the leaders on it move to the first broker
-                await shop.submit(10 * number)
-                await shop.until_ran(10 * number)
-                second.start()
-                with KafkaEndpoint.of(url).asking() as admin:
-                    await_in_sync(admin, topic, 2)
-                    parts = [TopicPartition(topic, n) for n in range(2)]
-                    admin.elect_leaders(ElectionType.PREFERRED, parts).result()
-                await shop.submit(10 * number + 1)
-                await shop.until_ran(10 * number + 1)
-
-
-@pytest.mark.nightly("an outage")
 async def test_a_log_whose_second_copy_is_down_says_so_and_goes_on_when_it_is_back(
     open_shop: Callable[..., Shop],
     own_kafka_server: KafkaServer,
@@ -275,20 +229,6 @@ async def refusal_of(shop: Shop, number: int) -> StoreUnavailable:
     with pytest.raises(StoreUnavailable) as caught:
         await shop.submit(number)
     return caught.value
-
-
-@pytest.mark.nightly("an outage")
-async def test_a_restarted_broker_ends_no_worker_and_loses_no_entry(
-    open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
-) -> None:
-    own_kafka_server.crash()
-    shop = open_shop(log=kafka_url, channel=kafka_url)
-    async with serving(shop):
-        own_kafka_server.start()
-        for number in range(3):
-            await shop.submit(number)
-            await shop.until_ran(number)
-            own_kafka_server.restart()  # its groups load again, and its partitions elect a leader
 
 
 # refusals -----------------------------------------------------------------------------------------

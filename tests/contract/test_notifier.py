@@ -124,25 +124,6 @@ def test_every_listener_gets_the_whole_notification_from_any_thread(neighbours: 
     run(test)
 
 
-def test_on_notification_runs_in_the_event_loop(neighbours: Neighbours) -> None:
-    async def test() -> None:
-        notifier, threads = neighbours.make(), list[threading.Thread]()
-        received = Received()
-
-        def on_notification(notification: Notification) -> None:
-            threads.append(threading.current_thread())
-            asyncio.get_running_loop()  # raises outside of an event loop
-            received(notification)
-
-        await notifier.listen(on_notification)
-        await asyncio.to_thread(neighbours.notify, NOTIFICATION)
-        await received.until(lambda notifications: NOTIFICATION in notifications)
-        assert set(threads) == {threading.current_thread()}
-        await notifier.close()
-
-    run(test)
-
-
 def test_a_notification_of_a_thousand_lanes_arrives_whole_or_as_look_everywhere(
     neighbours: Neighbours,
 ) -> None:
@@ -218,27 +199,6 @@ def test_a_message_between_nodes_reaches_its_recipient_only(neighbours: Neighbou
 
 def test_notifying_without_a_listener_is_not_an_error(neighbours: Neighbours) -> None:
     neighbours.notify(NOTIFICATION)
-
-
-def test_waiting_ends_when_the_task_may_have_finished(neighbours: Neighbours) -> None:
-    notifier = neighbours.make()
-    stop, done = threading.Event(), threading.Event()
-
-    def wait_until_finished() -> None:
-        # As a handle does: check whether the task has finished, else wait.
-        while not done.is_set():
-            notifier.wait_finished("the task", 10.0)
-        stop.set()
-
-    thread = threading.Thread(target=wait_until_finished, daemon=True)
-    thread.start()
-    time.sleep(0.3)  # the listener is open now, and the thread waits
-    done.set()
-    began = time.monotonic()
-    neighbours.notify(Notification(finished=["another", "the task"]))
-    assert stop.wait(5.0)
-    assert time.monotonic() - began < 2.0
-    thread.join()
 
 
 def test_waiting_ends_at_the_timeout_and_not_when_another_task_finishes(
@@ -387,17 +347,6 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
     run(test)
 
 
-def test_other_users_can_neither_listen_nor_notify(path: Path) -> None:
-    async def test() -> None:
-        notifier = FifoNotifier(path)
-        await notifier.listen(Received())
-        (pipe,) = pipes(path)
-        assert (pipe.parent.stat().st_mode & 0o777, pipe.stat().st_mode & 0o777) == (0o700, 0o600)
-        await notifier.close()
-
-    run(test)
-
-
 def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     path: Path,
 ) -> None:
@@ -416,7 +365,7 @@ def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     run(test)
 
 
-@pytest.mark.parametrize("size", [1, 100, 2040, 2060, 3000, 3900])
+@pytest.mark.parametrize("size", [1, 2060, 3900])
 def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(path: Path, size: int) -> None:
     """A half-full pipe may have refused a message, however the system packs the messages."""
 
@@ -430,17 +379,6 @@ def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(path: Path, si
                 os.write(end, message)
         os.close(end)
         await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        await notifier.close()
-
-    run(test)
-
-
-def test_an_unreadable_message_means_look_everywhere(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        pipes(path)[0].write_bytes(b"\xff\xfe not a notification\n")
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
     run(test)
@@ -536,18 +474,6 @@ def test_new_work_without_a_notification_is_found_within_a_second(path: Path) ->
     run(test)
 
 
-def test_unannounced_new_work_is_found_also_between_notifications(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        notifier.notify(Notification(control=True))
-        commit(path, INSERT, "one")
-        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications, 3.0)
-        await notifier.close()
-
-    run(test)
-
-
 def test_commits_of_a_node_without_new_work_cause_no_look_everywhere(path: Path) -> None:
     async def test() -> None:
         notifier, received = FifoNotifier(path), Received()
@@ -632,17 +558,6 @@ def hang_up(database: PostgresDatabase) -> int:
             " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
         ).fetchall()
         return len(rows)
-
-
-def test_an_unreadable_notification_means_look_everywhere(database: PostgresDatabase) -> None:
-    async def test() -> None:
-        notifier, received = PostgresNotifier(database), Received()
-        await notifier.listen(received)
-        notify(database, "not a notification")
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
-        await notifier.close()
-
-    run(test)
 
 
 def test_after_a_lost_connection_the_listener_connects_again_and_looks_everywhere(

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from fairlead import App
-from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask
 from fairlead.ports.periodic_store import (
     Advance,
@@ -19,13 +18,11 @@ from fairlead.ports.periodic_store import (
     PeriodicStore,
 )
 from fairlead.ports.sql_store import SqlStore
+from fairlead.testing.contract.tasks import NOW, make
 from tests.conftest import url_of
 
-NOW = 1_700_000_000_000_000
 MINUTE = 60_000_000
 NIGHTLY = PeriodicDeclaration("nightly", "report", "q", "0 2 * * *", "Europe/Athens", "last")
-
-_ids = IdSource()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -64,24 +61,8 @@ def registered(
 
 
 def task(key: str) -> NewTask:
-    (number,) = _ids.block(1, NOW)
-    return NewTask(
-        id_text(number),
-        "q",
-        0,
-        "report",
-        b"{}",
-        "json",
-        5,
-        "",
-        1.0,
-        None,
-        key,
-        NOW,
-        NOW,
-        False,
-        None,
-    )
+    (new,) = make(queue="q", name="report", unique_key=key)
+    return new
 
 
 def unfinished(tasks: SqlStore) -> int:

@@ -336,56 +336,6 @@ def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_
     assert limits(policies) == {"pinned": 7, "a": 5} and limits(policies, "other") == {}
 
 
-def test_the_limit_of_a_person_wins_over_versions_that_come_and_go_meanwhile(
-    policies: PolicyStore,
-) -> None:
-    tasks, run = policies.tasks, policies.tasks.database.run
-    over = threading.Event()
-    begun = threading.Event()
-    asked: list[int] = []
-    seen: list[int | None] = []
-
-    def publish_and_roll_back() -> int:
-        begun.wait()
-        version = publish_limits(policies, a=1, b=2)
-        assert version is not None
-        for number in range(40):
-            made = PolicyDraft(
-                queue="q",
-                author="ann",
-                why="test",
-                computed_at=NOW,
-                limits={"a": 1, "b": 2 + number},
-            )
-            change = policies.publish if number % 2 else policies.roll_back
-            given = (made, version) if number % 2 else (made, version, "worse")
-            version = run(change(*given))  # type: ignore[operator]
-            assert version is not None, "nobody else publishes"
-        over.set()
-        return version
-
-    def set_and_look() -> None:
-        limit = 100
-        try:
-            while not over.is_set():
-                limit += 1
-                assert run(tasks.set_limit("q", "a", limit))
-                asked.append(limit)
-                seen.append(limits(policies).get("a"))
-                begun.set()
-        finally:
-            begun.set()
-
-    with ThreadPoolExecutor(2) as pool:
-        last, person = pool.submit(publish_and_roll_back), pool.submit(set_and_look)
-        version = last.result()
-        person.result()
-    assert asked and seen == asked
-    assert limits(policies) == {"a": asked[-1], "b": 41}
-    assert state(policies, version) == PolicyState.ACTIVE
-    assert policies.tasks.database.read_now(policies.limits_by_person("q")) == {"a": asked[-1]}
-
-
 def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: PolicyStore) -> None:
     tasks, run = policies.tasks, policies.tasks.database.run
     assert not run(tasks.set_limit("unknown", "a", 1))

@@ -22,8 +22,6 @@ from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
-from fairlead.core.schedule.schedule import Schedule
-from fairlead.core.schedule.throughput import Window
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import (
@@ -278,42 +276,6 @@ async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapt
     assert await page(1, 1, "k1") == (keys[:1], False)
 
 
-async def test_payloads_of_tasks_that_wait_for_retries_are_dropped_and_read_again_when_due(
-    store: Adapter,
-) -> None:
-    fence = (await store.take_over(PARTITION)).range_id
-    new = [task(n % 5, f"k{n % 80}", f"u{n}", payload=b'"%s"' % (b"x" * 30_000)) for n in range(90)]
-    await store.persist(PARTITION, fence, new, ScheduleRecord())
-    schedule = Schedule(BEFORE_ALL, Window(most_bytes=400_000))
-    now, most, ran = NOW, 0, list[TaskKey]()
-    failed = set[TaskKey]()
-    while len(ran) < len(new):
-        while (read := schedule.next_read(now)) is not None:
-            bounds = read.after, read.through, read.limit, read.most_bytes, read.ordering_key
-            page = await store.read_page(PARTITION, *bounds)
-            schedule.read_done(*page)
-            most = max(most, schedule.size)
-        due = schedule.due(now)
-        ends = [
-            ended(each) if each.key in failed else again(each, now + 100_000_000) for each in due
-        ]
-        for each in due:
-            assert len(each.task.payload) == 30_002
-            assert each.tries == (each.key in failed)
-        ran += [each.key for each in due if each.key in failed]
-        failed.update(each.key for each in due)
-        if ends:
-            await store.finish(PARTITION, fence, ends)
-        for end in ends:
-            schedule.ended(end.scheduled.key, None if end.completes else end.again)
-        if not due:
-            times = (schedule.next_due(), schedule.next_read_at())
-            now = max(now, min(at for at in times if at is not None))
-    assert sorted(ran) == sorted(ScheduledTask.of(each).key for each in new)
-    assert most <= 400_000 + 32_000 + 80 * 1_100
-    assert not schedule.size and not await everything(store)
-
-
 async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(
     store: Adapter,
 ) -> None:
@@ -360,31 +322,34 @@ async def test_a_run_is_in_the_history_once_even_if_its_end_is_reported_twice(
     assert (stored.attempt, stored.tries, stored.retry_at) == (1, 1, NOW + 50)
     for _ in range(3):
         await store.finish(PARTITION, range_id, [ended(stored, finished_at=NOW + 60)])
-    first, second = attempts(store, tasks, stored.task.id)
-    assert (first.attempt, first.tries, first.outcome, first.next_state, first.run_at) == (
-        1,
-        1,
-        "retried",
-        "WAITING",
-        NOW,
+    first, second = map(msgspec.structs.asdict, attempts(store, tasks, stored.task.id))
+    assert (
+        first.items()
+        >= {
+            "attempt": 1,
+            "tries": 1,
+            "outcome": "retried",
+            "next_state": "WAITING",
+            "run_at": NOW,
+            "error_text": AWKWARD,
+            "started_at": NOW + 2,
+            "finished_at": NOW + 3,
+            "node": "node",
+        }.items()
     )
-    assert (first.error_text, first.started_at, first.finished_at, first.node) == (
-        AWKWARD,
-        NOW + 2,
-        NOW + 3,
-        "node",
-    )
-    assert (second.attempt, second.tries, second.outcome, second.next_state, second.run_at) == (
-        2,
-        2,
-        "done",
-        "DONE",
-        NOW + 50,
-    )
-    assert (second.queue, second.partition, second.ordering_key, second.fairness_key) == (
-        *PARTITION,
-        "a",
-        "tenant",
+    assert (
+        second.items()
+        >= {
+            "attempt": 2,
+            "tries": 2,
+            "outcome": "done",
+            "next_state": "DONE",
+            "run_at": NOW + 50,
+            "queue": PARTITION.queue,
+            "partition": PARTITION.partition,
+            "ordering_key": "a",
+            "fairness_key": "tenant",
+        }.items()
     )
     assert await everything(store) == []
 
@@ -416,14 +381,6 @@ def test_a_run_whose_commit_hangs_while_another_connection_appends_it_is_in_the_
         second.result()
     assert len(attempts(schedule, tasks, end.scheduled.task.id)) == 1
     tasks.database.close()
-
-
-async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(1, AWKWARD), task(2, AWKWARD)], RECORD)
-    found = await store.find(PARTITION, TaskKey(2, AWKWARD, "u"))
-    assert found is not None and found.key.run_at == 2
-    assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
 
 
 async def test_an_unfinished_task_is_found_by_its_id_alone(store: Adapter) -> None:

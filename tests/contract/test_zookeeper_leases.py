@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
 from fairlead.backends.zookeeper.session import Session
 from fairlead.errors import StoreUnavailable
-from tests.contract.test_coordinator import SwallowingProxy, end_session
+from tests.contract.test_coordinator import SwallowingProxy
 
 TTL = 30.0
 
@@ -85,34 +84,6 @@ async def test_a_refresh_reads_only_the_leases_that_changed_and_not_the_other_th
     theirs += ["a", "b", "c"]
     acquired = await refresh()
     assert first < 1010 and released <= 3 and acquired <= 6
-
-
-async def test_what_a_coordinator_remembers_equals_what_another_one_reads(
-    coordinators: Callable[[], ZooKeeperCoordinator],
-) -> None:
-    """Acquisitions, releases and lost sessions in random order leave no coordinator with an old
-    owner or range id."""
-    random = Random(7)
-    here, there = coordinators(), coordinators()
-    names = {"one": here, "two": here, "three": there}
-    for _ in range(80):
-        owner = random.choice(list(names))
-        leases = random.sample(["a", "b", "c", "d"], random.randint(1, 3))
-        match random.randrange(4):
-            case 0 | 1:
-                await names[owner].acquire(leases, owner, TTL)
-            case 2:
-                await names[owner].release(leases, owner)
-            case _:
-                if owner in names[owner]._sessions:
-                    await asyncio.to_thread(end_session, names[owner]._sessions[owner])
-        fresh = coordinators()
-        owners = await fresh.owners()
-        fresh.close()
-        assert await here.owners() == await there.owners() == owners
-        for each, coordinator in names.items():
-            renewed = await coordinator.renew(each, TTL)
-            assert renewed.keys() == {name for name in owners if owners[name] == each}
 
 
 async def test_a_change_counts_from_the_next_response_on_even_if_its_event_is_handled_later(
