@@ -63,19 +63,6 @@ def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
     return note, ran
 
 
-def sticking(app: App) -> tuple[Any, asyncio.Event, asyncio.Event]:
-    """Return a task that waits for an event, the event set when the task starts, and the event for
-    which it waits."""
-    begun, gate = asyncio.Event(), asyncio.Event()
-
-    @app.task
-    async def stuck() -> None:
-        begun.set()
-        await gate.wait()
-
-    return stuck, begun, gate
-
-
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait until the condition is true. Raise TimeoutError after SOON seconds."""
     async with asyncio.timeout(SOON):

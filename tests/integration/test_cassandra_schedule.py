@@ -21,14 +21,11 @@ from fairlead.backends.cassandra import schedule as cassandra_schedule  # noqa: 
 from fairlead.backends.cassandra import schedule_writes  # noqa: E402
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
-from fairlead.backends.cassandra.session import CassandraSession, chunks  # noqa: E402
+from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
 from fairlead.backends.sql.migrate import migrate  # noqa: E402
-from fairlead.config import PAYLOAD_LIMIT  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
-from fairlead.core.schedule.schedule import Schedule  # noqa: E402
-from fairlead.core.schedule.throughput import Window  # noqa: E402
 from fairlead.engine.outcome import MOST_ERROR_TEXT  # noqa: E402
-from fairlead.errors import BatchTooLarge, SchemaMismatch, StoreUnavailable  # noqa: E402
+from fairlead.errors import BatchTooLarge, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
 from fairlead.ordered.completion import MOST_AT_ONCE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
@@ -243,36 +240,6 @@ async def test_a_run_whose_end_was_cut_off_before_the_history_had_it_is_moved_la
     assert await unmoved(store) == []
 
 
-async def test_a_refused_end_does_not_go_on_beside_its_repetition(
-    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW)], ScheduleRecord())
-    rows = await everything(store)
-    append, is_refused, appended = store._history.append, asyncio.Event(), list[bool]()
-
-    async def append_late(runs: Any) -> bool:
-        await is_refused.wait()
-        await asyncio.sleep(0)
-        appended.append(await append(runs))
-        return appended[-1]
-
-    checks = 0
-
-    async def refuse_second(owner: Any) -> None:
-        nonlocal checks
-        checks += 1
-        if checks == 2:
-            is_refused.set()
-            raise StoreUnavailable("Cassandra is away")
-
-    monkeypatch.setattr(store._history, "append", append_late)
-    monkeypatch.setattr(store, "_check_fence", refuse_second)
-    with pytest.raises(StoreUnavailable):
-        await store.finish(PARTITION, range_id, [ended(rows[0])])
-    assert appended == [True]
-
-
 async def test_a_batch_that_the_database_of_the_history_refuses_is_moved_in_parts(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,36 +261,6 @@ async def test_a_batch_that_the_database_of_the_history_refuses_is_moved_in_part
     await store.move_attempts(PARTITION, range_id)
     assert len(history_of(store)) == 9
     assert await unmoved(store) == []
-
-
-async def test_one_call_tries_a_database_that_is_away_and_the_others_do_not_wait(
-    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    tasks = [task(NOW + n * HOUR, f"k{n}") for n in range(5)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
-    with history_away(store):
-        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
-    tries, is_over = 0, asyncio.Event()
-
-    async def hang(steps: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        await is_over.wait()
-        raise StoreUnavailable("the database is away")
-
-    monkeypatch.setattr(store._history._database, "run_async", hang)
-    trying = asyncio.create_task(store.move_attempts(PARTITION, range_id))
-    while not tries:
-        await asyncio.sleep(0)
-    await store.finish(PARTITION, range_id, [ended(rows[0])])
-    is_over.set()
-    received = store.session.received
-    await trying
-    await store.move_attempts(PARTITION, range_id)
-    assert tries == 1
-    assert store.session.received == received + 1  # the fence: no run is read in vain
 
 
 @pytest.mark.parametrize("row", ["'nonsense'", "'[1]'", "null"])
@@ -365,21 +302,6 @@ async def test_ends_with_the_longest_errors_are_written_and_moved_though_the_soc
     await store.move_attempts(PARTITION, range_id)
     assert len(history_of(store)) == MOST_AT_ONCE
     assert await unmoved(store) == []
-
-
-async def test_a_page_of_large_tasks_is_read_in_parts_that_the_server_can_hold(
-    opened: Callable[[], CassandraScheduleStore],
-) -> None:
-    """150 tasks of 1 MB in one response ended the server of the tests, whose heap is small."""
-    writer, reader = opened(), opened()
-    range_id = (await writer.take_over(PARTITION)).range_id
-    large = [task(NOW + n, payload=b"x" * PAYLOAD_LIMIT) for n in range(150)]
-    for some in chunks(large, 5):  # a busy disk takes more than two seconds for 25
-        await writer.persist(PARTITION, range_id, some, low_water_mark_at(0))
-    assert len(await writer.read(PARTITION, BEFORE_ALL, END, 1000)) == 150
-    by_another_owner = await reader.read(PARTITION, BEFORE_ALL, END, 1000)
-    assert [row.task for row in by_another_owner] == large
-    assert len(await reader.read(PARTITION, BEFORE_ALL, END, 1000, "a")) == 150
 
 
 async def test_the_largest_task_of_the_log_fits_in_and_a_larger_one_is_refused_clearly(
@@ -480,15 +402,6 @@ def test_range_ids_ascend_with_the_seconds_so_two_datacentres_give_different_one
     )
 
 
-def test_an_owner_without_timestamps_must_take_over_again() -> None:
-    owner = ScheduleOwner(PARTITION, 5, BEFORE_ALL, BEFORE_ALL, True)
-    assert owner.stamp() < owner.stamp() < (6 << 32)
-    owner._calls = (1 << 32) - 2
-    assert owner.stamp() == (6 << 32) - 1
-    with pytest.raises(Fenced, match="take over again"):
-        owner.stamp()
-
-
 # range deletes ------------------------------------------------------------------------------------
 
 
@@ -555,22 +468,6 @@ async def test_reads_scan_few_tombstones_even_if_stuck_tasks_hold_the_low_water_
     assert scan.tombstones <= 2
 
 
-async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(
-    store: CassandraScheduleStore,
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(
-        PARTITION, range_id, [task(NOW), task(NOW + DAY), task(NOW + 2 * DAY)], ScheduleRecord()
-    )
-    rows = await everything(store)
-    await store.finish(PARTITION, range_id, [ended(rows[1])])
-    assert store._owners[PARTITION].completed_in == {(NOW + DAY) // HOUR}
-    await store.keep(PARTITION, range_id, ScheduleRecord(), [(rows[0].key, rows[2].key)])
-    assert store._owners[PARTITION].completed_in == set()
-    assert await everything(store) == [rows[0], rows[2]]
-    assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1].tombstones <= 2
-
-
 async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -607,49 +504,6 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
     assert {run[0] for run in await unmoved(store)} == ended_ids
 
 
-async def test_a_read_of_one_ordering_key_reads_two_rows_for_each_task(
-    store: CassandraScheduleStore,
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    tasks = [task(NOW + n, f"k{n % 50}") for n in range(2000)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    of_one = [ScheduledTask.of(t) for t in tasks if t.ordering_key == "k7"]
-    await store.finish(PARTITION, range_id, [ended(row) for row in of_one[:10]])
-    await store.traced_read(PARTITION, BEFORE_ALL, END, 1)  # the hours
-    found, scan = await store.traced_read(PARTITION, of_one[9].key, END, 20, "k7")
-    assert found == of_one[10:30]
-    assert scan.rows <= 2 * 20 + 2 and scan.tombstones == 0
-    found, scan = await store.traced_read(PARTITION, of_one[29].key, END, 20, "k7")
-    assert found == of_one[30:] and scan.rows <= 2 * 10 + 2
-
-
-async def test_a_refill_under_memory_pressure_reads_three_rows_for_each_task(
-    store: CassandraScheduleStore,
-) -> None:
-    """Most tasks of a page stay in the store, because their ordering keys have many."""
-    range_id = (await store.take_over(PARTITION)).range_id
-    keys, of_each = 36, 25
-    tasks = [task(NOW + n, f"k{n % keys}") for n in range(keys * of_each)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    schedule = Schedule(TaskKey(NOW - 1, "", ""), Window(in_flight=40, per_key=20, page=40))
-    before, ran = store.session.received, list[TaskKey]()
-    while len(ran) < len(tasks):
-        while (read := schedule.next_read(NOW + HOUR)) is not None:
-            schedule.read_done(
-                await store.read(PARTITION, read.after, read.through, read.limit, read.ordering_key)
-            )
-        due = schedule.due(NOW + HOUR)
-        assert due, "nothing to run or to read"
-        for scheduled in due:
-            schedule.ended(scheduled.key, None)
-            ran.append(scheduled.key)
-    by_key = [[key for key in ran if key.ordering_key == f"k{n}"] for n in range(keys)]
-    assert all(of_one == sorted(of_one) and len(of_one) == of_each for of_one in by_key)
-    rows_of_each = (store.session.received - before) / len(tasks)
-    print(f"{rows_of_each:.2f} rows for each task")
-    assert rows_of_each <= 3
-
-
 async def test_a_completion_written_during_a_cleaning_is_kept(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,46 +526,6 @@ async def test_a_completion_written_during_a_cleaning_is_kept(
     assert await store.clean(PARTITION, range_id, NOW + 20 * DAY) == 0
     assert await store.clean(PARTITION, range_id, NOW + 22 * DAY) == 1
     assert await everything(store) == [rows[0]]
-
-
-async def test_overdue_tasks_of_three_days_are_read_page_by_page(
-    store: CassandraScheduleStore,
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    tasks = [task(NOW + n * HOUR // 7, f"k{n % 3}") for n in range(72 * 7)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    found: list[ScheduledTask] = []
-    while page := await store.read(PARTITION, found[-1].key if found else BEFORE_ALL, END, 100):
-        assert len(page) == min(100, len(tasks) - len(found))
-        found += page
-    assert found == [ScheduledTask.of(t) for t in tasks]
-    of_one = await store.read(PARTITION, found[10].key, END, 1000, "k1")
-    assert of_one == [row for row in found[11:] if row.key.ordering_key == "k1"]
-    assert await store.unfinished("reminders", NOW + 36 * HOUR) == 36 * 7 + 1
-
-
-async def test_old_hours_below_the_low_water_mark_are_deleted_whole(
-    store: CassandraScheduleStore,
-) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    tasks = [task(NOW + n * HOUR) for n in range(6)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
-    await store.finish(
-        PARTITION, range_id, [ended(row, finished_at=row.key.run_at + 1) for row in rows[1:5]]
-    )
-    # Long after the hour of the task.
-    await store.finish(PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)])
-    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 4 * HOUR))
-    assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 1  # hour 1
-    assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 0
-    # Hours 2 and 3, and hour 4, in which the low-water mark is.
-    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 3
-    range_id = (await store.take_over(PARTITION)).range_id
-    completed = await store.persist(PARTITION, range_id, tasks, low_water_mark_at(NOW - 1))
-    assert completed == {rows[0].key}
-    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 10 * HOUR))
-    assert await store.clean(PARTITION, range_id, NOW + 6 * DAY) == 6
 
 
 # datacentres --------------------------------------------------------------------------------------
@@ -817,21 +631,6 @@ async def test_a_datacentre_that_lacks_a_take_over_raises_store_unavailable_and_
 
 
 # the server ---------------------------------------------------------------------------------------
-
-
-async def test_the_error_about_missing_tables_names_the_command(
-    sqlite_url: str, cassandra_url: str
-) -> None:
-    tasks = task_store(sqlite_url)
-    migrate(tasks.database)
-    store = CassandraScheduleStore(cassandra_url, tasks)
-    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
-        await store.take_over(PARTITION)
-    for _ in range(2):
-        await store.migrate()
-    assert (await store.take_over(PARTITION)).record == ScheduleRecord()
-    await store.close()
-    tasks.database.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly("an outage")

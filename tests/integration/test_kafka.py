@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.integration.channel_kit import (
     claims,
     counting,
     counts,
-    noting,
     owning,
     until,
 )
@@ -33,23 +31,13 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra
 from fairlead.backends.kafka import channel as kafka  # noqa: E402
 from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
-from fairlead.backends.kafka.receiver import since  # noqa: E402
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from tests import tiers  # noqa: E402
-from tests.tiers import matrix  # noqa: E402
-
-
-@pytest.fixture(params=matrix("sqlite", "postgres"))
-def app(request: pytest.FixtureRequest, kafka_url: str) -> Iterator[App]:
-    """Yield an application on each store in turn, with triggers through Kafka and counted
-    outages."""
-    application = counting(request.getfixturevalue(f"{request.param}_url"), kafka_url)
-    yield application
-    application.close()
 
 
 @pytest.fixture
-def sqlite_app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
+def app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
+    """Yield an application with triggers through Kafka and counted outages."""
     application = counting(sqlite_url, kafka_url)
     yield application
     application.close()
@@ -96,91 +84,6 @@ async def all_committed(app: App, queue: str = "default") -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_triggers_through_kafka_run_their_tasks_and_their_offsets_are_committed(
-    app: App,
-) -> None:
-    note, ran = noting(app)
-
-    async with owning(app) as node:
-        for n in range(20):
-            await note.submit_async(n)
-        await settled(app, node)
-        await all_committed(app)
-    assert sorted(ran) == list(range(20))
-    assert len(in_topic(app, "default", 1)) == 20
-    assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers"}
-
-
-async def test_tasks_submitted_before_any_worker_run_and_their_messages_are_dropped(
-    app: App,
-) -> None:
-    note, ran = noting(app)
-
-    for n in range(30):
-        note.submit(n)
-    async with owning(app) as node:
-        await settled(app, node)
-        await all_committed(app)
-    assert sorted(ran) == list(range(30))
-
-
-async def test_unreadable_messages_from_before_or_after_the_start_of_a_worker_do_not_stop_it(
-    app: App,
-) -> None:
-    ran = []
-    app.queue("mail", partitions=1)
-
-    @app.task(queue="mail")
-    async def send(n: int) -> None:
-        ran.append(n)
-
-    def bad_and_good() -> None:
-        for n in range(10):
-            produce(app, [("mail", 0, b"\x00 no message of ours")])
-            send.submit(n)
-
-    endpoint_of(app).ensure({"mail": 1})
-    bad_and_good()
-    async with owning(app, 1) as node:
-        await settled(app, node)
-        assert sorted(ran) == list(range(10))
-        await asyncio.to_thread(bad_and_good)
-        await settled(app, node)
-        await until(lambda: counts(app)["corrupt_triggers"] == 20)
-        await all_committed(app, "mail")
-    assert sorted(ran) == sorted([*range(10)] * 2)
-
-
-async def test_a_new_group_with_a_reset_age_reads_exactly_the_messages_younger_than_that(
-    sqlite_app: App,
-) -> None:
-    app, days = sqlite_app, 86_400
-    back = KafkaEndpoint.of(
-        f"kafka://{endpoint_of(app).brokers}/?prefix={endpoint_of(app).prefix}&reset=-4d"
-    )
-    back.ensure({"old": 2})
-    topic, now = back.topic("old"), time.time()
-    producer = confluent_kafka.Producer(back.settings({}))
-    for partition in range(2):
-        for age in (6, 5, 4.1, 3.9, 2, 1):
-            producer.produce(
-                topic,
-                str(age).encode(),
-                partition=partition,
-                timestamp=round((now - age * days) * 1000),
-            )
-    producer.flush(SOON)
-    consumer = confluent_kafka.Consumer(back.settings({"group.id": back.group}))
-    partitions = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
-    found = since(consumer, partitions, now - back.reset)
-    assert sorted((p.partition, p.offset) for p in found) == [(0, 3), (1, 3)]
-    # A committed offset takes precedence.
-    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 5)], asynchronous=False)
-    found = since(consumer, partitions, now - back.reset)
-    assert sorted((p.partition, p.offset) for p in found) == [(0, 5), (1, 3)]
-    consumer.close()
-
-
 async def test_a_worker_of_a_new_group_gets_exactly_the_messages_younger_than_the_reset_age(
     sqlite_url: str, kafka_url: str
 ) -> None:
@@ -221,82 +124,6 @@ async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partit
         by_key.setdefault(message.key(), set()).add(message.partition())
     assert by_key.keys() == {b"order-0", b"order-1", b"order-2", None}
     assert all(len(where) == 1 for key, where in by_key.items() if key is not None)
-
-
-async def test_partitions_that_move_deliver_each_of_ten_messages_once(app: App) -> None:
-    gate, ran = asyncio.Event(), []
-    app.queue("mail", partitions=4, concurrency=Limit(1))
-
-    async def handler(n: int) -> None:
-        ran.append(n)
-        await gate.wait()
-
-    send = app.task(queue="mail", name="send")(handler)
-    other = App(app.url, channel=app.connector.settings.channel)
-    other.queue("mail", partitions=4, concurrency=Limit(1))
-    other.task(queue="mail", name="send")(handler)
-    async with owning(app) as first:
-        for n in range(10):
-            await send.submit_async(n)
-        await until(lambda: len(first.parts.context.table) == 9)
-        async with owning(other, 2) as second:
-            await until(lambda: len(first.parts.ownership.owned) == 2)
-            gate.set()
-            await settled(app, second)
-    assert sorted(ran) == list(range(10))
-    assert set(claims(app).values()) == {1}
-    other.close()
-
-
-async def test_a_claim_that_fails_half_of_the_time_loses_nothing(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fairlead.errors import StoreUnavailable
-
-    seed = tiers.seed()
-    chance, claim, ran = random.Random(seed), app.store.claim, []
-
-    async def failing(*about: Any) -> Any:
-        if chance.random() < 0.5:
-            raise StoreUnavailable("a fault of the test")
-        return await claim(*about)
-
-    monkeypatch.setattr(app.store, "claim", failing)
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    async with owning(app) as node:
-        for n in range(60):
-            await note.submit_async(n)
-        await settled(app, node)
-    assert sorted(ran) == list(range(60)), seed
-
-
-async def test_a_blocked_topic_does_not_stop_another(app: App) -> None:
-    gate, ran = asyncio.Event(), Counter()
-    app.queue("blocked", partitions=2, concurrency=Limit(1))
-    app.queue("free", partitions=2)
-
-    @app.task(queue="blocked")
-    async def stuck(n: int) -> None:
-        await gate.wait()
-        ran["blocked"] += 1
-
-    @app.task(queue="free")
-    async def flows(n: int) -> None:
-        ran["free"] += 1
-
-    async with owning(app) as node:
-        for n in range(0, 1000, 40):
-            await stuck.submit_many_async([{"n": n + i} for i in range(40)])
-            await flows.submit_many_async([{"n": n + i} for i in range(40)])
-        await until(lambda: ran["free"] == 1000)
-        assert ran["blocked"] == 0
-        gate.set()
-        await settled(app, node)
-    assert ran == {"free": 1000, "blocked": 1000}
 
 
 async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
@@ -372,11 +199,10 @@ async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
         await settled(app, node)
 
 
-@pytest.mark.parametrize("healed_by", ["notifier", "sweeps"])
 async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
-    app: App, healed_by: str, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the case `sweeps` the node gets no notification either, so only sweeps find the tasks."""
+    """The node gets no notification either, so only sweeps find the tasks."""
     seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
@@ -396,10 +222,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
 
     monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
-    if healed_by == "sweeps":
-        monkeypatch.setattr(
-            type(app.channel), "_on_any_notification", lambda self, notification: None
-        )
+    monkeypatch.setattr(type(app.channel), "_on_any_notification", lambda self, notification: None)
 
     @app.task
     async def note(n: int) -> None: ...
@@ -411,53 +234,12 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
         await settled(app, node, SOON)
     assert dropped > 50 and doubled > 50, seed
     assert len(claims(app)) == 1000 and set(claims(app).values()) == {1}, seed
-    with app.store.database.transaction() as connection:
-        longest = connection.execute(
-            "SELECT max(claimed_at - ready_at) FROM fairlead_attempts"
-        ).fetchall()[0][0]
-    print(
-        f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was claimed after {longest / 1e6:.2f} s"
-    )
-
-
-async def test_5000_tasks_run_with_the_pollers_off_and_without_reads_of_rows(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements: Counter[str] = Counter()
-
-    class Counted(dict[str, str]):
-        def __getitem__(self, name: str) -> str:
-            statements[name] += 1
-            return super().__getitem__(name)
-
-    @app.task
-    async def note(n: int) -> None: ...
-
-    monkeypatch.setattr(app.channel, "_heal_every", NEVER)
-    async with owning(app, intervals=NO_POLLERS) as node:
-        app.channel._heal_at = app.clock.monotonic() + NEVER
-        await note.submit_async(-1)  # the first send connects, which takes longer
-        await settled(app, node)
-        monkeypatch.setattr(app.store, "sql", Counted(app.store.sql))
-        monkeypatch.setattr(app.connections.backlog, "_sql", Counted(app.connections.backlog._sql))
-        for n in range(0, 5000, 10):
-            await note.submit_many_async([{"n": n + i} for i in range(10)])
-        await settled(app, node, 120)
-    submits = sum(
-        count for name, count in statements.items() if name.startswith(("insert", "next_seqs"))
-    )
-    own = statements["unfinished"]  # statements of this test
-    others = sum(statements.values()) - submits - own
-    assert len(claims(app)) == 5001
-    print(f"statements a task without submits: {others / 5000:.3f}", dict(statements.most_common()))
-    assert statements["ready"] < 500, statements  # read at intervals, not for each task or submit
-    assert others < 5000
 
 
 async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caught_up(
-    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, page, most = sqlite_app, 20, 50
+    page, most = 20, 50
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
     # Let only messages of Kafka arrive.
@@ -531,16 +313,16 @@ async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
 
 
 async def test_an_error_in_the_consumer_ends_the_node(
-    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug of the test")
 
-    @sqlite_app.task
+    @app.task
     async def note(n: int) -> None: ...
 
     monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._deliver", broken)
-    node = sqlite_app.node()
+    node = app.node()
     running_node = asyncio.create_task(node.run())
     await until(lambda: len(node.parts.ownership.owned) == 1)
     await note.submit_async(1)
@@ -549,9 +331,7 @@ async def test_an_error_in_the_consumer_ends_the_node(
     assert group.group_contains(RuntimeError, match="a bug of the test")
 
 
-async def test_the_doctor_shows_brokers_topics_and_lag(sqlite_app: App) -> None:
-    app = sqlite_app
-
+async def test_the_doctor_shows_brokers_topics_and_lag(app: App) -> None:
     @app.task
     async def note(n: int) -> None: ...
 
@@ -594,7 +374,7 @@ async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(
 
 
 def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(
-    sqlite_app: App, sqlite_url: str
+    app: App, sqlite_url: str
 ) -> None:
     import subprocess
     import sys
@@ -603,6 +383,6 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(
         "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
         "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
     )
-    url = sqlite_app.connector.settings.channel
+    url = app.connector.settings.channel
     subprocess.run([sys.executable, "-c", program, sqlite_url, str(url)], check=True, timeout=60)
-    assert len(in_topic(sqlite_app, "default", 1)) == 1
+    assert len(in_topic(app, "default", 1)) == 1

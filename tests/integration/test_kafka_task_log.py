@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,7 +16,6 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import (
     ConfigurationError,
     InvalidTask,
@@ -25,8 +23,8 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownQueue,
 )
-from fairlead.model import NewTask, PartitionKey
-from fairlead.ports.task_log import Entry, Submit, encode
+from fairlead.model import PartitionKey
+from fairlead.ports.task_log import Entry, encode
 from services.kafka import KafkaServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
@@ -36,11 +34,9 @@ from fairlead.backends.kafka import offset_commits  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
+from tests.contract.test_task_log import P0, P1, append, entries, waits  # noqa: E402
 
-P0, P1 = PartitionKey("reminders", 0), PartitionKey("reminders", 1)
 SOON = 60.0
-
-source = IdSource()
 
 
 def connect(url: str, partitions: int = 2, counts: Counter[str] | None = None) -> KafkaTaskLog:
@@ -75,34 +71,6 @@ def server() -> Iterator[KafkaServer]:
         yield server
 
 
-def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
-    return [
-        Submit(
-            NewTask(
-                id_text(new),
-                *partition,
-                "work",
-                payload,
-                "json",
-                5,
-                "",
-                1.0,
-                "a",
-                f"u{n}",
-                1,
-                1,
-                False,
-                None,
-            )
-        )
-        for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
-    ]
-
-
-async def append(log: KafkaTaskLog, new: Sequence[Entry]) -> None:
-    await asyncio.wrap_future(log.append(new))
-
-
 async def received(
     log: KafkaTaskLog, count: int, wanted: Iterable[PartitionKey] = (P0,)
 ) -> list[Entry]:
@@ -123,12 +91,6 @@ async def until(is_so: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def waits(log: KafkaTaskLog, lag: dict[int, int]) -> None:
-    async with asyncio.timeout(SOON):
-        while await log.lag("reminders") != lag:
-            await asyncio.sleep(0.05)
-
-
 def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) -> None:
     """Write values to P0 with another client."""
     producer = confluent_kafka.Producer(log._endpoint.settings(settings))
@@ -144,22 +106,6 @@ def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) 
 
 
 # offsets ------------------------------------------------------------------------------------------
-
-
-async def test_committed_entries_are_not_read_again_after_a_restart(kafka_url: str) -> None:
-    first, second = entries(30), entries(20)
-    async with opened(kafka_url) as log:
-        await append(log, [*first, *second])
-        got: list[Entry] = []
-        while len(got) < 30:
-            (batch,) = await log.receive([P0], 30 - len(got)) or [None]
-            if batch is not None:
-                got += batch.entries
-                await log.commit(batch)
-        assert got == first
-    async with opened(kafka_url) as again:
-        assert await again.lag("reminders") == {0: 20}
-        assert await received(again, 20) == second
 
 
 async def test_an_unsent_commit_counts_when_the_partition_is_rewound(
@@ -189,29 +135,6 @@ async def test_entries_committed_by_an_earlier_owner_after_a_rewind_are_received
         assert await received(later, 5) == new
 
 
-@pytest.mark.nightly("a long run")
-async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> None:
-    async with opened(kafka_url) as log:
-        new = entries(20_000)
-        futures = [log.append(new[n : n + 100]) for n in range(0, len(new), 100)]
-        next_at, position = 0, {entry.task.id: n for n, entry in enumerate(new)}  # type: ignore[union-attr]
-        rounds = 0
-        async with asyncio.timeout(SOON):
-            while next_at < len(new):
-                for batch in await log.receive([P0], 700):
-                    rounds += 1
-                    assert position[batch.entries[0].task.id] == next_at  # type: ignore[union-attr]
-                    assert batch.entries == new[next_at : next_at + len(batch.entries)]
-                    if rounds % 3:
-                        await log.commit(batch)
-                        next_at += len(batch.entries)
-                    else:
-                        await log.rewind(P0)
-        assert rounds > 20
-        for future in futures:
-            future.result()
-
-
 async def test_the_offset_of_a_quiet_partition_is_committed_again_and_older_messages_are_deleted(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,28 +161,6 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_older_mess
 
 
 # messages -----------------------------------------------------------------------------------------
-
-
-async def test_empty_and_broken_messages_are_counted_logged_and_skipped(
-    log: KafkaTaskLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    before, after = entries(1), entries(1)
-    await append(log, before)
-    produce(log, [None, b"", b"[1,2", b"\xff\xfe", b'{"type":"submit"}'])
-    await append(log, after)
-    found, unreadable = [], 0
-    async with asyncio.timeout(SOON):
-        while len(found) < 2:
-            for batch in await log.receive([P0], 100):
-                found += batch.entries
-                unreadable += batch.unreadable
-                await log.commit(batch)
-    assert (found, unreadable) == ([*before, *after], 5)
-    skipped = [record for record in caplog.records if "cannot be read" in record.message]
-    assert [(record.topic, record.partition, record.offset) for record in skipped] == [
-        (log._endpoint.topic("reminders"), 0, n) for n in range(1, 6)
-    ]
-    assert not await log.is_behind(P0)
 
 
 async def test_offsets_without_messages_do_not_count_as_lag(log: KafkaTaskLog) -> None:
@@ -313,20 +214,6 @@ async def test_an_unwanted_partition_is_dropped_and_can_be_read_again(
     assert await received(log, 3, [P1]) == others
 
 
-async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLog) -> None:
-    """Append each of 200 messages after the arrival of the previous one. With a pause of a second for
-    each, this would take minutes."""
-    await append(log, entries(1))
-    assert len(await received(log, 1)) == 1
-    began = time.monotonic()
-    for _ in range(200):
-        await append(log, new := entries(1))
-        assert await received(log, 1) == new
-    took = time.monotonic() - began
-    print(f"there and back: {took / 200 * 1000:.1f} ms")
-    assert took < SOON
-
-
 # appends ------------------------------------------------------------------------------------------
 
 
@@ -361,47 +248,6 @@ async def test_a_full_producer_holds_submitters_back_and_loses_none(
         await asyncio.wrap_future(await asyncio.to_thread(run, log, new))
         assert await received(log, 2000) == new
     assert 90 <= most_waiting < 100 + 10
-
-
-@pytest.mark.nightly("an outage")
-async def test_requests_for_room_end_when_they_are_granted_cancelled_expired_or_the_log_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kafka_appender, "MOST_WAITING", 1)
-    async with opened("kafka://127.0.0.1:1/?message.timeout.ms=500") as away:
-        refused = away.append(entries(1))
-        cancelled = asyncio.wrap_future(away.room())  # type: ignore[arg-type]
-        cancelled.cancel()
-        await asyncio.sleep(0)
-        late = away.room()
-        assert late is not None
-        assert isinstance(refused.exception(SOON), StoreUnavailable)
-        await asyncio.wrap_future(late)  # the messages that waited have failed
-        assert away.room() is None
-    log = connect("kafka://127.0.0.1:1/?message.timeout.ms=3000")
-    log.append(entries(1))
-    room = log.room()
-    assert room is not None and not room.done()
-    monkeypatch.setattr(log._appender, "_seconds", 0.0)
-    expired = log.room()
-    assert expired is not None
-    await asyncio.to_thread(log.close_sender)
-    assert room.done() and expired.done()
-
-
-async def test_threads_append_side_by_side(log: KafkaTaskLog) -> None:
-    mine = [entries(300) for _ in range(4)]
-
-    def run(new: list[Entry]) -> None:
-        for entry in new:
-            last = log.append([entry])
-        last.result(SOON)
-
-    await asyncio.gather(*(asyncio.to_thread(run, new) for new in mine))
-    found = await received(log, 1200)
-    for new in mine:
-        ids = {entry.task.id for entry in new}  # type: ignore[union-attr]
-        assert [entry for entry in found if entry.task.id in ids] == new  # type: ignore[union-attr]
 
 
 async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(
@@ -544,29 +390,6 @@ async def test_a_submit_from_a_coroutine_lets_other_coroutines_run_while_the_log
     app.close()
 
 
-@pytest.mark.nightly("an outage")
-async def test_the_log_closes_in_time_while_kafka_is_away_and_loses_nothing(
-    server: KafkaServer,
-) -> None:
-    url = server.create_prefix()
-    async with opened(f"{url}&message.timeout.ms=2000") as log:
-        await append(log, new := entries(5))
-        (batch,) = await log.receive([P0], 100) or await log.receive([P0], 100)
-        server.crash()
-        await log.commit(batch)
-        unsent = log.append(entries(1))
-        await until(lambda: log._running()._commits.is_under_way)
-        async with asyncio.timeout(SOON):
-            await log.close()
-        assert isinstance(unsent.exception(0), StoreUnavailable)
-        server.start()
-        await append(log, more := entries(1))
-        found: list[Entry] = []
-        while more[0] not in found:
-            found += await received(log, 1)
-        assert found in (more, new + more), "the commit was either lost or sent before the close"
-
-
 # processes ----------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -635,23 +458,3 @@ assert os.waitstatus_to_exitcode(status) == 7, status
     assert ended.returncode == 0, ended.stderr
     async with opened(kafka_url) as log:
         assert await log.lag("reminders") == {0: 2}
-
-
-def test_futures_cannot_be_cancelled(kafka_url: str) -> None:
-    log = connect(kafka_url)
-    future: Future[None] = log.append(entries(1))
-    assert not future.cancel()
-    log.close_sender()
-    assert future.result(0) is None
-
-
-async def test_a_process_that_runs_appends_to_the_new_partitions_of_an_enlarged_topic(
-    kafka_url: str,
-) -> None:
-    async with opened(kafka_url) as log:
-        await append(log, entries(1))
-        other = connect(kafka_url, 4)
-        await other.ensure_partitions("reminders", 4)
-        await append(log, entries(2, PartitionKey("reminders", 3)))
-        assert await other.lag("reminders") == {0: 1, 3: 2}
-        await other.close()

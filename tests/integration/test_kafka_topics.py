@@ -4,10 +4,6 @@ start and by the doctor."""
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +12,6 @@ from fairlead import App
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.testing import running
-from tests.end_to_end.test_command_line import environment
 from tests.integration.ordered_kit import SOON
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
@@ -161,29 +156,3 @@ async def test_more_copies_than_brokers_are_an_error_with_the_cure_that_ends_no_
             await asyncio.to_thread(handle.result, SOON)
         assert node.not_ready is None
     app.close()
-
-
-def test_a_worker_on_a_topic_that_would_lose_entries_exits_with_2_and_one_line(
-    kafka_url: str, tmp_path: Path
-) -> None:
-    create(kafka_url, retention_ms=WEEK)
-    (tmp_path / "shop.py").write_text(
-        f"""
-import fairlead
-app = fairlead.App("sqlite:///shop.db", log={json.dumps(kafka_url)})
-app.queue("reminders", kind="ordered", partitions=2)
-app.migrate()
-"""
-    )
-    ended = subprocess.run(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app", "--log-level", "error"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("fairlead: queue 'reminders': its topic")
-    assert "retention.ms=-1" in line

@@ -98,44 +98,6 @@ async def test_a_task_that_became_due_while_no_worker_ran_runs_once_right_after_
     assert kit.runs.names == ["before", "due while down"]
 
 
-async def test_a_task_due_beyond_the_look_ahead_runs_on_time(url: str) -> None:
-    kit = open_app(url, look_ahead=1.0)
-    async with running(kit.app) as node:
-        at = kit.at(2.5)
-        kit.submit("tomorrow", at=kit.at(86_400))
-        kit.submit("far", at=at)
-        await kit.runs.until("far")
-        async with asyncio.timeout(SOON):  # wait until no task is in memory, not even "tomorrow"
-            while any(
-                p.tenure is None or len(p.tenure.schedule)
-                for p in node.parts.ordered._partitions.values()
-            ):
-                await asyncio.sleep(0.01)
-    assert kit.runs.names == ["far"]
-    assert kit.runs.at("far") >= at.timestamp()
-    kit.app.close()
-
-
-@pytest.mark.parametrize("keys", ["aa", "ab"])
-async def test_each_of_two_tasks_runs_at_its_time_when_the_later_one_is_submitted_first(
-    kit: Kit, keys: str
-) -> None:
-    async with running(kit.app) as node:
-        for soon in AHEAD:
-            late, early = kit.at(soon + 0.6), kit.at(soon)
-            kit.submit(f"late {soon}", keys[0], late, f"late {soon}")
-            kit.submit(f"early {soon}", keys[1], early, f"early {soon}")
-            if await is_loaded_before(kit, early, node, f"late {soon}", f"early {soon}"):
-                break
-        await kit.runs.until(f"late {soon}", f"early {soon}")
-    if keys == "aa":  # two due tasks of different keys may start in either order
-        assert kit.runs.names[-2:] == [f"early {soon}", f"late {soon}"]
-    assert (
-        kit.runs.at(f"late {soon}") >= late.timestamp()
-        and kit.runs.at(f"early {soon}") >= early.timestamp()
-    )
-
-
 async def test_a_task_submitted_again_with_the_same_key_runs_once_with_its_last_arguments(
     url: str,
 ) -> None:
@@ -180,16 +142,6 @@ async def test_a_submit_late_within_the_grace_runs_at_once_and_a_later_one_is_re
         await settled(kit.app, node, SOON)
     assert kit.runs.names == ["10 s late"]
     kit.app.close()
-
-
-async def test_a_task_due_before_one_that_has_already_run_still_runs(kit: Kit) -> None:
-    async with running(kit.app) as node:
-        kit.submit("second", at=kit.at(-1))
-        await kit.runs.until("second")
-        await settled(kit.app, node, SOON)
-        kit.submit("first", at=kit.at(-5))
-        await kit.runs.until("first")
-    assert kit.runs.names == ["second", "first"]
 
 
 async def test_a_failing_task_is_retried_after_its_wait_and_delays_its_own_key_only(
@@ -378,43 +330,6 @@ async def test_a_drop_of_a_waiting_task_reloads_no_partition_and_the_task_does_n
     assert kit.app.management.attempts(handle.id)[0].outcome == "cancelled"
 
 
-async def test_a_store_failure_reloads_its_own_partition_only_and_loses_no_task(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
-    broken, well = keys_of_partitions(8, 2)
-    async with running(kit.app) as node:
-        store = node.parts.ordered._context.store
-        persist, finish = store.persist, store.finish
-        failures = {"persist": 2, "finish": 2}
-
-        async def failing(what: str, call: Any, partition: Any, *rest: Any) -> Any:
-            if partition.partition == partition_of(broken, 0, 8) and failures[what]:
-                failures[what] -= 1
-                raise StoreUnavailable("the store is unavailable")
-            return await call(partition, *rest)
-
-        monkeypatch.setattr(
-            store, "persist", lambda *rest: failing("persist", persist, *rest), raising=False
-        )
-        monkeypatch.setattr(
-            store, "finish", lambda *rest: failing("finish", finish, *rest), raising=False
-        )
-        kit.submit("in the broken one", broken)
-        kit.submit("in another", well)
-        await kit.runs.until("in another")
-        assert "in the broken one" not in kit.runs.names
-        await kit.runs.until("in the broken one")
-        kit.submit("once more", broken)
-        await kit.runs.until("once more")
-        await settled(kit.app, node, SOON)
-        assert failures == {"persist": 0, "finish": 0}
-        assert {key.partition: n for key, n in node.parts.ordered.reloads().items()} == {
-            partition_of(broken, 0, 8): 4
-        }
-    assert kit.runs.names == ["in another", "in the broken one", "once more"]
-
-
 async def test_an_unreadable_row_stops_its_own_ordering_key_only_and_is_reported(
     kit: Kit,
 ) -> None:
@@ -505,54 +420,6 @@ async def test_all_due_tasks_run_in_order_after_any_downtime(url: str, hours: in
     assert kit.runs.names.count("a still in the log") == 1
     assert kit.runs.names.index("a still in the log") < kit.runs.names.index("a0")
     kit.app.close()
-
-
-async def test_a_task_without_retries_releases_its_ordering_key_when_it_fails(
-    kit: Kit,
-) -> None:
-    @kit.app.task(queue="reminders", retry=NoRetry())
-    async def hopeless() -> None:
-        raise RuntimeError("never")
-
-    async with running(kit.app) as node:
-        handle = hopeless.options(ordering_key="a").submit()
-        kit.submit("behind it", "a")
-        await kit.runs.until("behind it")
-        await settled(kit.app, node, SOON)
-    (attempt,) = kit.app.management.attempts(handle.id)
-    assert (attempt.outcome, attempt.next_state) == ("failed", "FAILED")
-    assert handle.state() == State.FAILED
-
-
-async def test_a_burst_of_due_tasks_stays_within_the_memory_limit_and_runs_in_order(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fairlead.ordered.queues as queues
-
-    monkeypatch.setattr(queues, "MOST_IN_MEMORY", 80)
-    monkeypatch.setattr(queues, "_LEAST", 10)
-    most = 0
-    drafts = [
-        kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}")
-        for n in range(1500)
-    ]
-    async with running(kit.app) as node:
-        kit.app.submit_many(drafts)
-        async with asyncio.timeout(SOON):
-            while len(kit.runs.started) < 1500:
-                most = max(
-                    most,
-                    *(
-                        len(p.tenure.schedule) if p.tenure else 0
-                        for p in node.parts.ordered._partitions.values()
-                    ),
-                )
-                await asyncio.sleep(0.005)
-        await settled(kit.app, node, SOON)
-    assert most <= 4 * 10 + 10
-    for key in range(97):
-        of_key = [int(name.split()[1]) for name in kit.runs.names if name.startswith(f"k{key} ")]
-        assert of_key == list(range(key, 1500, 97))
 
 
 async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_runs_in_order(
@@ -747,23 +614,6 @@ async def test_late_slots_of_a_periodic_task_run_once_each_in_order_also_if_subm
         await settled(kit.app, node, SOON)
     task = kit.app.management.show(handle.id)
     assert (task.state, task.ordering_key) == (State.DONE, "periodic/hourly")
-
-
-async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit: Kit) -> None:
-    handle = kit.submit("one")
-    bare = App(kit.app.url, clock=kit.clock)
-    bare.queue("reminders", kind="ordered", partitions=8)
-    async with running(bare), asyncio.timeout(SOON):
-        while not (attempts := kit.app.management.attempts(handle.id)):
-            await asyncio.sleep(0.02)
-    assert (attempts[0].outcome, attempts[0].next_state) == ("snoozed", "WAITING")
-    assert "no task named 'remind' is registered" in str(attempts[0].error_text)
-    kit.clock.ahead += 30
-    async with running(kit.app) as node:
-        await kit.runs.until("one")
-        await settled(kit.app, node, SOON)
-    assert handle.state() == State.DONE
-    bare.close()
 
 
 async def test_interceptors_context_and_timeouts_work_in_ordered_queues(url: str) -> None:

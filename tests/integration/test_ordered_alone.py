@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,8 @@ from fairlead.operate.overview import overview  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
-from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions  # noqa: E402
+from tests.integration.ordered_kit import SOON, Kit  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
-from tests.tiers import NIGHTLY  # noqa: E402
 
 Open = Callable[..., Kit]
 
@@ -97,28 +95,6 @@ async def _is_idle(kit: Kit) -> bool:
     return not await schedule.has_due("reminders", kit.clock.now())
 
 
-async def test_two_workers_without_a_sql_database_share_the_partitions(open_app: Open) -> None:
-    first, second = open_app(), open_app()
-
-    async def owners() -> Counter[str | None]:
-        views = await first.app.management.ordered.status("reminders")
-        return Counter(view.owner for view in views)
-
-    async def are_shared() -> bool:
-        return {count for owner, count in (await owners()).items() if owner} == {4}
-
-    async with running(first.app), running(second.app):
-        await until(are_shared)
-        for number, key in enumerate(keys_of_partitions(8, 8)):
-            first.submit(f"{number}", key)
-        await until(lambda: _have_run(first, second, count=8))
-    assert first.runs.names and second.runs.names
-
-
-async def _have_run(*kits: Kit, count: int) -> bool:
-    return sum(len(kit.runs.names) for kit in kits) == count
-
-
 async def test_a_paused_queue_waits_and_an_ended_task_never_runs(open_app: Open) -> None:
     kit = open_app()
     async with running(kit.app) as node:
@@ -158,25 +134,6 @@ def test_the_first_use_fixes_the_number_of_partitions(open_app: Open) -> None:
     open_app(partitions=8).submit("first")
     with pytest.raises(OtherLayout, match="has 8 partitions and is declared with 4"):
         open_app(partitions=4).submit("second")
-
-
-@NIGHTLY(
-    "the matrix: test_repartition.py moves queues; the wait for unfinished appends is half a minute"
-)
-async def test_a_queue_is_moved_to_another_number_of_partitions(open_app: Open) -> None:
-    kit = open_app(partitions=8)
-    for number in range(20):
-        kit.submit(f"{number}", f"k{number}")
-    async with running(kit.app):
-        await kit.runs.until_count(20)
-    for number in range(20, 40):
-        kit.submit(f"{number}", f"k{number}")
-    await kit.app.management.ordered.repartition("reminders", 12)
-    await kit.app.connections.close_async()
-    moved = open_app(partitions=12)
-    async with running(moved.app):
-        await moved.runs.until_count(20)
-    assert sorted(map(int, moved.runs.names)) == list(range(20, 40))
 
 
 def test_what_needs_a_sql_database_says_so_in_one_line_with_the_cure(open_app: Open) -> None:
@@ -328,29 +285,6 @@ def test_a_keyspace_without_tables_asks_for_migrate(
     app.close()
 
 
-async def test_another_application_on_its_kafka_prefix_or_zookeeper_folder_is_refused(
-    open_app: Open, urls: dict[str, str], cassandra_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kit = open_app()
-    async with running(kit.app):
-        kit.submit("first")
-        await kit.runs.until("first")
-    monkeypatch.setenv("FAIRLEAD_SCHEDULE", cassandra_server.create_keyspace())
-    other = open_app()
-    with pytest.raises((FairleadError, ExceptionGroup)) as caught:
-        await other.app.node().run()
-    assert "belongs to the application whose tasks are in Cassandra" in _text(caught.value)
-    found = await examine(other.app.operate_context)
-    problems = [each.what for each in found if each.severity == "problem"]
-    assert any("belongs to the application" in text for text in problems), problems
-    await other.app.connections.close_async()
-    # An application is its keyspace, whatever the address of the server.
-    again = open_app_at(urls, open_app, monkeypatch)
-    async with running(again.app):
-        again.submit("second")
-        await again.runs.until("second")
-
-
 @pytest.mark.parametrize("alone_first", [True, False])
 async def test_an_application_with_a_sql_database_and_one_without_share_no_keyspace_and_no_prefix(
     alone_first: bool,
@@ -418,11 +352,6 @@ async def test_two_applications_without_a_sql_database_share_no_keyspace(
     assert first.runs.names == ["mine", "again"] and not second.runs.names
 
 
-def open_app_at(urls: dict[str, str], open_app: Open, monkeypatch: pytest.MonkeyPatch) -> Kit:
-    monkeypatch.setenv("FAIRLEAD_SCHEDULE", urls["schedule"].replace("127.0.0.1", "localhost"))
-    return open_app()
-
-
 def _text(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return " ".join(map(_text, error.exceptions))
@@ -439,19 +368,3 @@ async def test_the_doctor_finds_no_problem_while_a_worker_serves(open_app: Open)
         assert not [each for each in found if each.severity == "problem"], found
         assert any("queue reminders: 0 tasks" in each.what for each in found)
     await kit.app.connections.close_async()
-
-
-def test_a_task_that_fails_for_good_is_no_error_of_the_store(open_app: Open) -> None:
-    kit = open_app()
-
-    @kit.app.task(queue="reminders", retry=NoRetry())
-    def fail() -> None:
-        raise ValueError("no luck")
-
-    async def run() -> None:
-        async with running(kit.app):
-            fail.options(ordering_key="a").submit().result(SOON)
-            kit.submit("after", "a")
-            await kit.runs.until("after")
-
-    asyncio.run(run())
