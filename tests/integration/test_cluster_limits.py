@@ -6,10 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
 
 import pytest
-from kazoo.client import KazooClient
 
 from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
 from fairlead.core.limits import sharded_permits
@@ -199,61 +197,3 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
         assert (first.outcome, second.outcome) == (Outcome.CANCELLED, Outcome.DONE)
         assert "permits" in (first.error_text or "")
         app.close()
-
-
-async def test_nodes_that_share_a_partition_run_as_many_as_the_limit(make: Make) -> None:
-    ran: Counter[int] = Counter()
-    now = most = 0
-
-    def declare_on(node: int) -> Declare:
-        def declare(app: App) -> dict[str, Task]:
-            app.queue("payouts", partitions=1, concurrency=ClusterLimit(3))
-
-            @app.task(queue="payouts", name="pay")
-            async def pay(n: int) -> None:
-                nonlocal now, most
-                now += 1
-                most = max(most, now)
-                ran[node] += 1
-                await asyncio.sleep(0.1)
-                now -= 1
-
-            return {"pay": pay}
-
-        return declare
-
-    made = [make(declare_on(node)) for node in range(3)]
-    made[0][1]["pay"].submit_many([{"n": n} for n in range(60)])
-    async with AsyncExitStack() as nodes:
-        for app, _ in made:
-            node = await nodes.enter_async_context(running(app, concurrency=1))
-        await settled(made[0][0], node)
-    assert ran.total() == 60
-    assert most <= 3
-    assert len(ran) >= 2
-
-
-async def test_a_damaged_znode_among_the_leases_ends_no_worker(
-    sqlite_url: str, zookeeper_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = App(sqlite_url, coordinator=zookeeper_url)
-    app.queue("payouts", partitions=2, concurrency=ClusterLimit(3))
-    ran: list[int] = []
-
-    @app.task(queue="payouts")
-    async def pay(n: int) -> None:
-        ran.append(n)
-
-    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
-    path = f"/{folder}/leases/held/partition%2Fpayouts%2F7"
-    client = KazooClient(host)
-    client.start()
-    client.create(path, b"\xff", makepath=True)
-    client.stop()
-    client.close()
-    pay.submit_many([{"n": n} for n in range(20)])
-    async with running(app) as node:
-        await settled(app, node)
-    app.close()
-    assert sorted(ran) == list(range(20))
-    assert path in [getattr(record, "path", "") for record in caplog.records]

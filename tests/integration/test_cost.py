@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from fairlead import App, Fixed, Limit
+from fairlead import App, Fixed
 from fairlead.clock import MICROS, SystemClock
 from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, PartitionKey
@@ -40,8 +40,8 @@ def clock() -> StatedClock:
 
 
 @pytest.fixture
-def timed(store_url: str, clock: StatedClock) -> Iterator[App]:
-    app = App(store_url, clock=clock)
+def timed(sqlite_url: str, clock: StatedClock) -> Iterator[App]:
+    app = App(sqlite_url, clock=clock)
     app.migrate()
     yield app
     app.close()
@@ -73,32 +73,6 @@ async def test_under_cost_runtime_keys_that_wait_together_get_the_same_run_time(
     assert 120 <= at_half["quick"] <= 240  # 20 if each task cost the same
 
 
-async def test_under_cost_runtime_a_weight_is_a_share_of_the_run_time(
-    timed: App, clock: StatedClock
-) -> None:
-    timed.queue("q", partitions=1, cost="runtime")
-    ran: Counter[str] = Counter()
-    at_half: Counter[str] = Counter()
-
-    @timed.task(queue="q")
-    async def work(key: str) -> None:
-        clock.passed += 0.005
-        ran[key] += 1
-        if ran["light"] == 20 and not at_half:
-            at_half.update(ran)
-
-    # One submit of alternating keys: a channel may deliver two submits one after the other.
-    timed.submit_many(
-        [
-            work.options(fairness_key=key, weight=weight).draft(key=key)
-            for _ in range(150)
-            for key, weight in (("light", 1.0), ("heavy", 3.0))
-        ]
-    )
-    await drain(timed, concurrency=1)
-    assert 45 <= at_half["heavy"] <= 75
-
-
 async def test_failed_runs_count_towards_the_run_time_of_a_key(
     timed: App, clock: StatedClock
 ) -> None:
@@ -119,43 +93,6 @@ async def test_failed_runs_count_towards_the_run_time_of_a_key(
         work.options(fairness_key=key).submit_many([{"key": key}] * 60)
     await drain(timed, concurrency=1)
     assert ran["broken"] == 180 and seen[0]["broken"] <= 75
-
-
-async def test_tasks_that_do_not_fit_in_memory_run_once_under_limits_and_in_order_of_their_keys(
-    timed: App, clock: StatedClock
-) -> None:
-    timed.queue("q", partitions=2, cost="runtime", concurrency=Limit(3, per="fairness_key"))
-    ran: Counter[int] = Counter()
-    in_order: dict[str, list[int]] = {}
-
-    @timed.task(queue="q", concurrency=Limit(2))
-    async def slow(n: int) -> None:
-        clock.passed += 0.002
-        await asyncio.sleep(0)
-        ran[n] += 1
-
-    @timed.task(queue="q")
-    async def quick(n: int, of: str | None = None) -> None:
-        clock.passed += 0.0001
-        ran[n] += 1
-        if of is not None:
-            in_order.setdefault(of, []).append(n)
-
-    drafts = []
-    for n in range(1500):
-        key = "abcde"[n % 5]
-        if n % 3 == 0:
-            drafts.append(slow.options(fairness_key=key).draft(n=n))
-        elif n % 7 == 0:
-            drafts.append(
-                quick.options(fairness_key=key, ordering_key=f"o{n % 4}").draft(n=n, of=f"o{n % 4}")
-            )
-        else:
-            drafts.append(quick.options(fairness_key=key).draft(n=n))
-    timed.submit_many(drafts)
-    await drain(timed, timeout=60, look_ahead=100)
-    assert ran == Counter(range(1500))
-    assert all(numbers == sorted(numbers) for numbers in in_order.values())
 
 
 async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: StatedClock) -> None:

@@ -9,17 +9,14 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
-from fairlead import App, Draft, Limit, LimitTree, RateLimit
+from fairlead import App, Limit, LimitTree, RateLimit
 from fairlead.backends.sql import channel
 from fairlead.backends.sql.backlog import SqlBacklogStore
-from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
-from fairlead.declare.options import Options
-from fairlead.engine import arrivals, fair_partition
+from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
@@ -229,72 +226,6 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 
 
-async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lookup lasts until the stored tasks and a newcomer have run."""
-    monkeypatch.setattr(arrivals, "_REMEMBERED", 0)
-    monkeypatch.setattr(arrivals, "PAGE", 20)
-    store_all(monkeypatch)
-    lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
-
-    async def slow(*args: Any) -> set[str]:
-        is_asked.set()
-        await answer.wait()
-        return await lookup(*args)
-
-    monkeypatch.setattr(SqlBacklogStore, "levelled", slow)
-    app.queue("q", partitions=1)
-    ran: list[str] = []
-    go_on = asyncio.Event()
-
-    @app.task(queue="q")
-    async def note(key: str) -> None:
-        await go_on.wait()
-        await asyncio.sleep(0.01)  # so that new tasks come through a server meanwhile
-        ran.append(key)
-
-    def push(keys: str) -> None:
-        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
-
-    push("a" * 300)
-    async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(SOON):
-        while stored(app) < 299:  # noqa: ASYNC110 - another coroutine writes
-            await asyncio.sleep(0.01)
-        app.channel.redeliver()
-        await is_asked.wait()
-        push("b" * 3)
-        go_on.set()
-        while len(ran) < 303:
-            await asyncio.sleep(0.01)
-        answer.set()
-        await settled(app, node)
-    assert Counter(ran) == Counter("a" * 300 + "b" * 3)
-    assert "b" in ran[:-100]
-
-
-async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app: App) -> None:
-    app.queue("q", partitions=1)
-    ran: list[str] = []
-    go_on = asyncio.Event()
-
-    @app.task(queue="q", concurrency=Limit(1))
-    async def slow(n: int) -> None:
-        await go_on.wait()
-        ran.append(f"slow {n}")
-
-    @app.task(queue="q")
-    async def quick(n: int) -> None:
-        ran.append(f"quick {n}")
-        if n == 299:
-            go_on.set()
-
-    slow.options(fairness_key="a").submit_many([{"n": n} for n in range(3)])
-    quick.options(fairness_key="b").submit_many([{"n": n} for n in range(300)])
-    await drain(app, look_ahead=25)
-    assert ran[-3:] == ["slow 0", "slow 1", "slow 2"]
-
-
 async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(app: App) -> None:
     """The limits are one of a task name, and one of a fairness key with many tasks."""
     app.queue("q", partitions=1)
@@ -372,39 +303,6 @@ async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
     for newcomer, position in arrived.items():
         waited = started.index(newcomer) - position
         assert waited <= 6, f"{newcomer} waited for {waited} other tasks"
-
-
-async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_other_key(
-    app: App, second: float
-) -> None:
-    """Tasks of the full name fill memory, while tasks of another name wait in the store."""
-    app.queue("q", partitions=1)
-    slow_ran: list[str] = []
-    quick_ran: list[int] = []
-
-    @app.task(queue="q", concurrency=Limit(1))
-    async def slow(key: str) -> None:
-        slow_ran.append(key)
-        if len(slow_ran) in (5, 20):
-            slow.options(fairness_key=f"new {len(slow_ran)}").submit(key=f"new {len(slow_ran)}")
-        await asyncio.sleep(20.0 * second)
-
-    @app.task(queue="q")
-    async def quick(n: int) -> None:
-        quick_ran.append(n)
-        await asyncio.sleep(second)
-
-    for key in "ab":
-        slow.options(fairness_key=key).submit_many([{"key": key} for _ in range(150)])
-    quick.options(fairness_key="c").submit_many([{"n": n} for n in range(300)])
-    async with running(app, look_ahead=25, concurrency=10) as node:
-        async with asyncio.timeout(2000.0):
-            while len(slow_ran) < 30:  # noqa: ASYNC110 - many tasks end until then
-                await asyncio.sleep(second)
-        node.stop()
-    assert len(quick_ran) == 300
-    assert slow_ran.index("new 5") - 5 <= 3
-    assert slow_ran.index("new 20") - 20 <= 3
 
 
 async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
@@ -571,34 +469,6 @@ async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(a
     assert soon["b"] == pytest.approx(450, abs=30)
 
 
-async def test_new_weights_act_on_stored_tasks_although_no_worker_ran_when_they_were_set(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store_all(monkeypatch)
-    ran, push = recorder(app)
-    push("a" * 1500)
-    push("b" * 1500)
-    go_on = asyncio.Event()
-
-    @app.task(queue="q")
-    async def begin() -> None:
-        await go_on.wait()
-
-    begin.options(priority=9).submit()
-    async with running(app, concurrency=1, look_ahead=25):
-        async with asyncio.timeout(SOON):
-            while not stored(app):
-                await asyncio.sleep(0.01)
-        go_on.set()
-    already = len(ran)
-    app.management.set_weight("q", "b", 9.0)
-    async with running(app, concurrency=1, look_ahead=25) as node:
-        await settled(app, node)
-    assert Counter(ran) == {"a": 1500, "b": 1500}
-    soon = Counter(ran[already + 20 : already + 520])
-    assert soon["b"] == pytest.approx(450, abs=30)
-
-
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,90 +493,19 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     assert 2000 <= counts["a"] <= 2100  # runs whose end was not stored yet run again
 
 
-async def test_new_tasks_run_after_older_ones_of_their_key_however_many_keys_a_new_owner_finds(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store_all(monkeypatch)
-    monkeypatch.setattr(backlog, "HEAVIEST_KEPT", 10)
-    monkeypatch.setattr(fair_partition, "MOST_LEARNT", 70)
-    app.queue("q", partitions=1)
-    ran: list[tuple[str, int]] = []
-    go_on = asyncio.Event()
-
-    @app.task(queue="q")
-    async def note(key: str, n: int) -> None:
-        await go_on.wait()
-        ran.append((key, n))
-
-    keys = [f"k{n}" for n in range(60)]
-
-    def push(numbers: range) -> None:
-        app.submit_many(
-            [note.options(fairness_key=k).draft(key=k, n=n) for n in numbers for k in keys]
-        )
-
-    push(range(8))
-    async with running(app, concurrency=1, look_ahead=25, drain=0.0):
-        async with asyncio.timeout(SOON):
-            while stored(app) < 8 * len(keys) - 1:  # noqa: ASYNC110 - another coroutine writes
-                await asyncio.sleep(0.01)
-    push(range(8, 10))
-    go_on.set()
-    await drain(app, concurrency=1, look_ahead=25)
-    assert len(ran) >= 10 * len(keys)
-    for key in keys:
-        order = list(dict.fromkeys(n for k, n in ran if k == key))
-        # The task that the first owner had begun waits for its next attempt.
-        assert [n for n in order if n] == [*range(1, 10)]
-
-
-async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) -> None:
-    ran: Counter[int] = Counter()
-
-    def application() -> App:
-        app = App(store_url)
-        app.migrate()
-        app.queue("q", partitions=4)
-
-        @app.task(queue="q")
-        async def note(n: int) -> None:
-            ran[n] += 1
-
-        return app
-
-    here, there = application(), application()
-
-    def push(numbers: range) -> None:
-        here.submit_many([Draft(here.handlers["note"], (), {"n": n}, Options()) for n in numbers])
-
-    push(range(2000))
-    async with running(here, look_ahead=200) as one, running(there, look_ahead=200) as two:
-        async with asyncio.timeout(SOON):
-            while not (len(one.parts.ownership.owned) == len(two.parts.ownership.owned) == 2):
-                await asyncio.sleep(0.01)
-        push(range(2000, 6000))
-        await settled(here, one)
-        await settled(there, two)
-    assert ran == Counter(range(6000))
-    here.close()
-    there.close()
-
-
-@pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
 async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_the_backlog(
-    sqlite_url: str, order: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each task costs four row operations: insert, claim, attempt, delete. A task that does not fit
     in memory costs one more insert and one more delete."""
     app = App(sqlite_url)
     app.migrate()
-    app.queue("q", order=order.split(",")[0], partitions=1)
+    app.queue("q", partitions=1)
 
     @app.task(queue="q")
     async def nothing() -> None: ...
 
-    if "stored" in order:
-        store_all(monkeypatch)
+    store_all(monkeypatch)
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
     connection.execute("CREATE TABLE operations (what TEXT PRIMARY KEY, count INTEGER)")
     for table in ("tasks", "attempts", "backlog", "results", "unique_keys"):
@@ -719,7 +518,7 @@ async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_
     connection.commit()
     tasks = 1200
     nothing.submit_many([{}] * tasks)
-    await drain(app, look_ahead=50 if "stored" in order else 10_000)
+    await drain(app, look_ahead=50)
     app.close()
     counted = {
         what: count for what, count in connection.execute("SELECT * FROM operations") if count
@@ -730,37 +529,7 @@ async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_
         "UPDATE tasks": tasks,
         "INSERT attempts": tasks,
         "DELETE tasks": tasks,
+        "INSERT backlog": tasks,
+        "DELETE backlog": tasks,
     }
-    if "stored" in order:
-        expected |= {"INSERT backlog": tasks, "DELETE backlog": tasks}
     assert counted == expected
-
-
-@pytest.mark.parametrize("order", ["fair", "fifo"])
-async def test_tasks_that_wait_when_leases_expire_run_once_the_leases_are_back(
-    app: App, order: str
-) -> None:
-    app.queue("q", order=order)
-    begun, gate, ran = asyncio.Event(), asyncio.Event(), []
-
-    @app.task(queue="q")
-    async def work(n: int) -> None:
-        if n == 0:
-            begun.set()
-            await gate.wait()
-        ran.append(n)
-
-    work.submit(n=0)
-    async with running(app, concurrency=1) as node:
-        await begun.wait()
-        late = work.submit(n=1)
-        while late.id not in node.parts.intake._known:
-            await asyncio.sleep(0.01)
-        ownership = node.parts.ownership
-        owned = ownership.owned
-        ownership.on_lost(owned)  # as if the coordinator was unavailable for longer than a lease
-        assert not ownership.owned
-        ownership.on_gained(owned)
-        gate.set()
-        await settled(app, node)
-    assert ran == [0, 1]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from copy import copy
 from random import Random
 from typing import Any
 
@@ -15,15 +13,11 @@ import msgspec
 import pytest
 
 import fairlead
-from fairlead import App, Fixed, Limit, LimitTree
-from fairlead.backends.sql.channel import DatabaseChannel
-from fairlead.core.limits.slot_ledger import OrderingKey
+from fairlead import App, Limit, LimitTree
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.timed_flows import TimedLane
-from fairlead.engine.helping import _Granted
 from fairlead.engine.node import Node
-from fairlead.errors import StoreUnavailable
-from fairlead.model import ClaimedTask, State, TriggerPath
+from fairlead.model import ClaimedTask, TriggerPath
 from fairlead.model.peer import Grant, Offer, PeerMessage, Report
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
@@ -239,30 +233,6 @@ async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url:
         assert fleet.values == [0, 0]
 
 
-async def test_a_refused_claim_is_reported_to_the_owner(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        store = helper.parts.context.store
-        claim, refused = store.claim, []
-
-        async def refuse_once(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-            if refused:
-                return await claim(node, wanted, now)
-            refused.extend(each.id for each in wanted)
-            return []
-
-        monkeypatch.setattr(store, "claim", refuse_once)
-        app = await fleet.submit([30.0, 1.0])
-        await asyncio.sleep(0.5)
-        assert len(refused) == 1
-        assert not owner.parts.granting.is_granted(refused[0])
-        await settled(app, owner, timeout=100.0)
-        app.close()
-
-
 @pytest.mark.parametrize("order", ["fair", "fifo"])
 async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order: str) -> None:
     fleet = Fleet(sqlite_url, order=order)
@@ -281,83 +251,6 @@ async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order
         async with running(fleet.app(2, ["removed"])):
             await until(lambda: len(fleet.ran) == 606)
         app.close()
-
-
-async def test_a_task_with_the_longest_keys_is_granted(sqlite_url: str) -> None:
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        app = await fleet.submit([5.0] * 2, fairness_key="k" * 1024)
-        began = asyncio.get_running_loop().time()
-        await settled(app, nodes[0])
-        app.close()
-    assert fleet.workers == {0, 1}
-    assert asyncio.get_running_loop().time() - began < 9.0
-
-
-async def test_an_ordering_key_is_free_after_its_owner_changed_twice(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The owner loses its partition while a task of the key is granted and not reported."""
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        channel = helper.parts.context.channel
-        send = channel.send
-        monkeypatch.setattr(channel, "send", lambda m: None if isinstance(m, Report) else send(m))
-        (await fleet.submit([8.0])).close()
-        await asyncio.sleep(0.2)
-        app = await fleet.submit([0.1] * 3, ordering_key="k")
-        await until(lambda: bool(owner.parts.granting._open))
-        owner.parts.ownership._hold({})  # as after an outage
-        monkeypatch.setattr(channel, "send", send)
-        await settled(app, owner, timeout=100.0)
-        app.close()
-    assert sorted(fleet.values) == [0, 0, 1, 2]
-
-
-async def test_a_level_of_each_node_beside_one_of_the_cluster_holds_back_no_other_node(
-    sqlite_url: str,
-) -> None:
-    fleet = Fleet(sqlite_url)
-    keys = {"other": fairlead.ClusterLimit(50)}
-    apps = [
-        {"concurrency": fairlead.LimitTree(1, fairness_keys=keys, name="tree")} for _ in range(4)
-    ]
-    async with fleet.nodes(*[{}] * 4, apps=apps) as nodes:
-        began = asyncio.get_running_loop().time()
-        app = await fleet.submit([2.0] * 8)
-        await settled(app, nodes[0])
-        took = asyncio.get_running_loop().time() - began
-        app.close()
-    assert took <= 4.5
-
-
-async def test_elected_pollers_resume_after_the_responses_of_renewals_were_lost(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node loses its election while the store keeps its leases. It owns no partition."""
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes({}) as (first,):
-        ownership = first.parts.ownership
-        ownership._own(frozenset())
-        monkeypatch.setattr(ownership.shares, "wanted", lambda *_: [])
-        coordinator = first.parts.context.ports.coordinator
-        release = coordinator.release
-        await release(["partition/work/0"], first.settings.name)
-        await asyncio.sleep(SETTLE_SECONDS)
-        assert not ownership.owned and ownership.is_elected("due")
-        renew = coordinator.renew
-
-        async def lose_response(*given: Any) -> Any:
-            await renew(*given)
-            raise StoreUnavailable("as wanted")
-
-        monkeypatch.setattr(coordinator, "renew", lose_response)
-        await until(lambda: not ownership.is_elected("due"))
-        await asyncio.sleep(3.0)
-        monkeypatch.setattr(coordinator, "renew", renew)
-        await asyncio.sleep(SETTLE_SECONDS)
-        assert ownership.is_elected("due")
 
 
 async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
@@ -387,85 +280,6 @@ def charged(owner: Node) -> list[tuple[str, int]]:
     return [run for lane in lanes if isinstance(lane, TimedLane) for run in lane.runs]
 
 
-async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(sqlite_url, cost="runtime")
-    fleet.failing = {1}
-    task = {"retry": Fixed(0.5, max_attempts=2)}
-    async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        channel = helper.parts.context.channel
-        send, lost = channel.send, list[Report]()
-
-        def lose_first_ends(message: PeerMessage) -> None:
-            if isinstance(message, Report) and message.ended and fleet.values.count(1) == 1:
-                lost.append(message)
-            else:
-                send(message)
-
-        monkeypatch.setattr(channel, "send", lose_first_ends)
-        (await fleet.submit([60.0])).close()
-        await until(lambda: len(fleet.ran) == 1)
-        app = await fleet.submit([0.0, 1.0])
-        await until(lambda: fleet.values.count(1) == 2)
-        await settled(app, owner, timeout=100.0)
-        app.close()
-        assert lost and fleet.workers == {0, 1}
-        await until(lambda: not charged(owner))
-
-
-async def test_the_late_report_of_an_earlier_run_ends_no_run_on_another_node(
-    sqlite_url: str,
-) -> None:
-    fleet = Fleet(sqlite_url, cost="runtime")
-    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, _ = owner_first(nodes)
-        granting, name = owner.parts.granting, owner.settings.name
-        app = await fleet.submit([10.0] * 2)
-        await until(lambda: bool(granting._running))
-        (task_id,) = granting._running
-        granting.on_report(Report(name, "ran it before", ended=[(task_id, 1)], versions=[1]))
-        assert task_id in granting._running and len(charged(owner)) == 2
-        await settled(app, owner)
-        app.close()
-        await until(lambda: not charged(owner))
-
-
-async def test_the_late_report_of_an_earlier_run_of_the_same_node_acts_on_no_newer_run(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = Fleet(sqlite_url, cost="runtime")
-    fleet.failing = {1}
-    task = {"retry": Fixed(0.5, max_attempts=2)}
-    async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        channel, granting = helper.parts.context.channel, owner.parts.granting
-        send, reports = channel.send, list[Report]()
-
-        def note(message: PeerMessage) -> None:
-            if isinstance(message, Report):
-                reports.append(message)
-            send(message)
-
-        monkeypatch.setattr(channel, "send", note)
-        (await fleet.submit([60.0])).close()
-        await until(lambda: len(fleet.ran) == 1)
-        app = await fleet.submit([0.0, 5.0])
-        await until(lambda: fleet.values.count(1) == 2)
-        await asyncio.sleep(1.0)
-        ((task_id, (trigger, _)),) = granting._running.items()
-        late = [each for each in reports if task_id in [id for id, _ in each.ended]][:1]
-        assert late and trigger.version > 1
-        for each in late:
-            granting.on_report(each)
-        assert task_id in granting._running
-        assert (task_id, trigger.version) in charged(owner)
-        await settled(app, owner, timeout=100.0)
-        app.close()
-        await until(lambda: not charged(owner))
-
-
 @pytest.mark.parametrize("kind", ["claimed", "returned"])
 async def test_a_late_report_of_an_earlier_version_ends_no_newer_grant(
     sqlite_url: str, kind: str
@@ -488,59 +302,6 @@ async def test_a_late_report_of_an_earlier_version_ends_no_newer_grant(
         assert not granting.is_granted(task_id)
         assert bool(granting._running) == (kind == "claimed")
         await settled(app, owner, timeout=100.0)
-        app.close()
-
-
-async def test_a_lost_claim_of_an_earlier_version_ends_no_charge_of_a_newer_run(
-    sqlite_url: str,
-) -> None:
-    """The owner grants a trigger that is outdated while the node runs the task."""
-    fleet = Fleet(sqlite_url, cost="runtime")
-    async with fleet.nodes(*[{"concurrency": 2}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        granting, name = owner.parts.granting, owner.settings.name
-        app = await fleet.submit([10.0] * 3)
-        await until(lambda: bool(granting._running))
-        ((task_id, (trigger, _)),) = granting._running.items()
-        newer = msgspec.structs.replace(trigger, version=3)
-        granting._running[task_id] = newer, helper.settings.name
-        granting._note_running(trigger, helper.settings.name)
-        assert granting._running[task_id][0] is newer
-        late = Report(name, helper.settings.name, ended=[(task_id, 0)], versions=[1])
-        granting.on_report(late)
-        assert granting._running[task_id][0] is newer
-        granting.on_report(msgspec.structs.replace(late, versions=[3]))
-        assert not granting._running
-        await settled(app, owner, timeout=100.0)
-        app.close()
-
-
-async def test_a_node_reports_the_end_of_each_run_of_a_task_to_the_owner_that_granted_it(
-    sqlite_url: str,
-) -> None:
-    """The end of the first run is settled after the second run was claimed."""
-    fleet = Fleet(sqlite_url, cost="runtime")
-    async with fleet.nodes({"concurrency": 2}) as (node,):
-        app = await fleet.submit([1.0])
-        await until(lambda: bool(node.parts.context.in_flight))
-        (execution,) = node.parts.context.in_flight.values()
-        helping, runs = node.parts.helping, []
-        for version, owner in ((1, "one"), (3, "two")):
-            granted = msgspec.structs.replace(
-                execution.trigger, version=version, path=TriggerPath.GRANT, level=None
-            )
-            run = copy(execution)
-            run.trigger = granted
-            runs.append(run)
-            helping._waiting[granted.id] = _Granted(granted, owner, 1e9)
-            helping.taken([granted])
-        for run in runs:
-            helping.ended(run)
-        for version, owner in ((1, "one"), (3, "two")):
-            report = helping._unreported[owner].report(owner, "node")
-            ((task_id, _),) = report.ended
-            assert (task_id, report.versions) == (execution.trigger.id, [version])
-        await settled(app, node)
         app.close()
 
 
@@ -593,39 +354,6 @@ async def test_a_short_run_elsewhere_does_not_keep_the_next_tasks_from_an_idle_n
             app.close()
     for each in apps:
         each.close()
-
-
-async def test_a_key_is_charged_for_a_run_that_its_node_was_granted_twice(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The report of the claim is lost, and the node loses the claim of the second grant."""
-    fleet = Fleet(sqlite_url, cost="runtime")
-    async with fleet.nodes(*[{"concurrency": 2}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        channel, reports = helper.parts.context.channel, list[Report]()
-        send = channel.send
-
-        def lose_first(message: PeerMessage) -> None:
-            if isinstance(message, Report):
-                reports.append(message)
-            if not isinstance(message, Report) or len(reports) > 1:
-                send(message)
-
-        monkeypatch.setattr(channel, "send", lose_first)
-        (await fleet.submit([30.0] * 2)).close()
-        await until(lambda: len(fleet.ran) == 2)
-        app = await fleet.submit([10.0])
-        await until(lambda: len(reports) == 2)
-        (task_id,) = reports[0].claimed
-        assert reports[1].claimed == [task_id]
-        await asyncio.sleep(1.0)
-        assert task_id in [id for id, _ in charged(owner)]
-        await until(lambda: len(reports) == 3)
-        await asyncio.sleep(1.0)
-        assert [id for id, _ in reports[2].ended] == [task_id]
-        assert task_id not in [id for id, _ in charged(owner)]
-        await settled(app, owner, timeout=100.0)
-        app.close()
 
 
 @pytest.mark.parametrize(("cost", "key"), [("runtime", "a"), ("tasks", "a"), ("tasks", "a/b")])
@@ -688,78 +416,3 @@ async def test_a_helper_alone_runs_what_its_owner_cannot(
             assert asyncio.get_running_loop().time() - began < 20.0
     for each in apps:
         each.close()
-
-
-async def test_a_trigger_granted_by_two_owners_pauses_the_offers_for_its_name(
-    sqlite_url: str,
-) -> None:
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes({"concurrency": 2}) as (node,):
-        (await fleet.submit([60.0] * 2)).close()
-        app = await fleet.submit([0.0])
-        await asyncio.sleep(1.0)
-        (trigger,) = next(iter(node.parts.context.table._board.columns.values())).in_order()
-        granted = msgspec.structs.replace(
-            trigger, id=str(uuid.uuid4()), path=TriggerPath.GRANT, level=None
-        )
-        helping, name = node.parts.helping, (trigger.queue, trigger.name)
-        helping.on_grant(Grant(node.settings.name, "one", 1, 0.0, True, [granted]))
-        assert name not in helping._pauses
-        helping.on_grant(Grant(node.settings.name, "two", 1, 0.0, True, [granted]))
-        assert helping._room_of(*name) == 0 and name in helping._pauses
-        assert helping._unreported["two"].returned == [granted]
-        app.close()
-        node.stop()
-
-
-async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another node fences the owner while a stored trigger is granted, and the grant expires."""
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", False)  # so that triggers are stored
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes(*[{"concurrency": 1, "look_ahead": 5}] * 2) as nodes:
-        owner, helper = owner_first(nodes)
-        app = await fleet.submit([1.0] * 80)
-        await asyncio.sleep(35.0)
-        context, granting = owner.parts.context, owner.parts.granting
-        send = context.channel.send
-        monkeypatch.setattr(
-            context.channel, "send", lambda m: None if isinstance(m, Grant) else send(m)
-        )
-        await until(lambda: bool(granting._open))
-        monkeypatch.setattr(context.channel, "send", send)
-        context.table.pause("work")
-        (partition,) = owner.parts.backlogs._partitions
-        await helper.parts.context.ports.backlog.take_over([partition])
-        (await fleet.submit([0.0] * 3)).close()  # the next write of the owner finds the fence
-        await until(lambda: not granting._open)
-        context.table.resume("work")
-        await settled(app, owner, timeout=300.0)
-        app.close()
-    assert sorted(fleet.values) == sorted([*range(80), *range(3)])
-
-
-async def test_a_key_goes_on_after_two_lost_grants_of_it_came_back(sqlite_url: str) -> None:
-    fleet = Fleet(sqlite_url)
-    app = fleet.app(0)
-    app.migrate()
-    work, key = fleet.tasks["work"], OrderingKey("work", "key")
-    async with running(app, concurrency=1) as owner:
-        parts, name = owner.parts, owner.settings.name
-        parts.granting.on_nodes_changed([name, "ghost"])
-        await work.submit_async(value=0, seconds=30.0)
-        await until(lambda: len(fleet.ran) == 1)
-        keyed = work.options(ordering_key="key")
-        first, second = await keyed.submit_many_async([{"value": 1}, {"value": 2}])
-        await until(lambda: len(parts.context.table) == 2)
-        for session, handle in enumerate([first, second], start=1):
-            parts.granting.on_offer(Offer(name, "ghost", session, 1, [("work", "work", 1)]))
-            await until(lambda: parts.granting.is_granted(handle.id))
-            if handle is first:
-                # Another version of the first task ends, on any node.
-                store: Any = app.store
-                store.database.run(store.end([(first.id, 1)], State.CANCELLED, 1, "a person"))
-                parts.context.table.freed(parts.context.ledger.release_reservation(key))
-        await until(lambda: fleet.ran[-1] == (0, 2))
-    app.close()

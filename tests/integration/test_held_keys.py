@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fairlead import App, Delays, State
-from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.triggers.held_keys import HEAL_SECONDS, SOON_SECONDS
 from fairlead.engine import ordering
 from fairlead.engine.ordering import CHECK_SECONDS, MOST_OF_KEY
@@ -27,7 +26,6 @@ SOON = 20.0
 KINDS: dict[str, dict[str, Any]] = {
     "fair": {"order": "fair"},
     "fifo": {"order": "fifo"},
-    "runtime": {"order": "fair", "cost": "runtime"},
 }
 
 
@@ -119,27 +117,6 @@ async def test_idle_checks_of_held_keys_ask_in_batches_and_read_no_key_again(
         assert keys * (sweeps - 1) <= asked.keys["changed"] <= keys * (sweeps + 1)
         assert asked.calls["changed"] <= 2 * (sweeps + 1) * keys // batch
         assert len(node.parts.context.table) == 0
-
-
-async def test_tasks_behind_held_keys_leave_room_for_the_others(
-    app: App, kind: dict[str, Any]
-) -> None:
-    app.queue("q", **kind, partitions=1)
-    ran = asyncio.Event()
-
-    @app.task(queue="q", retry=Delays([3600.0]))
-    async def step() -> None:
-        raise ConnectionError("not yet")
-
-    @app.task(queue="q")
-    async def other() -> None:
-        ran.set()
-
-    for n in range(100):
-        step.options(ordering_key=f"key {n}").submit_many([{}] * 3)
-    other.submit()
-    async with running(app, look_ahead=50), asyncio.timeout(SOON):
-        await ran.wait()
 
 
 HELD = {
@@ -245,37 +222,6 @@ async def test_a_new_owner_holds_the_keys_too_and_frees_them(
     assert sorted(ran) == [1] * keys + [2] * keys
 
 
-async def test_a_read_of_a_key_costs_no_more_when_more_tasks_wait_behind_its_first(
-    app: App,
-) -> None:
-    app.queue("q", partitions=1)
-
-    @app.task(queue="q")
-    async def step() -> None: ...
-
-    def steps_of_a_read() -> int:
-        """Return the number of steps of SQLite's virtual machine for one read."""
-        count = 0
-
-        def counted() -> int:
-            nonlocal count
-            count += 1
-            return 0
-
-        connection = app.store.database.connect()
-        try:
-            connection.set_progress_handler(counted, 1)
-            connection.execute(app.store.sql["ordered"], ('[["q", "a"]]', MOST_OF_KEY)).fetchall()
-        finally:
-            connection.close()
-        return count
-
-    step.options(ordering_key="a").submit_many([{}] * MOST_OF_KEY)
-    few = steps_of_a_read()
-    step.options(ordering_key="a").submit_many([{}] * 50 * MOST_OF_KEY)
-    assert few <= steps_of_a_read() <= 1.1 * few
-
-
 async def test_a_key_whose_skipped_task_runs_elsewhere_is_tried_once_a_second(
     app: App, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,37 +279,3 @@ async def test_tasks_behind_a_held_key_cost_their_fairness_key_nothing_while_the
                 await asyncio.sleep(0.1)
     # The tasks behind the held one were charged once, when they arrived.
     assert ran[:more].count("a") >= (more - behind) // 2 - 1
-
-
-@pytest.mark.parametrize("by_key", [True, False])
-async def test_cancelled_tasks_behind_a_held_key_leave_no_charge_of_run_time(
-    app: App, by_key: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", by_key)
-    app.queue("q", partitions=1, cost="runtime")
-    ran: list[int] = []
-
-    @app.task(queue="q", retry=Delays([3600.0]))
-    async def step(n: int) -> None:
-        ran.append(n)
-        if not n:
-            raise ConnectionError("not yet")
-
-    keyed = step.options(ordering_key="o")
-    first = keyed.submit(n=0)
-    async with running(app, concurrency=1) as node:
-        for wave in range(3):
-            behind = keyed.submit_many([{"n": n} for n in range(1, 60)])
-            await asyncio.sleep(HEAL_SECONDS)
-            for handle in behind[wave:]:
-                app.management.cancel(handle.id)
-            await asyncio.sleep(HEAL_SECONDS)
-        (partition,) = node.parts.backlogs._partitions.values()
-        (lane,) = partition._lanes.values()
-        passes: Any = lane.backlog._passes
-        assert not passes._charged
-        app.management.cancel(first.id)
-        async with asyncio.timeout(SOON):
-            while app.management.find(queue="q", limit=1):
-                await asyncio.sleep(0.1)
-        assert ran == [0, 1, 1, 2] and not passes._charged

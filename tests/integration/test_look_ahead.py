@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from fairlead import App, State
 from fairlead.core.look_ahead import TRIGGER_BYTES
 from fairlead.core.sharding.shares import PartitionShares
-from fairlead.engine.look_ahead import INBOX_SHARE, LEAST_IN_INBOX
-from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey, Trigger
+from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
 
 SOON = 20.0
-
-
-async def test_repeated_reads_fill_a_fifo_queue_by_a_page_beyond_its_look_ahead(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks behind the reader are new to the node if a later one arrived first."""
-    monkeypatch.setattr("fairlead.engine.intake.AGAIN", 20)
-    app = App(sqlite_url)
-    app.migrate()
-    app.queue("mail", order="fifo", partitions=1)
-    ran: list[int] = []
-    gate = asyncio.Event()
-
-    @app.task(queue="mail")
-    async def send(n: int) -> None:
-        await gate.wait()
-        most.append(len(node.parts.context.table))
-        ran.append(n)
-
-    most: list[int] = []
-    async with running(app, look_ahead=100, concurrency=10) as node:
-        send.submit_many([{"n": n} for n in range(1000)])
-        async with asyncio.timeout(SOON):
-            while not app.channel._lanes or node.in_flight < 10:
-                await asyncio.sleep(0.01)
-        (lane,) = app.channel._lanes.values()
-        for _ in range(20):
-            lane.read_seq, lane.highest_seq, lane.sweep_seq = 1000, 1000, lane.read_seq
-            app.channel.room_freed()
-            await asyncio.sleep(1.0)  # of the virtual clock: a page of the sweep
-        most.append(len(node.parts.context.table))
-        gate.set()
-        await settled(app, node)
-    assert 100 < max(most) <= 120
-    assert sorted(ran) == list(range(1000))
 
 
 async def test_tasks_that_no_node_knows_cause_no_more_sweeps(
@@ -215,28 +178,6 @@ async def test_a_queue_that_runs_tasks_has_more_memory_than_idle_ones(sqlite_url
         for queue in deep.ran:
             deep.app.management.unpause(queue)
         await settled(deep.app, node, 600)
-
-
-async def test_triggers_that_wait_for_a_level_have_a_bound_for_all_queues_together(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = DeepQueues(sqlite_url, "fair")
-    deep.gate.set()
-    deep.submit()
-    waiting = []
-    async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
-        look_ahead, backlogs = node.parts.context.look_ahead, node.parts.backlogs
-        accept = backlogs.accept
-
-        def watched(triggers: Sequence[Trigger]) -> None:
-            accept(triggers)
-            waiting.append(look_ahead.inboxes)
-
-        monkeypatch.setattr(backlogs, "accept", watched)
-        await settled(deep.app, node, 600)
-    most, page, each = BUDGET // INBOX_SHARE // TRIGGER_BYTES, 400, LEAST_IN_INBOX
-    assert 0 < max(waiting) <= 2 * most + page + each * len(deep.ran)
-    assert sum(map(len, deep.ran.values())) == 3200
 
 
 @pytest.mark.parametrize("key", ["", "acme", "acme/user"])

@@ -60,23 +60,6 @@ KINDS = {
 }
 
 
-async def test_a_new_weight_keeps_its_share_while_the_first_keys_come_again(
-    sqlite_url: str,
-) -> None:
-    weighed, keys, heavy = KINDS["key"]
-    flood = Flood(sqlite_url, keys, heavy)
-    async with running(flood.app, concurrency=10, look_ahead=2000) as node:
-        await flood.started(600)
-        await flood.weigh(node, weighed)
-        began = len(flood.ran)
-        await flood.started(began + 5000)
-    for first in range(began, began + 5000, 500):
-        starts = flood.ran[first : first + 500]
-        share = starts.count(weighed) / len(starts)
-        assert share == pytest.approx(WEIGHT / (WEIGHT + KEYS), abs=0.1), first - began
-    flood.app.close()
-
-
 @pytest.mark.parametrize("begun", [600, 4000])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_new_weight_shows_in_the_next_starts_however_many_keys_wait(

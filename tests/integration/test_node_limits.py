@@ -48,16 +48,6 @@ async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_n
     assert sorted(len(outcomes(app, handle)) for handle in handles) == [0, 0, 0, 0, 1]
 
 
-async def test_every_task_under_a_rate_limit_runs_eventually(app: App) -> None:
-    @app.task(concurrency=RateLimit(5, per=0.5, burst=1))
-    async def limited(n: int) -> None:
-        pass
-
-    handles = [limited.submit(n=n) for n in range(5)]
-    await drain(app)
-    assert all(outcomes(app, handle) == ["done"] for handle in handles)
-
-
 async def test_no_limit_of_concurrent_runs_is_exceeded(app: App) -> None:
     app.queue("payouts", concurrency=LimitTree(6, names={"pay": 4}, fairness_keys={"acme": 2}))
     now: dict[str, int] = {"all": 0, "pay": 0, "acme": 0}
