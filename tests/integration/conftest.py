@@ -122,13 +122,13 @@ async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
 
 
 @pytest.fixture
-def celery(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def celery(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield an application with Celery's names."""
     from fairlead.contrib.celery import Celery
     from fairlead.contrib.celery import app as app_module
 
     monkeypatch.setattr(app_module, "_shared", [])
-    with closing(App(store_url)) as fairlead:
+    with closing(App(sqlite_url)) as fairlead:
         fairlead.migrate()
-    with closing(Celery("shop", url=store_url, task_queues=["celery", "mail"])) as app:
+    with closing(Celery("shop", url=sqlite_url, task_queues=["celery", "mail"])) as app:
         yield app

@@ -164,13 +164,6 @@ def _deep() -> list[Any]:
     return found
 
 
-class _HostileDict(dict[str, int]):
-    def __iter__(self) -> Any:
-        raise SystemExit("not to be read")
-
-    items = keys = __iter__  # type: ignore[assignment]
-
-
 def _ring() -> list[Any]:
     ring: list[Any] = []
     ring.append(ring)

@@ -133,31 +133,6 @@ async def test_ctrl_c_leaves_an_interrupted_action_and_an_error_a_failed_one(sho
     assert (done.changed, done.error) == (1200, None)
 
 
-async def test_a_performer_whose_action_was_taken_over_changes_nothing_more(shop) -> None:
-    app, pay, bad = shop
-    submit(pay, 1200)
-    actions = app.management.actions
-    first = actions.start(Cancel(), app.management.where())
-    second = actions.resume(first.id, take_over=True)
-    with pytest.raises(NotAllowed, match="no longer performed here"):
-        actions.perform(first)
-    assert actions.show(first.id).looked == 0
-    assert actions.perform(second).changed == 1200
-
-
-async def test_a_performer_that_should_stop_leaves_the_action_to_a_worker(shop) -> None:
-    app, pay, bad = shop
-    submit(pay, 1200)
-    actions = app.management.actions
-    action = actions.start(Cancel(), app.management.where())
-    left = actions.perform(action, should_stop=lambda: actions.show(action.id).looked > 0)
-    assert (left.state, left.looked) == (ActionState.WAITING, 500)
-    context = context_of(app)
-    while await pollers.perform_actions(context) is not None:
-        pass
-    assert actions.show(action.id).changed == 1200
-
-
 async def test_a_worker_performs_an_action_that_waits_and_one_whose_claim_expired(
     shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,15 +195,6 @@ async def test_old_actions_and_entries_are_deleted_with_the_history(shop) -> Non
     await asyncio.sleep(1)
     await pollers.perform_actions(context_of(app, keep_history=0))
     assert app.management.actions.list() == app.management.audit.list() == []
-
-
-async def test_only_the_first_tasks_up_to_a_limit_are_changed(shop) -> None:
-    app, pay, bad = shop
-    ids = submit(pay, 1100)
-    for limit in (0, 3, 500, 501):
-        assert app.management.bulk(Cancel(), limit=limit).changed == limit
-    left = app.management.find(limit=2000)
-    assert [task.id for task in left] == sorted(ids)[1004:]
 
 
 async def test_a_tenants_viewer_changes_and_sees_tasks_of_its_own_keys_only(shop) -> None:

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import fairlead
-from fairlead.contrib.celery import Celery, Task, chord, current_app, group, shared_task, uuid
+from fairlead.contrib.celery import Celery, Task, current_app, shared_task, uuid
 from fairlead.contrib.celery.exceptions import (
     ImproperlyConfigured,
     MaxRetriesExceededError,
     NotRegistered,
-    Retry,
     TaskRevokedError,
     TimeoutError,
 )
@@ -148,21 +147,6 @@ def test_with_redis_as_the_broker_priority_0_stays_first(celery: Celery) -> None
 
     assert work.apply_async(priority=0).handle.record().priority == 0
     assert work.apply_async().handle.record().priority == 5
-
-
-async def test_a_task_runs_in_its_queue_and_in_that_of_its_call(celery: Celery) -> None:
-    seen: list[Any] = []
-
-    @celery.task(queue="own")
-    def work() -> None:
-        task = fairlead.current_task()
-        assert task is not None
-        seen.append(task.queue)
-
-    work.delay()
-    work.apply_async(queue="mail")
-    await run(celery)
-    assert sorted(seen) == ["mail", "own"]
 
 
 async def test_task_id_is_kept_and_a_taken_or_foreign_one_is_refused(celery: Celery) -> None:
@@ -368,45 +352,6 @@ async def test_a_task_that_waits_for_its_retry_is_in_retry(celery: Celery) -> No
     assert (result.state, result.ready()) == ("RETRY", False)
 
 
-async def test_autoretry_uses_backoff_and_leaves_other_errors(celery: Celery) -> None:
-    seen: list[str] = []
-
-    @celery.task(
-        bind=True,
-        autoretry_for=(OSError,),
-        dont_autoretry_for=(FileNotFoundError,),
-        retry_backoff=True,
-        retry_jitter=True,
-        retry_backoff_max=0,
-        retry_kwargs={"max_retries": 3},
-    )
-    def fetch(self: Task, kind: str) -> str:
-        seen.append(kind)
-        if kind == "other":
-            raise FileNotFoundError(kind)
-        if self.request.retries < 2:
-            raise OSError(kind)
-        return "done"
-
-    good, bad = fetch.delay("good"), fetch.delay("other")
-    await run(celery)
-    assert good.get() == "done"
-    assert seen.count("good") == 3 and seen.count("other") == 1
-    assert isinstance(bad.result, FileNotFoundError)
-
-
-def test_a_direct_call_of_a_bound_task_cannot_retry(celery: Celery) -> None:
-    @celery.task(bind=True)
-    def work(self: Task, error: Exception | None) -> None:
-        assert self.request.called_directly and self.request.id is None
-        raise self.retry(exc=error)
-
-    with pytest.raises(KeyError):
-        work(KeyError("x"))
-    with pytest.raises(Retry):
-        work(None)
-
-
 async def test_a_retry_with_other_arguments_is_a_new_task_that_counts_on(celery: Celery) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -591,46 +536,3 @@ def test_modules_of_tasks_are_imported_at_the_first_use(
 
 
 # at the call --------------------------------------------------------------------------------------
-
-
-def test_eager_mode_runs_here_with_retries_and_canvas(celery: Celery) -> None:
-    celery.conf.task_always_eager = True
-    seen: list[Any] = []
-
-    @celery.task
-    def note(value: Any) -> None:
-        seen.append(value)
-
-    @celery.task(bind=True, max_retries=2)
-    def add(self: Task, x: int, y: int) -> int:
-        if self.request.retries < 1:
-            raise self.retry(countdown=60)
-        assert self.request.is_eager
-        return x + y
-
-    @celery.task
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    @celery.task
-    def fail() -> None:
-        raise ValueError("no")
-
-    @celery.task
-    def outer() -> int:
-        return int(add.delay(1, 1).get())
-
-    assert add.apply_async((1, 2), link=note.s()).get() == 3 and seen == [3]
-    assert (add.s(1, 2) | add.s(3)).delay().get() == 6
-    assert chord([add.s(1, 1), add.s(2, 2)])(total.s()).get() == 6
-    assert group(add.s(1, 1), add.s(1, 2))().get() == [2, 3]
-    failed = fail.delay()
-    assert failed.state == "FAILURE" and "ValueError" in failed.traceback
-    with pytest.raises(ValueError, match="no"):
-        failed.get()
-    with pytest.raises(RuntimeError, match="Never call result.get"):
-        outer.delay().get()
-    celery.conf.task_eager_propagates = True
-    with pytest.raises(ValueError, match="no"):
-        fail.delay()
-    assert fail.apply(throw=False).failed()

@@ -62,35 +62,34 @@ SELECT current_user::text, current_setting('search_path'), current_setting('stat
 """
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_a_change_of_the_session_ends_with_its_handler(
-    clean_app: App, change: str, kind: str, fails: bool
+    clean_app: App, change: str, kind: str
 ) -> None:
     states: list[Any] = []
     if kind == "async":
 
         @clean_app.task(transactional=True, retry=NoRetry())
-        async def work(changes: bool, connection: asyncpg.Connection) -> None:
+        async def work(changes: bool, fails: bool, connection: asyncpg.Connection) -> None:
             states.append(tuple(await connection.fetchrow(STATE)))
             if changes:
                 await connection.execute(change)
-                assert not fails
+            assert not fails
     else:
 
         @clean_app.task(transactional=True, retry=NoRetry())
-        def work(changes: bool, connection: psycopg.Connection[Any]) -> None:
+        def work(changes: bool, fails: bool, connection: psycopg.Connection[Any]) -> None:
             states.append(connection.execute(STATE, prepare=False).fetchone())
             if changes:
                 connection.execute(change)
-                assert not fails
+            assert not fails
 
-    for number, changes in enumerate((False, True, False)):
-        handle = work.submit(changes=changes)
+    for changes, fails in ((False, False), (True, False), (True, True), (False, False)):
+        handle = work.submit(changes=changes, fails=fails)
         await drain(clean_app, concurrency=1)
-        assert handle.state() == (State.ERROR if fails and changes else State.DONE), number
-    assert states[0] == states[1] == states[2]
+        assert handle.state() == (State.ERROR if fails else State.DONE)
+    assert states == states[:1] * 4
 
 
 async def test_a_codec_of_a_handler_ends_with_it(clean_app: App) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -100,17 +98,6 @@ async def test_statements_of_a_node_that_meet_share_a_connection(
     await database.close_async()
 
 
-async def test_no_statement_waits_long_for_the_connection_of_another(
-    migrated_postgres_url: str,
-) -> None:
-    database = PostgresDatabase(migrated_postgres_url)
-    async with database.connection_async(), database.connection_async() as second:
-        async with database.connection_async() as third:
-            pids = {await each.fetchval("SELECT pg_backend_pid()") for each in (second, third)}
-    assert len(pids) == 2
-    await database.close_async()
-
-
 async def test_a_statement_that_waits_opens_a_connection_when_the_other_one_is_lost(
     migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,28 +109,6 @@ async def test_a_statement_that_waits_opens_a_connection_when_the_other_one_is_l
         lost.terminate()
     assert await waiting == 1
     await database.close_async()
-
-
-async def test_unused_connections_of_threads_are_closed(
-    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
-    database = PostgresDatabase(migrated_postgres_url)
-    together = threading.Barrier(4)
-
-    def use(_: int) -> None:
-        with database.connection() as connection:
-            together.wait()
-            connection.execute("SELECT 1")
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(use, range(4)))
-    assert count(migrated_postgres_url) == 4
-    async with asyncio.timeout(10):
-        while await asyncio.to_thread(count, migrated_postgres_url) > 1:
-            with database.connection():
-                await asyncio.sleep(0.1)
-    database.close()
 
 
 async def test_the_size_of_the_pools_is_set_in_the_url(migrated_postgres_url: str) -> None:
@@ -205,15 +170,6 @@ async def test_a_setting_of_the_url_that_the_server_refuses_is_named_with_its_cu
 async def test_the_url_may_wait_for_a_connection_without_limit(migrated_postgres_url: str) -> None:
     database = PostgresDatabase(f"{migrated_postgres_url}?connect_timeout=0")
     assert (await database.connect_async()).get_server_pid()
-    await database.close_async()
-
-
-async def test_the_url_does_not_change_the_encoding_of_our_connections(
-    migrated_postgres_url: str,
-) -> None:
-    database = PostgresDatabase(f"{migrated_postgres_url}?client_encoding=latin1")
-    connection = await database.connect_async()
-    assert await connection.fetchval("SELECT $1 || 'ü'", "ü") == "üü"
     await database.close_async()
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,34 +139,6 @@ def test_a_folder_or_lake_of_a_stranger_is_refused_where_everybody_may_make_some
     os.chown(folder, STRANGER, -1)
     with pytest.raises(ConfigurationError, match=rf"the owner of {folder} \(user {STRANGER}\)"):
         submit(folder)
-
-
-@needs_root
-@pytest.mark.parametrize(("mode", "can_replace"), [(0o777, True), (0o1777, False), (0o755, False)])
-def test_only_a_folder_that_is_refused_lets_a_stranger_replace_the_database(
-    mode: int, can_replace: bool
-) -> None:
-    """Replace the database as a real other user."""
-    replace = (
-        "import os, sys; path, user = sys.argv[1], int(sys.argv[2]); os.setgroups([]);"
-        " os.setgid(user); os.setuid(user); os.rename(path, path + '.old'); open(path, 'w').close()"
-    )
-    # Not below tmp_path, into whose parents only their owner may look.
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        submit(folder)
-        folder.chmod(mode)
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", replace, str(folder / "tasks.db"), str(STRANGER)],
-            capture_output=True,
-            text=True,
-        )
-        assert (done.returncode == 0) == can_replace, done.stderr
-        if can_replace:
-            with pytest.raises(ConfigurationError, match="every user may replace files"):
-                submit(folder)
-        else:
-            submit(folder)
 
 
 async def test_the_setting_turns_the_refusal_into_one_warning(

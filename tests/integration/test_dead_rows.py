@@ -14,9 +14,7 @@ from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.incidents import PostgresIncidents
-from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.backends.sql.drivers import drive, executor
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
 from fairlead.model import (
@@ -28,7 +26,7 @@ from fairlead.model import (
     PartitionKey,
     State,
 )
-from fairlead.ports.statements import Row, Statement, Step, Steps
+from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
 
@@ -215,38 +213,6 @@ def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
         assert pages[1] <= pages[0] + 1, pages
 
 
-def test_the_unique_key_of_a_late_task_is_freed_by_the_cleaning_after_its_end(
-    store: PostgresTaskStore,
-) -> None:
-    late, early = make(1, unique_key="late"), make(1, unique_key="early")
-    store.database.run(store.submission([*late, *early]))
-    with store.database.connection() as connection:
-        ended = "DELETE FROM fairlead_tasks WHERE unique_key = %s"
-        connection.execute(ended, ["early"])
-        connection.commit()
-        assert asyncio.run(store.clean(NOW + 10, 100)) == 1
-        assert asyncio.run(store.clean(NOW + 10, 100)) == 0
-        connection.execute(ended, ["late"])
-        connection.commit()
-    assert asyncio.run(store.clean(NOW + 10, 100)) == 1
-    assert asyncio.run(store.clean(NOW + 10, 100)) == 0
-
-
-def test_keys_of_unfinished_tasks_do_not_hold_up_the_cleaning_of_those_behind_them(
-    store: PostgresTaskStore,
-) -> None:
-    tasks = [make(1, unique_key=f"{n:03}", submitted_at=NOW + n)[0] for n in range(100)]
-    store.database.run(store.submission(tasks))
-    with store.database.connection() as connection:
-        connection.execute("DELETE FROM fairlead_tasks WHERE unique_key >= '050'")
-    cleaned = [asyncio.run(store.clean(NOW + 1000, 10)) for _ in range(10)]
-    assert cleaned == [10] * 10  # a full page says that there may be more
-    assert asyncio.run(store.clean(NOW + 1000, 10)) == 0
-    with store.database.connection() as connection:
-        left = connection.execute("SELECT count(*) FROM fairlead_unique_keys").fetchone()
-    assert left == (50,)
-
-
 def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
     store: PostgresTaskStore,
 ) -> None:
@@ -279,30 +245,6 @@ def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
             found = [finding for finding in explain.findings if finding.sql != marks]
             pages.append([finding.buffers for finding in found])
         assert all(n <= first + 5 for first, n in zip(pages[0], pages[-1], strict=True)), pages
-
-
-def test_an_incident_is_swept_although_two_sweeps_ran_at_the_same_time(
-    store: PostgresTaskStore,
-) -> None:
-    incidents = store.incidents
-    assert isinstance(incidents, PostgresIncidents)
-    asyncio.run(incidents.report([_report("1"), _report("2"), _report("3")], NOW))
-    asyncio.run(incidents.sweep(0, NOW, 10))
-    with store.database.connection() as connection:
-        connection.execute("DELETE FROM fairlead_incidents WHERE subject < '3'")
-
-    def beside_another(step: Step) -> Sequence[Row]:
-        rows = execute(step)
-        if isinstance(step, Statement) and step.sql == incidents._sql["sweep"]:
-            asyncio.run(incidents.report([_report("4")], NOW))
-            asyncio.run(incidents.sweep(0, NOW, 10))
-        return rows
-
-    with store.database.connection() as connection:
-        execute = executor(connection)
-        drive(incidents._sweep(0, NOW, 10), beside_another)
-        ids = connection.execute("SELECT id FROM fairlead_incidents ORDER BY id").fetchall()
-    assert incidents._open == [id for (id,) in ids]
 
 
 def _report(subject: str) -> IncidentReport:
@@ -571,36 +513,6 @@ def test_lanes_before_between_and_behind_those_with_floors_are_found(
     store.database.run(store.submission(make(1, queue="c", priority=7)))
     lanes = [("a", 0, 5), ("c", 0, 7), ("d", 0, 5), ("m", 0, 5), ("z", 0, 5)]
     assert sorted(store.database.run(store.lanes())) == [LaneKey(*lane) for lane in lanes]
-
-
-def test_a_position_is_settled_when_all_that_may_have_drawn_it_have_ended() -> None:
-    floors = LaneFloors()
-    marks = [Mark(10, 1, frozenset("a")), Mark(20, 1, frozenset("ab")), Mark(30, 1, frozenset("b"))]
-    for mark in marks:
-        floors.marked(mark)
-    floors.found({LANE: 40}, floors.settled)
-    assert floors.of(LANE) == 0
-    before = floors.settled
-    floors.marked(Mark(40, 1, frozenset("c")))
-    floors.found({LANE: 40}, before)  # its search began before
-    assert floors.of(LANE) == 0
-    floors.found({LANE: 40}, floors.settled)
-    assert floors.of(LANE) == 20
-    floors.marked(Mark(50, 1, frozenset()))
-    floors.found({LANE: 40}, floors.settled)
-    assert floors.of(LANE) == 39
-    floors.found({}, floors.settled)
-    assert floors.of(LANE) == 40
-
-
-def test_floors_are_forgotten_when_the_server_restarts() -> None:
-    floors = LaneFloors()
-    for position in (10, 20):
-        floors.marked(Mark(position, 1, frozenset()))
-    floors.found({LANE: 15}, floors.settled)
-    assert floors.of(LANE) == 10
-    floors.marked(Mark(20, 2, frozenset()))
-    assert floors.of(LANE) == 0
 
 
 def test_the_list_of_undelivered_incidents_reads_no_delivered_ones_and_no_more_than_it_shows(

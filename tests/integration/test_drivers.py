@@ -23,41 +23,18 @@ from fairlead.backends.sql.drivers import is_async
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
-from fairlead.core.ids import IdSource, id_text
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import decode
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
-from fairlead.testing.contract.tasks import FACTS
+from fairlead.testing.contract.tasks import FACTS, NOW, make
 
 pytestmark = pytest.mark.asyncio
 
 Store = SqliteTaskStore | PostgresTaskStore
 Messages = asyncio.Queue[str]
 Using = Callable[[str, Callable[[Any], Any], bool], Awaitable[None]]
-source = IdSource()
-NOW = 1_700_000_000_000_000
-
-
-def make(count: int, **changes: Any) -> list[NewTask]:
-    fields: dict[str, Any] = {
-        "queue": "mail",
-        "partition": 0,
-        "name": "send",
-        "payload": b"{}",
-        "payload_format": "json",
-        "priority": 5,
-        "fairness_key": "",
-        "weight": 1.0,
-        "ordering_key": None,
-        "unique_key": None,
-        "run_at": NOW,
-        "submitted_at": NOW,
-        "keep_result": False,
-        "context": None,
-    } | changes
-    return [NewTask(id=id_text(new), **fields) for new in source.block(count, NOW)]
 
 
 async def with_sqlite3(url: str, work: Callable[[Any], Any], commits: bool) -> None:
@@ -358,15 +335,6 @@ async def test_a_connection_lost_during_a_statement_raises_store_unavailable(
     assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
 
 
-async def test_the_error_about_missing_tables_names_the_command(postgres_url: str) -> None:
-    store = PostgresTaskStore(PostgresDatabase(postgres_url))
-    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
-        store.database.run(store.submission(make(1)))
-    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
-        await store.wake_due(1, 1)
-    await store.database.close_async()
-
-
 async def test_prepared_statements_survive_a_migration(
     postgres_store: Store, postgres_url: str
 ) -> None:
@@ -388,25 +356,6 @@ async def test_prepared_statements_survive_a_migration(
         except StoreUnavailable:
             assert attempt < 2  # a plan whose result type has changed fails once
     assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
-
-
-async def test_our_transactions_commit_or_roll_back_and_raise_errors_unchanged(
-    postgres_store: Store,
-) -> None:
-    database = postgres_store.database
-    with pytest.raises(FileNotFoundError), database.transaction() as connection:
-        database.join(connection, postgres_store.submission(make(1)))
-        raise FileNotFoundError("the handler's own")
-    with pytest.raises(FileNotFoundError):
-        async with database.transaction_async() as connection:
-            await database.join_async(connection, postgres_store.submission(make(1)))
-            raise FileNotFoundError("the handler's own")
-    assert await database.read(postgres_store.tasks(TaskFilter(), 10)) == []
-    with database.transaction() as connection:
-        database.join(connection, postgres_store.submission(make(1)))
-    async with database.transaction_async() as connection, connection.transaction():
-        await database.join_async(connection, postgres_store.submission(make(100)))
-    assert len(await database.read(postgres_store.tasks(TaskFilter(), 1000))) == 101
 
 
 def _admin(url: str) -> Any:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
-from fairlead.backends.postgres.database import Kind, PostgresDatabase
+from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
@@ -132,21 +132,6 @@ async def test_connections_to_a_server_that_only_reads_now_are_dropped_after_one
         database.run(write())
     assert database.run(write()) == pair.standby.port
     assert await database.run_async(write()) == pair.standby.port
-    await database.close_async()
-
-
-async def test_an_asynchronous_connection_that_only_reads_now_is_dropped(pair: Pair) -> None:
-    database = PostgresDatabase(pair.url)
-    async with database.connection_async(Kind.RELAXED):
-        await database.read(asked(PORT))
-    pair.standby.promote()
-    async with database.connection_async() as connection:
-        await connection.execute("SET default_transaction_read_only = on")
-        with pytest.raises(StoreUnavailable, match="only reads"), database.failures(connection):
-            await connection.execute("DELETE FROM fairlead_changes")
-        assert connection.is_closed()
-    for kind in Kind:
-        assert not database._pool(kind)._idle
     await database.close_async()
 
 

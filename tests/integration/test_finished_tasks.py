@@ -15,12 +15,10 @@ from fairlead.testing import drain
 from tests.end_to_end.test_command_line import fairlead_here
 
 
-@pytest.mark.parametrize("store", ["sqlite_url", "migrated_postgres_url"])
-async def test_the_command_lists_finished_tasks_and_an_id_leads_to_a_handle_on_sql_stores(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
+async def test_the_command_lists_finished_tasks_and_an_id_leads_to_a_handle(
+    sqlite_url: str, tmp_path: Path
 ) -> None:
-    url = request.getfixturevalue(store)
-    app, other = App(url), App(url)
+    app, other = App(sqlite_url), App(sqlite_url)
     app.migrate()
 
     @app.task(name="pay", keep_result=True)
@@ -45,7 +43,7 @@ async def test_the_command_lists_finished_tasks_and_an_id_leads_to_a_handle_on_s
         "CANCELLED": {cancelled.id},
         "WAITING": {waiting.id},
     }.items():
-        listed = ("tasks", "list", "--state", state, "--url", url)
+        listed = ("tasks", "list", "--state", state, "--url", sqlite_url)
         found = json.loads(fairlead_here(tmp_path, *listed, "--json"))
         assert {(task["id"], task["state"]) for task in found} == {(id, state) for id in expected}
         table = fairlead_here(tmp_path, *listed)

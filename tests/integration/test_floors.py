@@ -13,8 +13,7 @@ import pytest
 
 from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.due_floor import DueFloor
-from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
+from fairlead.backends.postgres.lane_floors import Mark
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.model import State
@@ -177,17 +176,6 @@ def test_all_unique_keys_of_finished_tasks_are_cleaned_whenever_they_commit(
         while asyncio.run(store.clean(NOW + 100 * SECOND, 10)):
             pass
         assert {id for (id,) in connection.execute(kept)} == tasks
-
-
-def test_the_floor_of_due_times_is_not_used_before_a_position_is_settled() -> None:
-    floor = DueFloor(LaneFloors())
-    lowest = floor.now
-    floor.found(NOW, floor.settled())
-    assert floor.now == lowest
-    for position in (10, 20):
-        floor.lanes.marked(Mark(position, 7, frozenset()))
-    floor.found(None, floor.settled())
-    assert floor.now == (2**63 - 1, 10, 7)
 
 
 def test_a_floor_of_another_server_leaves_out_no_due_task(store: PostgresTaskStore) -> None:

@@ -5,7 +5,6 @@ import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,27 +137,6 @@ def test_savepoints_of_a_session_announce_nothing_and_lose_no_notification(
         with session.begin_nested(), session.begin_nested():
             pass
         session.commit()
-    assert announced.visible == [2, 2, 3]
-
-
-def test_savepoints_of_a_connection_announce_nothing_and_lose_no_notification(
-    announced: Announced,
-) -> None:
-    with announced.engine.connect() as connection:
-        submitter = Submitter(connection)
-        submitter.submit(announced.pay, order=1)
-        with connection.begin_nested():
-            submitter.submit(announced.pay, order=2)
-        connection.begin_nested().rollback()
-        assert announced.visible == []
-        connection.commit()
-        assert announced.visible == [2, 2]
-        submitter.submit(announced.pay, order=3)
-        connection.rollback()
-        connection.execute(text("SELECT 1"))
-        connection.commit()
-        submitter.submit(announced.pay, order=4)
-        connection.commit()
     assert announced.visible == [2, 2, 3]
 
 
@@ -517,45 +495,6 @@ async def test_each_run_has_an_application_context_of_its_own(sqlite_url: str) -
         assert not flask.has_app_context()
     assert sorted(ended) == ["KeyError('lost')"] * 2 + ["None"] * 8
     app.close()
-
-
-def test_requests_of_two_sites_in_several_threads_submit_what_they_commit(
-    announced: Announced,
-) -> None:
-    flask = pytest.importorskip("flask")
-    from fairlead.contrib.flask import FlaskTasks
-
-    session = scoped_session(sessionmaker(announced.engine))
-    submitter = Submitter(session)
-    other = App(announced.url)
-    pay_of_other = other.task(name="pay_of_other")(lambda order: None)
-    sites = []
-    for app, task in ((announced.app, announced.pay), (other, pay_of_other)):
-        site = flask.Flask(task.name)
-        FlaskTasks(app, site)
-        site.teardown_appcontext(lambda error: session.remove())
-
-        @site.post("/orders/<int:order>")
-        def place(order: int, task: Any = task) -> tuple[str, int]:
-            submitter.submit(task, order=order)
-            if order % 2:
-                flask.abort(409)
-            session.commit()
-            return "", 201
-
-        sites.append(site)
-
-    def requests(site: Any) -> list[int]:
-        with site.test_client() as client:
-            return [client.post(f"/orders/{order}").status_code for order in range(4)]
-
-    with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(requests, sites * 2)]
-    assert found == [[201, 409, 201, 409]] * 4
-    names = [task.name for task in announced.reader.management.find()]
-    assert sorted(names) == ["pay"] * 4 + ["pay_of_other"] * 4
-    assert len(announced.visible) == 4
-    other.close()
 
 
 async def test_a_worker_without_a_site_says_what_is_missing(sqlite_url: str) -> None:

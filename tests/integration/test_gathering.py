@@ -27,8 +27,9 @@ from fairlead.declare.task import Task
 from fairlead.errors import NotSupported
 from fairlead.ports.statements import Statement
 from fairlead.testing import drain, open_kit
+from tests.tiers import matrix
 
-STORES = ["sqlite_url", "migrated_postgres_url"]
+STORES = matrix("sqlite_url", "migrated_postgres_url")
 SOON = 30.0
 
 

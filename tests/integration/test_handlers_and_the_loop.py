@@ -94,28 +94,6 @@ async def test_a_handler_that_misuses_the_loop_hurts_no_other_task(app: App, how
     assert attempt.outcome in ("done", "failed")
 
 
-async def test_a_cancelled_node_ends_although_a_handler_tried_to_cancel_it(app: App) -> None:
-    misuses = Misuses()
-    tried = asyncio.Event()
-
-    @app.task
-    async def odd() -> None:
-        try:
-            misuses.cancels_all()
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            tried.set()
-            await asyncio.sleep(1000)
-
-    odd.submit()
-    serving = asyncio.create_task(app.node().run())
-    async with asyncio.timeout(30):
-        await tried.wait()
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
-
-
 class Endless(SimplePart):
     """A part that serves until it is cancelled."""
 
@@ -137,16 +115,3 @@ async def test_a_part_that_is_cancelled_alone_ends_its_node_with_an_error() -> N
     (error,) = caught.value.exceptions
     assert isinstance(error, PartCancelled)
     assert "Endless" in str(error)
-
-
-async def test_parts_that_end_with_their_node_are_no_error() -> None:
-    stopping = asyncio.Event()
-    serving = asyncio.create_task(serve([Endless(), Endless()], stopping))
-    await asyncio.sleep(0.01)
-    stopping.set()
-    await serving
-    serving = asyncio.create_task(serve([Endless(), Endless()], asyncio.Event()))
-    await asyncio.sleep(0.01)
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving

@@ -23,7 +23,7 @@ from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
 
-pytestmark = [pytest.mark.stores, pytest.mark.virtual_time]
+pytestmark = pytest.mark.virtual_time
 
 FAST = Intervals(incidents=1.0)
 
@@ -63,7 +63,7 @@ async def erring(app: App, count: int) -> AsyncIterator[list[str]]:
 
 
 @pytest.fixture
-def lite(sqlite_url: str) -> Iterator[App]:
+def app(sqlite_url: str) -> Iterator[App]:
     """Yield an application on SQLite, for tests that take minutes of virtual time."""
     application = App(sqlite_url)
     application.migrate()
@@ -95,9 +95,8 @@ async def test_each_of_2500_tasks_in_error_is_reported_once(app: App) -> None:
 
 
 async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_no_other(
-    lite: App,
+    app: App,
 ) -> None:
-    app = lite
     calls: Counter[str] = Counter()
     ids = failing(app, 30)
     odd = ids[7]
@@ -120,21 +119,7 @@ async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_
     assert app.clock.monotonic() - began >= 10 + 20  # seconds of back-off
 
 
-async def test_a_new_elected_node_continues_where_the_previous_one_stopped(app: App) -> None:
-    calls: Counter[str] = Counter()
-    app.on_incident = lambda incident: calls.update([incident.subject])
-    ids = failing(app, 40)
-    for _ in range(3):
-        async with running(app, intervals=FAST) as node:
-            await settled(app, node)
-            await eventually(lambda: len(calls) >= 20)
-    async with running(app, intervals=FAST):
-        await eventually(lambda: len(calls) == 40)
-    assert calls == Counter(ids)
-
-
-async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(lite: App) -> None:
-    app = lite
+async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(app: App) -> None:
     calls: Counter[str] = Counter()
     begun = asyncio.Event()
 
@@ -155,9 +140,8 @@ async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(lite
 
 
 async def test_an_incident_claimed_by_a_dead_node_is_reported_when_the_claim_has_expired(
-    lite: App,
+    app: App,
 ) -> None:
-    app = lite
     calls: list[str] = []
     app.on_incident = lambda incident: calls.append(incident.subject)
     async with erring(app, 3) as ids:
@@ -171,24 +155,10 @@ async def test_an_incident_claimed_by_a_dead_node_is_reported_when_the_claim_has
         assert sorted(calls) == sorted(ids) and len(dead) == 2
 
 
-async def test_an_async_callback_runs_on_the_loop_of_the_node(app: App) -> None:
-    loops = []
-
-    async def receive(incident: Incident) -> None:
-        await asyncio.sleep(0.1)
-        loops.append(asyncio.get_running_loop())
-
-    app.on_incident = receive
-    async with erring(app, 2):
-        await delivery(app).round()
-    assert loops == [asyncio.get_running_loop()] * 2
-
-
 @pytest.mark.parametrize("how", ["hangs", "cancels itself", "ignores its cancellation"])
 async def test_an_async_callback_that_does_not_end_in_time_is_called_again(
-    lite: App, how: str
+    app: App, how: str
 ) -> None:
-    app = lite
     calls: Counter[str] = Counter()
 
     async def receive(incident: Incident) -> None:
@@ -264,9 +234,7 @@ async def test_calls_that_all_hang_take_a_bounded_number_of_threads(app: App) ->
         gate.set()
 
 
-async def test_the_doctor_names_incidents_that_are_not_delivered(lite: App) -> None:
-    app = lite
-
+async def test_the_doctor_names_incidents_that_are_not_delivered(app: App) -> None:
     def receive(incident: Incident) -> None:
         raise ConnectionError("no pager")
 
@@ -290,15 +258,6 @@ async def test_without_a_callback_incidents_are_logged(
     assert sorted(logged) == sorted(ids)
 
 
-async def test_an_incident_settled_before_its_delivery_is_not_reported(app: App) -> None:
-    calls: list[str] = []
-    app.on_incident = lambda incident: calls.append(incident.subject)
-    async with erring(app, 2) as ids:
-        app.management.retry(ids[0])
-        await delivery(app).round()
-    assert calls == [ids[1]]
-
-
 # lane records that cannot be read -----------------------------------------------------------------
 
 LANE = "fairlead_backlog_lanes WHERE queue = 'shop' AND partition = 0 AND priority = 5"
@@ -315,9 +274,8 @@ def run_sql(app: App, sql: str) -> None:
 
 @pytest.mark.parametrize("cure", ["delete", "correct"])
 async def test_a_lane_record_that_cannot_be_read_stops_its_lane_only_until_it_is_cured(
-    lite: App, cure: str
+    app: App, cure: str
 ) -> None:
-    app = lite
     ran: Counter[str] = Counter()
     incidents: list[Incident] = []
     app.on_incident = incidents.append
@@ -373,9 +331,9 @@ def one_lane(app: App) -> Steps[str]:
 
 
 async def test_a_run_longer_than_its_greatest_time_is_reported_once_and_continues(
-    lite: App,
+    app: App,
 ) -> None:
-    app, incidents = lite, list[Incident]()
+    incidents = list[Incident]()
     gate = asyncio.Event()
 
     @app.task(name="default")
@@ -408,9 +366,9 @@ async def test_a_run_longer_than_its_greatest_time_is_reported_once_and_continue
 
 
 async def test_a_stuck_run_that_is_resumed_is_reported_although_its_task_continues(
-    lite: App,
+    app: App,
 ) -> None:
-    app, incidents = lite, list[Incident]()
+    incidents = list[Incident]()
     runs: list[int] = []
 
     @app.task(processing=Processing(max_stuck=30, when_stuck="resume"))
@@ -429,19 +387,19 @@ async def test_a_stuck_run_that_is_resumed_is_reported_although_its_task_continu
     assert handle.state() == State.DONE and len(runs) == 2
 
 
-async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(lite: App) -> None:
+async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(app: App) -> None:
     """A task that nobody runs is reported a minute after it is ready, and once."""
-    lite.queue("orphans")
+    app.queue("orphans")
     seen: list[Incident] = []
-    lite.on_incident = seen.append
+    app.on_incident = seen.append
 
-    @lite.task
+    @app.task
     async def served() -> None: ...
 
-    @lite.task(queue="orphans")
+    @app.task(queue="orphans")
     async def orphan() -> None: ...
 
-    async with running(lite, queues=["default"]) as node:
+    async with running(app, queues=["default"]) as node:
         await served.submit_async()
         await asyncio.sleep(300)
         assert seen == []
@@ -457,7 +415,7 @@ async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(lite: App
 
 
 async def test_only_the_elected_node_shows_the_open_incidents(
-    lite: App, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that another one replaces keeps no number that nobody updates."""
     shown: list[IncidentCounts] = []
@@ -473,9 +431,9 @@ async def test_only_the_elected_node_shows_the_open_incidents(
         return not is_replaced and is_elected(ownership, name)
 
     monkeypatch.setattr(Ownership, "is_elected", is_elected_now)
-    lite.observer = Shows()
-    failing(lite, 2)
-    async with running(lite, intervals=Intervals(gauges=1.0)):
+    app.observer = Shows()
+    failing(app, 2)
+    async with running(app, intervals=Intervals(gauges=1.0)):
         await eventually(lambda: bool(shown) and sum(shown[-1].values()) == 2)
         is_replaced = True
         await asyncio.sleep(5)

@@ -17,7 +17,7 @@ from fairlead.testing import drain
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_interceptors_edit_every_submit_and_wrap_every_run(store_url: str) -> None:
+async def test_interceptors_edit_every_submit_and_wrap_every_run(sqlite_url: str) -> None:
     calls: list[str] = []
 
     class Counting(fairlead.Interceptor):
@@ -37,7 +37,7 @@ async def test_interceptors_edit_every_submit_and_wrap_every_run(store_url: str)
             finally:
                 calls.append("after")
 
-    app = App(store_url, interceptors=[Counting(), Counting()])
+    app = App(sqlite_url, interceptors=[Counting(), Counting()])
     app.migrate()
 
     @app.task
@@ -50,9 +50,8 @@ async def test_interceptors_edit_every_submit_and_wrap_every_run(store_url: str)
     app.close()
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_interceptors_surround_every_submit_and_run_and_the_first_one_is_outermost(
-    sqlite_url: str, kind: str
+    sqlite_url: str,
 ) -> None:
     calls: list[str] = []
 
@@ -79,37 +78,21 @@ async def test_interceptors_surround_every_submit_and_run_and_the_first_one_is_o
 
     app = App(sqlite_url, interceptors=[Around("a"), fairlead.Interceptor(), Around("b")])
 
-    def fail_once() -> None:
+    @app.task(retry=Fixed(0, max_attempts=2))
+    def pay() -> None:
         if (task := fairlead.current_task()) is not None and task.attempt == 1:
             raise ValueError("no")
-
-    if kind == "async":
-
-        @app.task(retry=Fixed(0, max_attempts=2))
-        async def pay() -> None:
-            fail_once()
-
-    else:
-
-        @app.task(retry=Fixed(0, max_attempts=2))
-        def pay() -> None:
-            fail_once()
 
     pay.submit_many([{}])
     submitted, calls[:] = list(calls), []
     assert submitted == ["a submits 1", "b submits 1", "b has submitted 1", "a has submitted 1"]
     await drain(app)
-    where = (
-        "fairlead-handler"
-        if kind == "thread"
-        else threading.current_thread().name.rpartition("-")[0]
-    )
     assert calls == [
-        f"a before 1 in {where}",
-        f"b before 1 in {where}",
+        "a before 1 in fairlead-handler",
+        "b before 1 in fairlead-handler",
         "b sees no",
         "a sees no",
-        f"a before 2 in {where}",
-        f"b before 2 in {where}",
+        "a before 2 in fairlead-handler",
+        "b before 2 in fairlead-handler",
     ]
     app.close()

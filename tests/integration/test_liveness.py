@@ -65,15 +65,14 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.stores
 def test_a_blocked_loop_loses_no_run_and_no_lease(
-    store_url: str, caplog: pytest.LogCaptureFixture
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fairlead.liveness")
     starts: Counter[str] = Counter()
 
     def application() -> tuple[App, Any]:
-        app = App(store_url)
+        app = App(sqlite_url)
 
         @app.task
         async def wait(n: int) -> None:

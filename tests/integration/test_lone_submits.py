@@ -56,24 +56,3 @@ def _drawn(options: dict[str, Any]) -> set[str]:
     """Return the columns with an instant or a drawn position of a task with these options."""
     found = {"order_at", "order_seq"} if "ordering_key" in options else set()
     return found | ({"due_at", "due_seq"} if "run_at" in options else set())
-
-
-async def test_the_position_of_a_lone_task_is_that_of_its_row(postgres_url: str) -> None:
-    app = App(postgres_url)
-    app.migrate()
-
-    @app.task
-    def note(number: int) -> None: ...
-
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(
-            "LISTEN fairlead_"
-            + str(connection.execute("SELECT 'fairlead_tasks'::regclass::oid").fetchone()[0])  # type: ignore[index]
-        )
-        handle = note.submit(1)
-        announced = next(connection.notifies(timeout=60)).payload
-        position = connection.execute(
-            "SELECT ready_seq FROM fairlead_tasks WHERE id = %s", (handle.id,)
-        ).fetchone()
-    assert position is not None and announced.endswith(f",{position[0]}]]}}")
-    app.close()

@@ -5,16 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
-from fairlead.contrib.prometheus import PrometheusObserver
-from fairlead.engine.incidents import IncidentDelivery
-from fairlead.engine.pollers import Pollers
-from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.operate.changes import Cancel, Fail, NewValues, Resume
 from fairlead.operate.tasks import BulkResult
@@ -150,22 +144,6 @@ async def test_tasks_changed_while_a_worker_holds_them_run_once_in_their_new_pla
     assert max(ran.index(30), ran.index(170)) < 10
 
 
-@pytest.mark.ordered
-async def test_a_change_of_priority_leaves_the_order_of_an_ordering_key(app: App) -> None:
-    app.queue("q", partitions=1)
-    ran: list[int] = []
-
-    @app.task(queue="q")
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    tasks = note.options(ordering_key="o").submit_many([{"n": n} for n in range(20)])
-    for n in (3, 9, 0, 19):
-        app.management.change(tasks[n].id, priority=n % 10, fairness_key="acme")
-    await drain(app, concurrency=5)
-    assert ran == list(range(20))
-
-
 async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_only(
     shop,
 ) -> None:
@@ -206,8 +184,8 @@ async def test_a_task_in_error_can_be_retried_with_new_tries_or_failed_by_a_pers
     assert app.management.find() == []
 
 
-@pytest.mark.parametrize("size", [0, 500, 1024, 1025, 50_000])
-@pytest.mark.parametrize("text", ["x", "é\u2028", "'; DROP TABLE fairlead_tasks; --\"\\"])
+@pytest.mark.parametrize("size", [0, 1024, 1025, 50_000])
+@pytest.mark.parametrize("text", ["x", "'; DROP TABLE fairlead_tasks; é\u2028--\"\\"])
 async def test_payloads_are_compressed_when_that_pays_and_arrive_unchanged(
     app: App, size: int, text: str
 ) -> None:
@@ -226,70 +204,6 @@ async def test_payloads_are_compressed_when_that_pays_and_arrive_unchanged(
     assert len(stored) <= len(encoded)
     await drain(app)
     assert seen == [whole]
-
-
-async def test_old_history_is_deleted_in_batches(shop) -> None:
-    app, pay, bad, ran = shop
-    handles = pay.submit_many([{"n": n} for n in range(117)])
-    await drain(app)
-    assert len(app.management.attempts(handles[0].id)) == 1
-    after = app.clock.now() + 1
-    assert await app.store.clean(after, 60) == 60
-    assert await app.store.clean(after, 1) == 1
-    assert await app.store.clean(after, 60) == 56
-    assert await app.store.clean(after, 60) == 0
-    with pytest.raises(UnknownTask, match="history was cleaned"):
-        handles[0].state()
-    await app.store.database.close_async()
-
-
-async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
-    store_url: str,
-) -> None:
-    registry = CollectorRegistry()
-    reported: list[str] = []
-    app = App(
-        store_url,
-        observer=PrometheusObserver(registry),
-        on_incident=lambda incident: reported.append(incident.subject),
-    )
-    app.migrate()
-
-    @app.task(retry=NoRetry())
-    async def bad() -> None:
-        raise ValueError("no")
-
-    handle = bad.submit()
-    await drain(app)
-    labels = {"queue": "default", "name": "bad"}
-    pollers = Pollers(
-        app.store,
-        app.channel.announce,
-        app.observer,
-        app.clock,
-        Intervals(),
-        lambda reports: None,
-        silent_nodes=AsyncMock(),
-    )
-    delivery = IncidentDelivery(
-        app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout
-    )
-    for _ in range(2):
-        await delivery.round()
-        await pollers.gauges()
-    kind = {**labels, "kind": "error"}
-    assert registry.get_sample_value("fairlead_incidents", kind) == 1
-    assert reported == [handle.id]  # once, though several checks find it
-    assert registry.get_sample_value("fairlead_submitted_total", labels) == 1
-    assert (
-        registry.get_sample_value("fairlead_finished_total", {**labels, "outcome": "failed"}) == 1
-    )
-    assert registry.get_sample_value("fairlead_run_seconds_count", labels) == 1
-    app.management.fail(handle.id)
-    await pollers.gauges()
-    assert registry.get_sample_value("fairlead_incidents", kind) is None
-    await app.store.database.close_async()
-    app.close()
 
 
 async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
@@ -374,19 +288,6 @@ async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(sho
     assert len(management.find(fairness_key="other")) == 1
     refused = management.bulk(Fail())
     assert (refused.changed, refused.refused) == (0, 4)
-
-
-async def test_a_bulk_change_that_is_stopped_has_changed_whole_batches(shop) -> None:
-    app, pay, bad, ran = shop
-    pay.options(run_at=datetime.now(UTC) + LATER).submit_many([{"n": n} for n in range(700)])
-
-    def stop(result: BulkResult) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        app.management.bulk(Cancel(), on_batch=stop)
-    assert len(app.management.find(limit=2000)) == 200
-    assert app.management.bulk(Cancel()).changed == 200
 
 
 async def test_resuming_many_counts_the_tries_of_those_in_error_from_zero(shop) -> None:

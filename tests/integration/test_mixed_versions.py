@@ -14,7 +14,6 @@ from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
-from fairlead.operate.doctor import examine
 from fairlead.operate.store.actions import ActionState
 from fairlead.operate.store.sql import load
 from fairlead.ports.observer import Silent
@@ -51,16 +50,6 @@ async def test_an_incident_of_a_kind_that_only_a_later_version_knows_holds_up_no
     }
     latest = app.store.database.read_now(app.store.incidents.latest(None, 9))
     assert {incident.kind for incident in latest} == {"later_kind", "error"}
-    await app.store.database.close_async()
-
-
-async def test_the_doctor_names_an_incident_of_a_kind_that_only_a_later_version_knows(
-    app: App,
-) -> None:
-    app.on_incident = lambda incident: None
-    run_sql(app, LATER)
-    findings = [finding.what for finding in await examine(app.operate_context)]
-    assert any("later_kind of mail" in what for what in findings)
     await app.store.database.close_async()
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import msgspec
-import psycopg
 import pytest
 from typer.testing import CliRunner
 
@@ -26,15 +25,9 @@ from tests.web.browsing import Browser, with_access
 HERE = NodeFacts(7, VERSION, platform.python_version())
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.stores)])
-def url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty SQL database."""
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
-
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
-    app = App(url, name="shop")
+def app(sqlite_url: str) -> Iterator[App]:
+    app = App(sqlite_url, name="shop")
     app.migrate()
 
     @app.task(queue="mail")
@@ -45,22 +38,10 @@ def app(url: str) -> Iterator[App]:
     app.close()
 
 
-def execute(url: str, *statements: str) -> None:
-    """Execute statements as another program does."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
-            for statement in statements:
-                connection.execute(statement)
-        return
-    with psycopg.connect(url) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
-
-
 def keep_alive(url: str) -> None:
     """Set the heartbeats ahead, so that no node is silent however long the test takes."""
-    table = "fairlead_nodes" if url.startswith("sqlite") else "fairlead_heartbeats"
-    execute(url, f"UPDATE {table} SET heartbeat_at = heartbeat_at + 3600000000")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE fairlead_nodes SET heartbeat_at = heartbeat_at + 3600000000")
 
 
 async def test_a_worker_records_its_slots_and_versions(app: App) -> None:
@@ -70,12 +51,12 @@ async def test_a_worker_records_its_slots_and_versions(app: App) -> None:
     app.close()
 
 
-async def test_a_mixed_fleet_is_shown_as_it_is(app: App, url: str) -> None:
+async def test_a_mixed_fleet_is_shown_as_it_is(app: App, sqlite_url: str) -> None:
     """The screen, the JSON API and the doctor show the facts of each node."""
     older = NodeFacts(3, "0.0.9", "3.11.1")
     for name, facts in (("newer", HERE), ("older", older)):
         await app.store.register_node(name, ["mail"], [], app.clock.now(), facts)
-    keep_alive(url)
+    keep_alive(sqlite_url)
     page = (await Browser(with_access(app, Access.read())).get("/nodes")).text
     assert f"Python {HERE.python}" in page and f"Python {older.python}" in page
     given = (await Browser(with_access(app, Access.read())).get("/api/v1/nodes")).json()["nodes"]
@@ -89,23 +70,23 @@ async def test_a_mixed_fleet_is_shown_as_it_is(app: App, url: str) -> None:
     await app.connections.close_async()
 
 
-async def test_the_doctor_says_nothing_of_workers_of_one_version(app: App, url: str) -> None:
+async def test_the_doctor_says_nothing_of_workers_of_one_version(app: App, sqlite_url: str) -> None:
     for name in ("one", "two"):
         await app.store.register_node(name, ["mail"], [], app.clock.now(), HERE)
-    keep_alive(url)
+    keep_alive(sqlite_url)
     assert not [one for one in await examine(app.operate_context) if "versions of" in one.what]
     await app.connections.close_async()
 
 
-def test_the_command_lists_workers(app: App, url: str) -> None:
+def test_the_command_lists_workers(app: App, sqlite_url: str) -> None:
     run = CliRunner().invoke
-    assert "last heartbeat" in run(command, ["nodes", "--url", url]).stdout
+    assert "last heartbeat" in run(command, ["nodes", "--url", sqlite_url]).stdout
     app.store.database.run(
         app.store._register_node("newer", '["mail"]', "[]", app.clock.now(), HERE)
     )
-    table = run(command, ["nodes", "--url", url], env={"COLUMNS": "200"}).stdout
+    table = run(command, ["nodes", "--url", sqlite_url], env={"COLUMNS": "200"}).stdout
     assert VERSION in table and HERE.python in table
-    listed = json.loads(run(command, ["nodes", "--url", url, "--json"]).stdout)
+    listed = json.loads(run(command, ["nodes", "--url", sqlite_url, "--json"]).stdout)
     assert {each["node"]: (each["slots"], each["version"]) for each in listed} == {
         "newer": (7, VERSION)
     }

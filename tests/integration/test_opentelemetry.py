@@ -1,18 +1,16 @@
-"""Spans of submits and runs are linked through the task, on every store, with every executor, and in
-transactions of the user."""
+"""Spans of submits and runs are linked through the task, with every executor, and in transactions of
+the user."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import json
-import logging
 import os
 import re
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,10 +21,7 @@ import pytest
 from fairlead import (
     App,
     ConfigurationError,
-    ContextFilter,
-    Draft,
     Fixed,
-    Interceptor,
     NoRetry,
     Retry,
     Snooze,
@@ -42,13 +37,11 @@ from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
 
-pytestmark = pytest.mark.stores
-
 SOON = 20.0
 TRACE, SPAN = 0xABCDEF0123456789ABCDEF0123456789, 0xABCDEF0123456789
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
 
-EXECUTORS = ["loop", "thread", "process"]
+EXECUTORS = ["loop", "thread"]
 
 
 @pytest.fixture
@@ -57,9 +50,9 @@ def spans() -> Spans:
 
 
 @pytest.fixture
-def app(store_url: str, spans: Spans) -> Iterator[App]:
-    """Yield an application with tracing, on a fresh store of each kind in turn."""
-    application = App(store_url, interceptors=[Tracing(spans.provider)])
+def app(sqlite_url: str, spans: Spans) -> Iterator[App]:
+    """Yield an application with tracing."""
+    application = App(sqlite_url, interceptors=[Tracing(spans.provider)])
     application.migrate()
     yield application
     application.close()
@@ -76,10 +69,8 @@ def carried(app: App, task_id: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
-    app: App, spans: Spans, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: App, spans: Spans, executor: str
 ) -> None:
-    settings: dict[str, Any] = {}
-
     def recorded() -> list[Any]:
         task, (trace_id, span_id) = current_task(), trace.get_current_span().get_span_context()[:2]
         assert task is not None
@@ -92,31 +83,16 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
             await asyncio.sleep(0)
             return recorded()
 
-    elif executor == "thread":
+    else:
 
         @app.task(queue="payouts", keep_result=True)
         def pay(partner: str) -> list[Any]:
             return recorded()
 
-    else:
-        (tmp_path / "traced_app.py").write_text(
-            "import fairlead\nfrom fairlead.contrib.opentelemetry import Tracing\nfrom opentelemetry import trace\n"
-            "app = fairlead.App(interceptors=[Tracing()])\n"
-            "@app.task(queue='payouts', executor='process', keep_result=True)\n"
-            "def pay(partner: str) -> list:\n"
-            "    task, at = fairlead.current_task(), trace.get_current_span().get_span_context()\n"
-            "    return [at.trace_id, at.span_id, task.context, task.pickup_delay * 1000]\n"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-        settings["application"] = "traced_app:app"
-
-        @app.task(queue="payouts", executor="process", keep_result=True)
-        def pay(partner: str) -> list[Any]: ...
-
     with spans.tracer.start_as_current_span("request") as request:
         handle = pay.options(fairness_key="acme", context={"request": "7"}).submit(partner="acme")
     travelling = carried(app, handle.id)
-    async with running(app, **settings):
+    async with running(app):
         trace_id, span_id, found, delay = await handle.result_async(SOON)
 
     submit, run = spans.only("submit payouts"), spans.only("run payouts")
@@ -189,10 +165,7 @@ async def test_spans_of_a_child_process_are_below_the_run_in_the_worker(
     app.close()
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_spans_and_submits_of_a_handler_are_below_its_run(
-    app: App, spans: Spans, kind: str
-) -> None:
+async def test_spans_and_submits_of_a_handler_are_below_its_run(app: App, spans: Spans) -> None:
     found: list[str] = []
 
     @app.task(queue="after")
@@ -201,27 +174,14 @@ async def test_spans_and_submits_of_a_handler_are_below_its_run(
         assert task is not None
         found.append(task.context["request"])
 
-    if kind == "async":
-
-        @app.task
-        async def work() -> None:
-            with spans.tracer.start_as_current_span("inside"):
-                await asyncio.sleep(0)
-            task = current_task()
-            assert task is not None
-            await follow.options(
-                context=task.context
-            ).submit_async()  # passes its context on, as an application does with a request id
-
-    else:
-
-        @app.task
-        def work() -> None:
-            with spans.tracer.start_as_current_span("inside"):
-                pass
-            task = current_task()
-            assert task is not None
-            follow.options(context=task.context).submit()
+    @app.task
+    def work() -> None:
+        with spans.tracer.start_as_current_span("inside"):
+            pass
+        task = current_task()
+        assert task is not None
+        # It passes its context on, as an application does with a request id.
+        follow.options(context=task.context).submit()
 
     work.options(context={"request": "7"}).submit()
     await drain(app)
@@ -245,26 +205,6 @@ async def test_runs_of_a_traced_worker_are_below_their_submits_only(app: App, sp
     for run in spans.named("run default"):
         assert run.parent is not None and linked(run) == [(run.parent.trace_id, run.parent.span_id)]
     assert len(spans.named("run default")) == 2
-
-
-async def test_concurrent_runs_on_one_loop_keep_their_spans_apart(app: App, spans: Spans) -> None:
-    all_here, count = asyncio.Event(), 0
-
-    @app.task
-    async def work(n: int) -> None:
-        nonlocal count
-        count += 1
-        if count == 50:
-            all_here.set()
-        await all_here.wait()
-        with spans.tracer.start_as_current_span(f"inside {n}"):
-            await asyncio.sleep(0)
-
-    handles = [work.submit(n=n) for n in range(50)]
-    await drain(app)
-    by_id = {attributes(span)["messaging.message.id"]: span for span in spans.named("run default")}
-    for n, handle in enumerate(handles):
-        assert is_parent(by_id[handle.id], spans.only(f"inside {n}"))
 
 
 @pytest.mark.parametrize("size", [5, 2500])
@@ -291,68 +231,16 @@ async def test_a_bulk_submit_is_one_span_to_which_all_its_runs_are_linked(
     assert len(runs) == size and {context["bulk"] for context in runs} == {"1"}
 
 
-def test_tasks_of_a_bulk_submit_that_share_their_options_also_share_the_traced_options(
-    sqlite_url: str, spans: Spans
-) -> None:
-    seen: list[Any] = []
-
-    class Recording(Interceptor):
-        def submission(self, submission):
-            seen.extend(submission.drafts)
-            return super().submission(submission)
-
-    app = App(sqlite_url, interceptors=[Tracing(spans.provider), Recording()])
-
-    @app.task
-    async def work(n: int) -> None: ...
-
-    @app.task(queue="other")
-    async def other() -> None: ...
-
-    work.submit_many({"n": n} for n in range(100))
-    assert len({id(draft.options) for draft in seen}) == 1 and seen[0].options.context.keys() == {
-        "traceparent"
-    }
-    app.submit_many([seen[0], Draft(other.handler, (), {}, other._options)])
-    mixed = attributes(spans.only("submit"))
-    assert "messaging.destination.name" not in mixed and mixed["messaging.batch.message_count"] == 2
-    app.close()
-
-
 # ends of runs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
-async def test_the_span_of_a_failed_try_carries_its_exception(
-    app: App, spans: Spans, kind: str
-) -> None:
-    left = {"failures": 2}
+async def test_the_span_of_a_failed_try_carries_its_exception(app: App, spans: Spans) -> None:
+    errors: list[BaseException] = [Retry(0), ValueError("no such partner")]
 
-    def judge() -> None:
-        if left["failures"] == 2:
-            left["failures"] = 1
-            raise ValueError("no such partner")
-        if left["failures"] == 1:
-            left["failures"] = 0
-            raise Retry(0)
-
-    if kind == "async":
-
-        @app.task(retry=Fixed(0, max_attempts=5))
-        async def work() -> None:
-            judge()
-
-    elif kind == "thread":
-
-        @app.task(retry=Fixed(0, max_attempts=5))
-        def work() -> None:
-            judge()
-
-    else:
-
-        @app.task(retry=Fixed(0, max_attempts=5), transactional=True)
-        async def work(connection: Any) -> None:
-            judge()
+    @app.task(retry=Fixed(0, max_attempts=5), transactional=True)
+    async def work(connection: Any) -> None:
+        if errors:
+            raise errors.pop()
 
     handle = work.submit()
     await drain(app)
@@ -391,32 +279,13 @@ async def test_a_snooze_fails_no_span(app: App, spans: Spans) -> None:
     assert [event.name for event in first.events] == ["snoozed"]
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_run_stopped_by_its_timeout_fails_its_span(
-    app: App, spans: Spans, kind: str
-) -> None:
-    stopped = threading.Event()
-    if kind == "async":
+async def test_a_run_stopped_by_its_timeout_fails_its_span(app: App, spans: Spans) -> None:
+    @app.task(timeout=0.05, retry=NoRetry())
+    async def slow() -> None:
+        await asyncio.sleep(100)
 
-        @app.task(timeout=0.05, retry=NoRetry())
-        async def slow() -> None:
-            await asyncio.sleep(100)
-
-    else:
-
-        @app.task(timeout=0.05, retry=NoRetry())
-        def slow() -> None:
-            stopped.wait(SOON)
-
-    handle = slow.submit()
-    async with running(app):
-        async with asyncio.timeout(SOON):
-            while handle.state() is not State.ERROR:
-                await asyncio.sleep(0.01)
-        stopped.set()
-        async with asyncio.timeout(SOON):
-            while not spans.named("run default"):
-                await asyncio.sleep(0.01)
+    slow.submit()
+    await drain(app)
     run = spans.only("run default")
     assert run.status.status_code is StatusCode.ERROR
     assert attributes(run)["error.type"] == "fairlead.errors.TaskTimeout"
@@ -441,22 +310,6 @@ async def test_a_run_that_a_stopping_worker_interrupts_has_not_failed(
         run.status.status_code is StatusCode.UNSET
         and attributes(run)["fairlead.stopped"] == "shutdown"
     )
-
-
-async def test_a_payload_that_does_not_fit_fails_the_span_of_its_run(
-    app: App, spans: Spans
-) -> None:
-    @app.task
-    async def work(n: int) -> None: ...
-
-    work.submit(n=1)
-    del app.handlers["work"]
-
-    @app.task(name="work")
-    async def changed(text: str) -> None: ...
-
-    await drain(app)
-    assert attributes(spans.only("run default"))["error.type"] == "fairlead.errors.InvalidTask"
 
 
 # submits ------------------------------------------------------------------------------------------
@@ -551,9 +404,9 @@ async def test_baggage_travels_into_the_handler_and_on(app: App, spans: Spans) -
 
 
 async def test_runs_with_traces_of_their_own_are_only_linked_to_their_submits(
-    store_url: str, spans: Spans
+    sqlite_url: str, spans: Spans
 ) -> None:
-    app = App(store_url, interceptors=[Tracing(spans.provider, own_traces=True)])
+    app = App(sqlite_url, interceptors=[Tracing(spans.provider, own_traces=True)])
     app.migrate()
 
     @app.task
@@ -581,22 +434,6 @@ async def test_runs_of_tasks_submitted_without_tracing_are_traced(app: App, span
     run = spans.only("run default")
     assert run.parent is None and not run.links
     plain.close()
-
-
-async def test_log_lines_of_a_run_name_its_span(
-    app: App, spans: Spans, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = logging.getLogger("tests.traced")
-    log.addFilter(ContextFilter())
-
-    @app.task
-    async def work() -> None:
-        log.warning("here")
-
-    work.submit()
-    await drain(app)
-    (record,) = [record for record in caplog.records if record.name == log.name]
-    assert record.context["traceparent"] == traceparent(spans.only("run default"))
 
 
 # without tracing ------------------------------------------------------------------------------------------
