@@ -28,6 +28,7 @@ from fairlead.model import (
 )
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.postgres import PostgresServer
+from tests.cassandra_scans import traced
 
 T = TypeVar("T")
 
@@ -701,23 +702,22 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
     await closed(store)
 
 
-async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
+async def test_on_cassandra_a_read_above_the_ack_level_scans_no_tombstones(
     cassandra_driver: Any, migrated_cassandra_url: str
 ) -> None:
     store = await opened("cassandra", migrated_cassandra_url)
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(100)
+
+    async def read(level: Level) -> tuple[list[Any], int]:
+        found, scan = await traced(store.session, lambda: store.read_above(LANE, level, 10))
+        return found, scan.tombstones
+
     await store.write(LANE, range_id, entries, record_of(entries))
-    assert await store.traced_read(LANE, LOWEST, 10) == (
-        entries[:10],
-        0,
-    )  # a write leaves no tombstones
+    assert await read(LOWEST) == (entries[:10], 0)  # a write leaves no tombstones
     await store.delete_through(LANE, range_id, entries[49].level)
-    assert await store.traced_read(LANE, LOWEST, 10) == (entries[50:60], 2)
-    assert await store.traced_read(LANE, entries[49].level, 10) == (
-        entries[50:60],
-        0,
-    )  # no tombstone is above the ack level
+    assert await read(LOWEST) == (entries[50:60], 2)
+    assert await read(entries[49].level) == (entries[50:60], 0)
     await closed(store)
 
 

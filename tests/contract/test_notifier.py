@@ -201,74 +201,35 @@ def test_notifying_without_a_listener_is_not_an_error(neighbours: Neighbours) ->
     neighbours.notify(NOTIFICATION)
 
 
-def test_waiting_ends_at_the_timeout_and_not_when_another_task_finishes(
-    neighbours: Neighbours,
-) -> None:
-    notifier = neighbours.make()
-    # The first wait may return at once, because earlier notifications are lost.
-    notifier.wait_finished("the task", 1.0)
-    began = time.monotonic()
-    threading.Timer(0.1, neighbours.notify, (Notification(finished=["another"]),)).start()
-    notifier.wait_finished("the task", 0.5)
-    assert 0.45 < time.monotonic() - began < 3.0
-
-
-def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(
-    neighbours: Neighbours,
-) -> None:
-    notifier = neighbours.make()
-    notifier.wait_finished("a task", 0.3)
-    notifier.wait_finished("a task", 0.3)  # the listener is open now
-    neighbours.notify(Notification(finished=["the task"]))
-    time.sleep(0.3)
-    began = time.monotonic()
-    notifier.wait_finished("the task", 5.0)
-    assert time.monotonic() - began < 2.0
-
-
-def test_each_of_twenty_threads_waits_for_its_own_task(neighbours: Neighbours) -> None:
-    notifier = neighbours.make()
-    done = [threading.Event() for _ in range(20)]
-
-    def wait(n: int) -> None:
-        for _ in range(2):  # the first wait may end early, so that the caller checks the task
-            notifier.wait_finished(f"task {n}", 20.0)
-            if notified.is_set():
-                break
-        done[n].set()
-
-    notified = threading.Event()
-    threads = [threading.Thread(target=wait, args=(n,), daemon=True) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.5)
-    assert not any(event.is_set() for event in done)
-    notified.set()
-    neighbours.notify(Notification(finished=[f"task {n}" for n in range(19)]))
-    for event in done[:19]:
-        assert event.wait(5.0)
-    assert not done[19].is_set()
-    neighbours.notify(LOOK_EVERYWHERE)
-    assert done[19].wait(5.0)
+def watch_open(
+    neighbours: Neighbours, notifier: Notifier
+) -> tuple[queue.Queue[list[str]], Callable[[], None]]:
+    """Watch for finished tasks; return once the listener is open."""
+    heard: queue.Queue[list[str]] = queue.Queue()
+    stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
+    while True:
+        neighbours.notify(Notification(finished=["first"]))
+        with suppress(queue.Empty):
+            if heard.get(timeout=0.1) == ["first"]:
+                return heard, stop
 
 
 def test_a_watcher_is_called_with_the_tasks_that_finished_until_it_stops(
     neighbours: Neighbours,
 ) -> None:
     notifier = neighbours.make()
-    heard: queue.Queue[list[str]] = queue.Queue()
-    stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
-    notifier.wait_finished("the task", 1.0)  # until the listener is open
+    heard, stop = watch_open(neighbours, notifier)
     neighbours.notify(Notification(finished=["a", "b"]))
     while (ids := heard.get(timeout=10.0)) != ["a", "b"]:
-        assert not ids  # the listener opened: look everywhere
+        assert ids in ([], ["first"])
     neighbours.notify(LOOK_EVERYWHERE)
     assert heard.get(timeout=10.0) == []
     stop()
+    others, _ = watch_open(neighbours, notifier)
     neighbours.notify(Notification(finished=["c"]))
-    notifier.wait_finished("c", 5.0)
-    while not heard.empty():
-        assert heard.get() != ["c"]
+    while others.get(timeout=10.0) != ["c"]:
+        pass
+    assert heard.empty()
 
 
 # named pipes --------------------------------------------------------------------------------------
@@ -523,13 +484,16 @@ def test_without_pipes_new_work_is_found_by_polling_and_a_warning_is_logged(
     assert "cannot create a named pipe" in caplog.text
 
 
-def test_without_pipes_a_wait_ends_at_the_next_commit(path: Path, no_pipes: None) -> None:
-    notifier = FifoNotifier(path)
-    notifier.wait_finished("the task", 5.0)
-    threading.Timer(0.2, commit, (path, INSERT, "one")).start()
-    began = time.monotonic()
-    notifier.wait_finished("the task", 10.0)
-    assert 0.1 < time.monotonic() - began < 3.0
+def test_without_pipes_a_watcher_looks_everywhere_at_the_next_commit(
+    path: Path, no_pipes: None
+) -> None:
+    notifier, heard = FifoNotifier(path), queue.Queue[list[str]]()
+    stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
+    assert heard.get(timeout=10.0) == []  # the listener opened
+    commit(path, INSERT, "one")
+    assert heard.get(timeout=10.0) == []
+    stop()
+    asyncio.run(notifier.close())
 
 
 # PostgreSQL ---------------------------------------------------------------------------------------
@@ -575,17 +539,16 @@ def test_after_a_lost_connection_the_listener_connects_again_and_looks_everywher
     run(test)
 
 
-def test_waiting_threads_survive_a_lost_connection(database: PostgresDatabase) -> None:
-    notifier = PostgresNotifier(database)
-    notifier.wait_finished("the task", 5.0)
-    threading.Timer(0.2, hang_up, (database,)).start()
-    began = time.monotonic()
-    notifier.wait_finished("the task", 10.0)  # the new connection makes it look everywhere
-    assert 0.1 < time.monotonic() - began < 8.0
-    threading.Timer(0.2, notify, (database, '{"finished":["the task"]}')).start()
-    began = time.monotonic()
-    notifier.wait_finished("the task", 10.0)
-    assert 0.1 < time.monotonic() - began < 5.0
+def test_a_watcher_survives_a_lost_connection(database: PostgresDatabase) -> None:
+    notifier, heard = PostgresNotifier(database), queue.Queue[list[str]]()
+    stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
+    assert heard.get(timeout=10.0) == []  # the listener opened
+    hang_up(database)
+    assert heard.get(timeout=10.0) == []  # the new connection makes it look everywhere
+    notify(database, '{"finished":["the task"]}')
+    assert heard.get(timeout=10.0) == ["the task"]
+    stop()
+    asyncio.run(notifier.close())
 
 
 class Proxy:

@@ -31,6 +31,7 @@ from fairlead.ordered.completion import MOST_AT_ONCE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.task_log import Submit, encode  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
+from tests.cassandra_scans import Scan, traced
 from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
 
 DAY = 24 * HOUR
@@ -64,6 +65,13 @@ def store(opened: Callable[[], CassandraScheduleStore]) -> CassandraScheduleStor
 
 def low_water_mark_at(run_at: int) -> ScheduleRecord:
     return ScheduleRecord(low_water_mark=TaskKey(run_at, "", ""))
+
+
+async def traced_read(
+    store: CassandraScheduleStore, *where: Any
+) -> tuple[list[ScheduledTask], Scan]:
+    """Return a page of the schedule, and what its requests scanned."""
+    return await traced(store.session, lambda: store.read(PARTITION, *where))
 
 
 async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
@@ -460,11 +468,11 @@ async def test_reads_scan_few_tombstones_even_if_stuck_tasks_hold_the_low_water_
     range_id = (await store.take_over(PARTITION)).range_id
     held = await completing(store, range_id, 4000, stuck)
     low_water_mark = (await store.take_over(PARTITION)).record.low_water_mark
-    rows, scan = await store.traced_read(PARTITION, low_water_mark, END, 1000)
+    rows, scan = await traced_read(store, low_water_mark, END, 1000)
     assert [row.key for row in rows] == held
     print(f"{stuck} stuck: {scan}")
     assert scan.tombstones <= 2 * (stuck + 2)
-    _, scan = await store.traced_read(PARTITION, TaskKey(NOW + 3999, "", ""), END, 1000)
+    _, scan = await traced_read(store, TaskKey(NOW + 3999, "", ""), END, 1000)
     assert scan.tombstones <= 2
 
 
@@ -649,7 +657,6 @@ async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
             lambda: store.finish(PARTITION, range_id, [ended(rows[60])]),
             lambda: store.keep(PARTITION, range_id, ScheduleRecord()),
             lambda: store.read(PARTITION, BEFORE_ALL, END, 10),
-            lambda: store.traced_read(PARTITION, BEFORE_ALL, END, 10),
             lambda: store.find(PARTITION, rows[60].key),
             lambda: store.unfinished("reminders", NOW),
             lambda: store.statuses("reminders", NOW),

@@ -31,9 +31,6 @@ class Notifier(Protocol):
     async def close(self) -> None:
         """Stop listening."""
 
-    def wait_finished(self, task_id: str, timeout: float) -> None:
-        """Block this thread until the task may have finished, or `timeout` seconds have passed."""
-
     def watch_finished(self, on_finished: Callable[[Collection[str]], None]) -> Callable[[], None]:
         """Call `on_finished`, from any thread, with the ids of tasks that have finished, until the
         returned function is called. Without ids, any task may have finished."""

@@ -16,7 +16,6 @@ from fairlead.backends.cassandra.session import (
     MOST_BYTES,
     CassandraSession,
     CassandraUrl,
-    Scan,
     bytes_of,
     chunks,
 )
@@ -137,20 +136,6 @@ class CassandraBacklogStore:
             _trigger(lane, row, one)
             async for row in self.session.rows("read_above", *lane, *level, limit)
         ]
-
-    async def traced_read(
-        self, lane: LaneKey, level: Level, limit: int
-    ) -> tuple[list[Trigger], int]:
-        """Read as `read_above` does, in one page. Return the entries and the number of tombstones.
-
-        The tombstones are those that the replica with the most has scanned; a range tombstone
-        is two tombstones, its start and its end. Raise StoreUnavailable, also if the trace is late.
-        """
-        scanned: list[Scan] = []
-        rows = await self.session.execute(
-            "read_above", *lane, *level, limit, page=limit, scanned=scanned
-        )
-        return [_trigger(lane, row) for row in rows], max(scan.tombstones for scan in scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # A statement that deletes a range cannot have a condition; its batch contains another

@@ -106,7 +106,6 @@ from fairlead.backends.cassandra.schedule_writes import (
 from fairlead.backends.cassandra.session import (
     CassandraSession,
     CassandraUrl,
-    Scan,
     chunks,
 )
 from fairlead.backends.sql.schedule import AttemptRow, attempt_row
@@ -696,7 +695,7 @@ class CassandraScheduleStore(ScheduleScans):
     ) -> list[ScheduledTask]:
         """Read a page. With an `ordering_key`, the server reads the keys of this ordering key, and
         then their rows."""
-        page = await self._read(partition, after, through, limit, None, ordering_key, None)
+        page = await self._read(partition, after, through, limit, None, ordering_key)
         return list(page.tasks)
 
     async def read_page(
@@ -708,23 +707,7 @@ class CassandraScheduleStore(ScheduleScans):
         most_bytes: int,
         ordering_key: str | None = None,
     ) -> Page:
-        return await self._read(partition, after, through, limit, most_bytes, ordering_key, None)
-
-    async def traced_read(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        ordering_key: str | None = None,
-    ) -> tuple[list[ScheduledTask], Scan]:
-        """Read as `read` does, and return also how many rows and tombstones its requests scanned.
-
-        Raise StoreUnavailable, also if a trace is late.
-        """
-        scanned: list[Scan] = []
-        page = await self._read(partition, after, through, limit, None, ordering_key, scanned)
-        return list(page.tasks), Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
+        return await self._read(partition, after, through, limit, most_bytes, ordering_key)
 
     async def _read(
         self,
@@ -734,15 +717,12 @@ class CassandraScheduleStore(ScheduleScans):
         limit: int,
         most_bytes: int | None,
         ordering_key: str | None,
-        scanned: list[Scan] | None,
     ) -> Page:
         reading = self._datacentres.reading()
         # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
         size, is_cut = 0, False
-        for hour in await self._hours(
-            reading, partition, hour_of(after), hour_of(through), scanned
-        ):
+        for hour in await self._hours(reading, partition, hour_of(after), hour_of(through)):
             if is_cut or len(found) == limit:
                 break
             rows = (
@@ -751,12 +731,9 @@ class CassandraScheduleStore(ScheduleScans):
                     *(*partition, hour, *after, *through),
                     page=limit,
                     sizes=self._sizes[partition.queue],
-                    scanned=scanned,
                 )
                 if ordering_key is None
-                else self._rows_of(
-                    reading, partition, hour, ordering_key, after, through, limit, scanned
-                )
+                else self._rows_of(reading, partition, hour, ordering_key, after, through, limit)
             )
             async with contextlib.aclosing(rows):
                 async for row in rows:
@@ -782,7 +759,6 @@ class CassandraScheduleStore(ScheduleScans):
         partition: PartitionKey,
         first: int,
         last: int,
-        scanned: list[Scan] | None,
     ) -> list[int]:
         """Return the hours from `first` to `last` that may have rows, ascending."""
         owner = self._owners.get(partition)
@@ -791,10 +767,7 @@ class CassandraScheduleStore(ScheduleScans):
         hours: set[int] = set()
         if unread <= last:
             unread = first if known is None else known.through + 1
-            hours = {
-                row[0]
-                async for row in reading.rows("hours", *partition, unread, last, scanned=scanned)
-            }
+            hours = {row[0] async for row in reading.rows("hours", *partition, unread, last)}
             if known is not None and reading.is_whole:
                 known.on_read(hours, last)
         if known is not None:
@@ -810,13 +783,10 @@ class CassandraScheduleStore(ScheduleScans):
         after: TaskKey,
         through: TaskKey,
         limit: int,
-        scanned: list[Scan] | None,
     ) -> AsyncGenerator[Row, None]:
         """Yield the rows of one ordering key in an hour, also of completed tasks."""
         bounds = (*_bound(after, ordering_key), *_bound(through, ordering_key))
-        keys = reading.rows(
-            "keys_of", *partition, hour, ordering_key, *bounds, page=limit, scanned=scanned
-        )
+        keys = reading.rows("keys_of", *partition, hour, ordering_key, *bounds, page=limit)
         async with contextlib.aclosing(keys):
             async for some in _lists(keys, min(limit, _KEYS_AT_ONCE)):
                 found = [
@@ -825,7 +795,6 @@ class CassandraScheduleStore(ScheduleScans):
                         "read_keys",
                         *(*partition, hour, some),
                         sizes=self._sizes[partition.queue],
-                        scanned=scanned,
                     )
                 ]
                 for row in found:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -67,7 +67,6 @@ _OURS = ("consistency", "local_dc", "replication")
 _PORT = 9042
 _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
-_SCANNED = re.compile(r"Read (\d+) live rows and (\d+) tombstone")
 _NAME = r"[A-Za-z0-9_.-]+"
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
@@ -91,14 +90,6 @@ def chunks(values: Iterable[T], most: int) -> Iterator[list[T]]:
     left = iter(values)
     while some := list(islice(left, most)):
         yield some
-
-
-class Scan(NamedTuple):
-    """Rows and tombstones that one request read on a replica."""
-
-    rows: int
-    tombstones: int
-    """A range tombstone counts twice, for its start and its end."""
 
 
 class CassandraUrl(msgspec.Struct, frozen=True):
@@ -262,15 +253,10 @@ class CassandraSession:
         page: int = _SCAN_PAGE,
         sizes: PageSize | None = None,
         consistency: int | None = None,
-        scanned: list[Scan] | None = None,
         check: Callable[[str], None] = lambda datacentre: None,
     ) -> AsyncGenerator[Row, None]:
         """Yield the rows of a statement, `page` of them in one request, or fewer by their `sizes`.
-        `check` may refuse, by an error, the datacentre that has returned them.
-
-        `scanned` receives, for each request, what the replica scanned that scanned the most. With
-        `scanned`, also raise StoreUnavailable if a trace is late.
-        """
+        `check` may refuse, by an error, the datacentre that has returned them."""
         paging_state = None
         while True:
             count = page if sizes is None else sizes.within(page)
@@ -278,18 +264,9 @@ class CassandraSession:
                 response = await self._response(
                     partial(self._bind, name, params, count, consistency),
                     paging_state=paging_state,
-                    trace=scanned is not None,
                 )
                 found = response.result()
                 check(response.coordinator_host.datacenter)
-                if scanned is not None:
-                    trace = await asyncio.to_thread(response.get_query_trace)
-                    met = [
-                        Scan(int(rows), int(tombstones))
-                        for event in trace.events
-                        for rows, tombstones in _SCANNED.findall(event.description)
-                    ]
-                    scanned.append(Scan(*map(max, zip((0, 0), *met, strict=True))))
             self.received += len(found.current_rows)
             if sizes is not None:
                 sizes.on_rows(found.current_rows)

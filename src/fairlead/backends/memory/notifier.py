@@ -24,9 +24,6 @@ LINGER = 10.0
 """Seconds that a listener stays open after the last thread stopped waiting, so that the next thread
 need not open another."""
 
-_REMEMBERED = 1000
-"""Finished tasks that are remembered, for a thread that checked its task just before the
-notification and begins to wait just after it."""
 
 _FIRST_RETRY, _LAST_RETRY = 0.1, 5.0  # seconds
 
@@ -56,24 +53,21 @@ class MemoryNotifier:
     async def close(self) -> None:
         self._hub.listeners.pop(self, None)
 
-    def wait_finished(self, task_id: str, timeout: float) -> None:
-        self._hub.waiting.wait(task_id, timeout)
-
     def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
-        return self._hub.waiting.watch(on_finished)
+        return self._hub.finishes.watch(on_finished)
 
 
 class _Hub:
-    """Listeners and waiting threads that several notifiers share."""
+    """Listeners and watchers that several notifiers share."""
 
     def __init__(self) -> None:
         self.listeners: dict[MemoryNotifier, _Listener] = {}
-        self.waiting = WaitingThreads()
+        self.finishes = FinishWatchers()
 
     def notify(self, notification: Notification) -> None:
         for notifier in list(self.listeners):
             self._post(notifier, notification)
-        self.waiting.notify(notification)
+        self.finishes.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
         recipient = recipient_of(message)
@@ -108,13 +102,12 @@ class ThreadListener(Protocol):
         """Stop listening."""
 
 
-class WaitingThreads:
-    """Threads and watchers of this process that wait for tasks to finish, and the one listener they
-    share.
+class FinishWatchers:
+    """Watchers of this process that wait for tasks to finish, and the one listener they share.
 
-    The first that waits starts a thread that opens the listener. The listener stays open for LINGER
-    seconds after the last one stopped waiting. Notifications from before it opened are lost, so all
-    that wait at that moment check their tasks once.
+    The first watcher starts a thread that opens the listener. The listener stays open for LINGER
+    seconds after the last one stopped. Notifications from before it opened are lost, so each
+    watcher is told to look at its tasks at that moment.
     """
 
     def __init__(self, open_listener: Callable[[], ThreadListener] | None = None) -> None:
@@ -124,29 +117,9 @@ class WaitingThreads:
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[threading.Event]] = {}
         self._watchers: dict[object, OnFinished] = {}
-        self._finished: dict[str, None] = {}
         self._listener: threading.Thread | None = None
         self._is_closing = False
-
-    def wait(self, task_id: str, timeout: float) -> None:
-        """Block until the task may have finished, or `timeout` seconds have passed."""
-        event = threading.Event()
-        with self._lock:
-            if task_id in self._finished:
-                # Used once: a thread that waits again has seen that the task is not finished.
-                del self._finished[task_id]
-                return
-            self._waiting.setdefault(task_id, []).append(event)
-            self._start_listener()
-        event.wait(timeout)
-        with self._lock:
-            events = self._waiting.get(task_id, [])
-            with suppress(ValueError):
-                events.remove(event)
-            if not events:
-                self._waiting.pop(task_id, None)
 
     def watch(self, on_finished: OnFinished) -> Callable[[], None]:
         """Call `on_finished` for each notification until the returned function is called."""
@@ -174,25 +147,16 @@ class WaitingThreads:
             self._listener.start()
 
     def close(self) -> None:
-        """Close the listener within a second, unless a thread waits."""
+        """Close the listener within a second, unless somebody watches."""
         with self._lock:
             self._is_closing = True
 
     def notify(self, notification: Notification) -> None:
-        """Wake the threads whose tasks may have finished, and call the watchers."""
+        """Call the watchers if tasks may have finished."""
         if not (notification.finished or notification.is_empty):
             return
         with self._lock:
             watchers = list(self._watchers.values())
-            for task_id in notification.finished:
-                self._finished[task_id] = None
-            while len(self._finished) > _REMEMBERED:
-                del self._finished[next(iter(self._finished))]
-            for task_id in list(self._waiting) if notification.is_empty else notification.finished:
-                if events := self._waiting.pop(task_id, None):
-                    self._finished.pop(task_id, None)
-                    for event in events:
-                        event.set()
         for on_finished in watchers:
             with suppress(RuntimeError):  # the loop of the watcher was closed
                 on_finished(notification.finished)
@@ -205,8 +169,7 @@ class WaitingThreads:
                 self._listen_until_unused(open_listener())
                 return
             except Exception as error:
-                # Try again after any error, so that waiting threads get notifications again. Their
-                # own time-outs end their waiting.
+                # Try again after any error, so that watchers get notifications again.
                 if self._is_unused_for(0.0):
                     return
                 if (reason := f"{type(error).__name__}: {error}") != last_reason:
@@ -228,7 +191,7 @@ class WaitingThreads:
                     self.notify(notification)
                 with self._lock:
                     now = time.monotonic()
-                    if self._waiting or self._watchers:
+                    if self._watchers:
                         used_at = now
                     elif self._is_closing or now - used_at > LINGER:
                         self._listener = None
@@ -237,10 +200,10 @@ class WaitingThreads:
             listener.close()
 
     def _is_unused_for(self, seconds: float) -> bool:
-        """Wait, then return whether no thread needs the listener."""
+        """Wait, then return whether no watcher needs the listener."""
         threading.Event().wait(seconds)
         with self._lock:
-            if not (self._waiting or self._watchers):
+            if not self._watchers:
                 self._listener = None
             return self._listener is None
 

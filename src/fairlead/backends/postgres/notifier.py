@@ -19,10 +19,10 @@ from typing import Protocol
 import psycopg
 
 from fairlead.backends.memory.notifier import (
+    FinishWatchers,
     OnFinished,
     OnNotification,
     ThreadListener,
-    WaitingThreads,
 )
 from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.lane_floors import LaneFloors
@@ -99,14 +99,14 @@ class PostgresNotifier:
         """Advisory locks that the listening connection holds, with a callback for their loss."""
         self._poller: tuple[asyncio.AbstractEventLoop, OnNotification] | None = None
         """Loop and callback while this notifier polls."""
-        self._waiting = WaitingThreads(lambda: _listener(database))
+        self._finishes = FinishWatchers(lambda: _listener(database))
 
     def notify(self, notification: Notification) -> None:
         if (poller := self._poller) is not None:
             loop, on_notification = poller
             with suppress(RuntimeError):  # the loop was closed before the notifier
                 loop.call_soon_threadsafe(on_notification, notification)
-            self._waiting.notify(notification)
+            self._finishes.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
         if self._channel is not None and len(self._outbox) < MOST_UNSENT:
@@ -131,7 +131,7 @@ class PostgresNotifier:
         await tried.wait()
 
     async def close(self) -> None:
-        self._waiting.close()
+        self._finishes.close()
         task, self._listening = self._listening, None
         if task is not None:
             task.cancel()
@@ -147,11 +147,8 @@ class PostgresNotifier:
         """Acquire no lock again; those held end with the connection."""
         self._locks.clear()
 
-    def wait_finished(self, task_id: str, timeout: float) -> None:
-        self._waiting.wait(task_id, timeout)
-
     def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
-        return self._waiting.watch(on_finished)
+        return self._finishes.watch(on_finished)
 
     async def _keep_listening(
         self, on_notification: OnNotification, node: str | None, tried: asyncio.Event

@@ -35,10 +35,10 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.backends.memory.notifier import (
+    FinishWatchers,
     OnFinished,
     OnNotification,
     ThreadListener,
-    WaitingThreads,
     drop_when_forked,
 )
 from fairlead.backends.sqlite.file_modes import make_folder, set_permissions
@@ -75,7 +75,7 @@ class FifoNotifier:
         self._database = Path(path).resolve()  # the same folder for every process
         self._folder = self._database.with_name(self._database.name + "-notifiers")
         self._writers = _PipeWriters(self._folder)
-        self._waiting = WaitingThreads(self._open_listener)
+        self._finishes = FinishWatchers(self._open_listener)
         self._listener: _LoopListener | None = None
 
     def notify(self, notification: Notification) -> None:
@@ -97,13 +97,10 @@ class FifoNotifier:
             self._listener.close()
             self._listener = None
         self._writers.close()
-        self._waiting.close()
-
-    def wait_finished(self, task_id: str, timeout: float) -> None:
-        self._waiting.wait(task_id, timeout)
+        self._finishes.close()
 
     def watch_finished(self, on_finished: OnFinished) -> Callable[[], None]:
-        return self._waiting.watch(on_finished)
+        return self._finishes.watch(on_finished)
 
     def _open_pipe(self, node: str | None = None) -> _Pipe | None:
         try:
