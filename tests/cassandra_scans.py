@@ -1,4 +1,4 @@
-"""What reads scan on the replicas of Cassandra, from the traces of their requests."""
+"""Rows and tombstones that reads scan on the replicas of Cassandra, from traces of requests."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.schedule import SqlScheduleStore, append_unfenced, attempt_row
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -39,6 +38,7 @@ from fairlead.model import (
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
 from fairlead.ports.statements import Statement, Steps
 from tests.adapters import schedule_of
+from tests.memory_schedule import MemoryScheduleStore
 
 PARTITION, BESIDE, ELSEWHERE = (
     PartitionKey("reminders", 3),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.backends.sql.drivers import drive, executor
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
@@ -17,6 +16,7 @@ from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask, PartitionKey, TaskKey
 from fairlead.ports.task_log import Batch, Drop, Entry, Submit, encode
 from tests.adapters import log_of
+from tests.memory_task_log import MemoryTaskLog
 
 P0, P1, OTHER = (
     PartitionKey("reminders", 0),

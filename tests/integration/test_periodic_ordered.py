@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from fairlead import App, Fixed
-from fairlead.backends.memory.schedule import MemoryScheduleStore
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft
@@ -26,6 +24,8 @@ from fairlead.ports.periodic_store import Advance
 from fairlead.ports.task_log import Submit
 from fairlead.submit.ordered import LOG_PATIENCE
 from fairlead.testing import running
+from tests.memory_schedule import MemoryScheduleStore
+from tests.memory_task_log import MemoryTaskLog
 from tests.tiers import seeds
 from tests.virtual_loop import VirtualLoop
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fairlead.backends.memory.schedule import MemoryScheduleStore
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.clock import MICROS
 from fairlead.core.ids import id_text
 from fairlead.core.limits.slot_ledger import SlotLedger
@@ -43,6 +41,8 @@ from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_log import Drop, Submit
+from tests.memory_schedule import MemoryScheduleStore
+from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
 
 QUEUE = "q"

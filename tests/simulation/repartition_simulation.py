@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.engine.lease_names import lease_of
 from fairlead.errors import ConfigurationError, FairleadError
@@ -23,6 +22,7 @@ from fairlead.model import PartitionKey, TaskKey
 from fairlead.ordered.layout import LAYOUT_SECONDS, OtherLayout, moved_entry
 from fairlead.ordered.repartition import MoveContext, Repartition
 from fairlead.ports.task_log import Submit
+from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.ordered_simulation import HOUR, QUEUE, Faults, Faulty, Node, Simulation
 from tests.simulation.virtual_clock import VirtualClock
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.backends.memory.schedule import MemoryScheduleStore
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.batch_writer import BatchWriter
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
+from tests.memory_schedule import MemoryScheduleStore
+from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.ordered_simulation import Broken, simulate
 from tests.tiers import NIGHTLY, seeds
 

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.backends.memory.schedule import MemoryScheduleStore
-from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.schedule.throughput import Window
 from fairlead.core.triggers.table import TriggerTable
@@ -37,6 +35,8 @@ from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import HOUR, Fenced
 from fairlead.ports.task_log import Batch, Drop, Submit, encode
 from tests.ids import id_named, name_of
+from tests.memory_schedule import MemoryScheduleStore
+from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
 
 KEY = PartitionKey("q", 0)

@@ -4,13 +4,13 @@ actions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairlead.core import values
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilter, AuditLog, AuditOutcome
+from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilter, AuditLog
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -40,28 +40,12 @@ class Recorder:
         self,
         actor: str,
         verb: str,
-        *,
-        outcome: AuditOutcome = AuditOutcome.DONE,
-        task_id: str | None = None,
-        queue: str | None = None,
-        fairness_key: str | None = None,
-        subject: str | None = None,
-        action: int | None = None,
-        details: str | None = None,
+        **about: Any,
     ) -> AuditDraft:
-        """Return an entry for an action of now. Raise InvalidTask for a name that is no text."""
-        return AuditDraft(
-            at=self._context.clock.now(),
-            actor=checked_actor(actor),
-            verb=verb,
-            outcome=outcome,
-            task_id=task_id,
-            queue=queue,
-            fairness_key=fairness_key,
-            subject=subject,
-            action=action,
-            details=details,
-        )
+        """Return an entry for an action of now; `about` has other fields of the entry. Raise
+        InvalidTask for a name that is no text."""
+        now = self._context.clock.now()
+        return AuditDraft(at=now, actor=checked_actor(actor), verb=verb, **about)
 
     def _log(self) -> AuditLog | None:
         try:

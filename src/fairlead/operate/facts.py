@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -84,6 +85,14 @@ class Facts:
     def held(self) -> dict[QueueAndTenant, Held]:
         """Unfinished tasks by queue and tenant."""
         return held_by_tenants(self.backlog)
+
+    def held_of_queues(self, scope: Collection[str] | None = None) -> dict[str, Held]:
+        """Return the unfinished tasks by queue; with a scope, those of these tenants."""
+        found: dict[str, Held] = {}
+        for (queue, tenant), held in self.held.items():
+            if scope is None or tenant in scope:
+                found.setdefault(queue, Held()).include(held)
+        return found
 
     @cached_property
     def run_time_of_queues(self) -> Counter[str]:

@@ -49,7 +49,7 @@ def counted_queues(context: OperateContext) -> list[QueueStatus]:
 
 def queue_statuses(facts: Facts) -> list[QueueStatus]:
     """Return all queues with estimates of their numbers."""
-    held = _held(facts)
+    held = facts.held_of_queues()
     errors = Counter(error.queue for error in facts.errors)
     found = []
     for queue in sorted({*facts.settings, *held, *errors}):
@@ -66,13 +66,6 @@ def queue_statuses(facts: Facts) -> list[QueueStatus]:
                 oldest_ready_at=of_queue.oldest_ready_at,
             )
         )
-    return found
-
-
-def _held(facts: Facts) -> dict[str, Held]:
-    found: dict[str, Held] = {}
-    for (queue, _), held in facts.held.items():
-        found.setdefault(queue, Held()).include(held)
     return found
 
 

@@ -21,7 +21,6 @@ from fairlead.operate.numbers import (
     FAILURES,
     Estimate,
     Held,
-    QueueAndTenant,
     Runs,
     Waits,
     Window,
@@ -133,7 +132,7 @@ def summary(
     at, settings, backlog = facts.at, facts.settings, facts.backlog
     runs, errors = facts.runs, facts.errors
     window, is_cut = facts.window, facts.are_errors_cut
-    held = _held(facts.held, scope)
+    held = facts.held_of_queues(scope)
     serving = _serving(facts.nodes, at) if scope is None else {}
     if scope is not None:
         runs = [run for run in runs if tenant_of(run.fairness_key) in scope]
@@ -210,16 +209,6 @@ def _totals(numbers: Collection[QueueNumbers]) -> Totals:
         failures_per_second=sum(each.failures_per_second for each in numbers),
         longest_wait=max((each.waits.p99 or 0 for each in numbers), default=0),
     )
-
-
-def _held(of: dict[QueueAndTenant, Held], scope: frozenset[str] | None) -> dict[str, Held]:
-    """Return the unfinished tasks that may be seen, by queue."""
-    found: dict[str, Held] = {}
-    for (queue, tenant), held in of.items():
-        if scope is not None and tenant not in scope:
-            continue
-        found.setdefault(queue, Held()).include(held)
-    return found
 
 
 def _serving(nodes: Iterable[NodeRecord], now: int) -> dict[str, list[str]]:

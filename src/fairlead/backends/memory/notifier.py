@@ -107,7 +107,7 @@ class FinishWatchers:
 
     The first watcher starts a thread that opens the listener. The listener stays open for LINGER
     seconds after the last one stopped. Notifications from before it opened are lost, so each
-    watcher is told to look at its tasks at that moment.
+    watcher is then called without ids, and looks at all its tasks.
     """
 
     def __init__(self, open_listener: Callable[[], ThreadListener] | None = None) -> None:

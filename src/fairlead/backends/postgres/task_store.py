@@ -30,7 +30,7 @@ from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.postgres.periodic import PostgresPeriodics
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.rows import batch, ended_attempt
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
 from fairlead.errors import ConfigurationError
@@ -456,19 +456,7 @@ class PostgresTaskStore(SqlTaskStore):
         return Single(self.statement("complete_done", ids, versions, starts, ends, node), result)
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
-        rows = [
-            (
-                f.id,
-                f.version,
-                f.outcome,
-                f.next_state,
-                f.started_at,
-                f.finished_at,
-                f.error_type,
-                f.error_text,
-            )
-            for f in sorted(finishes, key=_by_id)
-        ]
+        rows = [ended_attempt(f) for f in sorted(finishes, key=_by_id)]
         return len((yield self.statement("record_attempts", batch(rows), node)))
 
     def alone(self, name: str, *params: Any) -> Steps[Sequence[Row]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -68,6 +69,19 @@ def storable(finish: Finish) -> Finish:
     return msgspec.structs.replace(
         finish, error_text=(finish.error_text or "").replace("\0", "\N{REPLACEMENT CHARACTER}")
     )
+
+
+ended_attempt = attrgetter(
+    "id",
+    "version",
+    "outcome",
+    "next_state",
+    "started_at",
+    "finished_at",
+    "error_type",
+    "error_text",
+)
+"""Return the row for `record_attempts` of a finish."""
 
 
 def lost_attempt(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:

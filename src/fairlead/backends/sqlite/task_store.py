@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.backends.sql.migrate import is_new
-from fairlead.backends.sql.rows import batch, lanes_of
+from fairlead.backends.sql.rows import batch, ended_attempt, lanes_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.sqlite.database import SqliteDatabase
@@ -126,20 +126,8 @@ class SqliteTaskStore(SqlTaskStore):
         return (yield from super().completion(node, finishes))
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
-        rows = [
-            (
-                f.id,
-                f.version,
-                f.outcome,
-                f.next_state,
-                f.started_at,
-                f.finished_at,
-                f.error_type,
-                f.error_text,
-            )
-            for f in finishes
-        ]
-        yield self.statement("record_attempts", batch(rows), node)
+        rows = batch([ended_attempt(f) for f in finishes])
+        yield self.statement("record_attempts", rows, node)
         return (yield self.statement("changes"))[0][0]  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from fairlead.backends.sql.rows import batch
-from fairlead.operate.store.sql import StatementFile
+from fairlead.operate.store.sql import AgingRows
 from fairlead.ports.statements import Row, SqlDatabase, Steps
 from fairlead.ports.task_records import TaskFilter
 
@@ -78,7 +78,7 @@ class BulkAction(ActionDraft, frozen=True, kw_only=True):
     """Instant at which the action ended or was stopped."""
 
 
-class ActionStore(StatementFile):
+class ActionStore(AgingRows):
     """Store of bulk actions. A change of an action is `hold`, a decision of the caller, and `save`,
     in one transaction, together with the changes of the tasks."""
 
@@ -141,15 +141,6 @@ class ActionStore(StatementFile):
             action.error,
             action.ended_at,
         )
-
-    def has_old(self, before: int) -> Steps[bool]:
-        """Return whether an action that ended or was stopped before this instant exists."""
-        return bool((yield self._statement("has_old", before)))
-
-    def clean(self, before: int, limit: int) -> Steps[int]:
-        """Delete at most `limit` actions that ended or were stopped before this instant; return how
-        many."""
-        return len((yield self._statement("clean", before, limit)))
 
 
 def _action(row: Row) -> BulkAction:

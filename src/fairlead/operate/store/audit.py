@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.backends.sql.rows import batch
 from fairlead.model.keys import tenant_of
-from fairlead.operate.store.sql import StatementFile
+from fairlead.operate.store.sql import AgingRows
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 
 
@@ -63,7 +63,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants of the fairness keys that were acted on."""
 
 
-class AuditLog(StatementFile):
+class AuditLog(AgingRows):
     """Log of the actions of people. Entries are never changed."""
 
     def __init__(self, database: SqlDatabase) -> None:
@@ -108,15 +108,6 @@ class AuditLog(StatementFile):
             None if where.tenants is None else batch(sorted(where.tenants)),
         )
         return [_entry(row) for row in rows]
-
-    def has_old(self, before: int) -> Steps[bool]:
-        """Return whether the oldest entry is older than this instant."""
-        return bool((yield self._statement("has_old", before)))
-
-    def clean(self, before: int, limit: int) -> Steps[int]:
-        """Delete at most `limit` of the oldest entries that are older than this instant; return how
-        many."""
-        return len((yield self._statement("clean", before, limit)))
 
 
 def _entry(row: Row) -> AuditEntry:

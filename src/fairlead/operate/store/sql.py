@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.backends.sql import sql_file
-from fairlead.ports.statements import SqlDatabase, Statement
+from fairlead.ports.statements import SqlDatabase, Statement, Steps
 
 
 class StatementFile:
@@ -16,6 +16,18 @@ class StatementFile:
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
+
+
+class AgingRows(StatementFile):
+    """Base of a store whose rows are deleted some time after they were made or have ended."""
+
+    def has_old(self, before: int) -> Steps[bool]:
+        """Return whether a row was made, or has ended, before this instant."""
+        return bool((yield self._statement("has_old", before)))
+
+    def clean(self, before: int, limit: int) -> Steps[int]:
+        """Delete at most `limit` of these rows; return how many."""
+        return len((yield self._statement("clean", before, limit)))
 
 
 def load(file_name: str, database: SqlDatabase) -> dict[str, str]:
