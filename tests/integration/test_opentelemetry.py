@@ -180,7 +180,7 @@ async def test_spans_and_submits_of_a_handler_are_below_its_run(app: App, spans:
             pass
         task = current_task()
         assert task is not None
-        # It passes its context on, as an application does with a request id.
+        # Pass the context on, as an application does with a request id.
         follow.options(context=task.context).submit()
 
     work.options(context={"request": "7"}).submit()
