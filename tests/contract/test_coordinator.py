@@ -265,7 +265,7 @@ def test_what_a_coordinator_remembers_equals_what_another_one_reads(cluster: Clu
     async def test(here: Coordinator) -> None:
         there = cluster.coordinator()
         coordinators = {"one": here, "two": here, "three": there}
-        for _ in range(examples(400)):
+        for _ in range(examples(200)):
             owner = random.choice(list(coordinators))
             names = random.sample(["a", "b", "c", "d"], random.randint(1, 3))
             match random.randrange(4):

@@ -46,7 +46,11 @@ def policies(store: SqlTaskStore) -> PolicyStore:
 
 
 def draft(queue: str = "q", at: int = NOW, **guarded: float) -> PolicyDraft:
-    return PolicyDraft(queue=queue, author="ann", why="test", computed_at=at, guarded=guarded)
+    """Return a draft with these weights, and with limits of ten times each."""
+    limits = {key: round(10 * weight) for key, weight in guarded.items()}
+    return PolicyDraft(
+        queue=queue, author="ann", why="test", computed_at=at, guarded=guarded, limits=limits
+    )
 
 
 def publish(
@@ -63,15 +67,6 @@ def weights(policies: PolicyStore, queue: str = "q") -> dict[str, float]:
 def limits(policies: PolicyStore, queue: str = "q") -> dict[str, int]:
     """Return the limits as nodes read them."""
     return policies.tasks.database.read_now(policies.tasks.limits(queue))
-
-
-def publish_limits(
-    policies: PolicyStore, supersedes: int | None = None, queue: str = "q", **limits: int
-) -> int | None:
-    made = PolicyDraft(
-        queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits
-    )
-    return policies.tasks.database.run(policies.publish(made, supersedes))
 
 
 def settings_version(policies: PolicyStore, queue: str = "q") -> int:
@@ -128,14 +123,14 @@ def test_a_new_version_replaces_all_weights_of_the_previous_one_and_nodes_notice
     first = publish(policies, a=2.0, b=0.5)
     before = settings_version(policies)
     second = publish(policies, first, b=0.4)
-    assert weights(policies) == {"b": 0.4}
+    assert (weights(policies), limits(policies)) == ({"b": 0.4}, {"b": 4})
     assert settings_version(policies) > before
     assert first is not None and second is not None and second > first
     assert (state(policies, first), state(policies, second)) == (
         PolicyState.SUPERSEDED,
         PolicyState.ACTIVE,
     )
-    assert weights(policies, "other") == {}
+    assert weights(policies, "other") == limits(policies, "other") == {}
 
 
 def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
@@ -147,7 +142,7 @@ def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
     before = settings_version(policies)
     assert publish(policies, first, a=9.0) is None
     assert publish(policies, None, a=9.0) is None
-    assert weights(policies) == {"a": 3.0}
+    assert (weights(policies), limits(policies)) == ({"a": 3.0}, {"a": 30})
     assert second is not None and state(policies, second) == PolicyState.ACTIVE
     assert publish(policies, None, "unknown", a=1.0) is None
     assert settings_version(policies) >= before
@@ -188,7 +183,8 @@ def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: Polic
     second = publish(policies, first, a=3.0)
     assert second is not None
     third = run(policies.roll_back(draft(at=NOW + 5, a=2.0), second, "b waits"))
-    assert third is not None and weights(policies) == {"a": 2.0}
+    assert third is not None
+    assert (weights(policies), limits(policies)) == ({"a": 2.0}, {"a": 20})
     gone = look(policies.policy(second))
     assert (gone.state, gone.verdict, gone.judged_at) == (
         PolicyState.ROLLED_BACK,
@@ -231,7 +227,7 @@ def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: P
 
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_removes_computed_weights_and_refuses_publishing(
+def test_off_removes_computed_weights_and_limits_and_refuses_publishing(
     policies: PolicyStore, queue: str
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
@@ -239,26 +235,27 @@ def test_off_removes_computed_weights_and_refuses_publishing(
     first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
     before = settings_version(policies)
     switch(policies, SwitchMode.OFF, queue)
-    assert weights(policies) == {"pinned": 7.0}
+    assert (weights(policies), limits(policies)) == ({"pinned": 7.0}, {})
     assert settings_version(policies) > before
     assert first is not None and state(policies, first) == PolicyState.ROLLED_BACK
     assert publish(policies, None, a=1.0) is None and publish(policies, first, a=1.0) is None
     assert weights(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 2.0})
+    assert limits(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 20})
     assert (publish(policies, of_other, "other", a=3.0) is None) is (queue == EVERY_QUEUE)
     assert [s.mode for s in look(policies.switches())] == [SwitchMode.OFF]
     assert run(policies.switch_on(queue)) and not run(policies.switch_on(queue))
     assert publish(policies, None, a=1.5) is not None
 
 
-def test_frozen_keeps_the_weights_and_allows_a_roll_back(policies: PolicyStore) -> None:
+def test_frozen_keeps_weights_and_limits_and_allows_a_roll_back(policies: PolicyStore) -> None:
     run = policies.tasks.database.run
     first = publish(policies, a=2.0)
     assert first is not None
     switch(policies, SwitchMode.FROZEN, "q")
-    assert weights(policies) == {"a": 2.0}
+    assert (weights(policies), limits(policies)) == ({"a": 2.0}, {"a": 20})
     assert publish(policies, first, a=3.0) is None
     assert run(policies.roll_back(draft(), first, "worse")) is not None
-    assert weights(policies) == {}
+    assert weights(policies) == limits(policies) == {}
 
 
 def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: PolicyStore) -> None:
@@ -282,56 +279,17 @@ def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: PolicySt
         run(policies.switch_on(EVERY_QUEUE))
 
 
-def test_limits_apply_only_while_their_version_is_active(policies: PolicyStore) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.read_now
-    first = publish_limits(policies, a=3, b=1)
-    assert (weights(policies), limits(policies), limits(policies, "other")) == (
-        {"a": 2.0},
-        {"a": 3, "b": 1},
-        {},
-    )
-    before = settings_version(policies)
-    second = publish_limits(policies, first, a=2)
-    assert limits(policies) == {"a": 2}
-    assert settings_version(policies) > before
-    assert publish_limits(policies, first, a=9) is None  # compare-and-set
-    assert limits(policies) == {"a": 2}
-    assert first is not None and second is not None
-    back = PolicyDraft(
-        queue="q", author="ann", why="back", computed_at=NOW, limits={"a": 3, "b": 1}
-    )
-    third = run(policies.roll_back(back, second, "b waits"))
-    assert limits(policies) == {"a": 3, "b": 1}
-    assert look(policies.policy(third)).limits == {"a": 3, "b": 1}
-    assert run(policies.roll_back(draft(), third, "all of it")) is not None
-    assert limits(policies) == {}
-
-
-@pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_removes_limits_and_frozen_keeps_them(policies: PolicyStore, queue: str) -> None:
-    first = publish_limits(policies, a=3)
-    publish_limits(policies, None, "other", a=4)
-    switch(policies, SwitchMode.FROZEN, queue)
-    assert limits(policies) == {"a": 3}
-    assert publish_limits(policies, first, a=2) is None
-    before = settings_version(policies)
-    switch(policies, SwitchMode.OFF, queue)
-    assert limits(policies) == {}
-    assert limits(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 4})
-    assert settings_version(policies) > before
-
-
 def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_person(
     policies: PolicyStore,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     assert run(policies.tasks.set_limit("q", "pinned", 7))
-    first = publish_limits(policies, pinned=1, a=2, b=3)
-    assert limits(policies) == {"pinned": 7, "a": 2, "b": 3}
+    first = publish(policies, pinned=1.0, a=2.0, b=3.0)
+    assert limits(policies) == {"pinned": 7, "a": 20, "b": 30}
     assert run(policies.tasks.set_limit("q", "a", 5))
     assert look(policies.limits_by_person("q")) == {"pinned": 7, "a": 5}
-    publish_limits(policies, first, a=1, b=4)
-    assert limits(policies) == {"pinned": 7, "a": 5, "b": 4}
+    publish(policies, first, a=1.0, b=4.0)
+    assert limits(policies) == {"pinned": 7, "a": 5, "b": 40}
     switch(policies, SwitchMode.OFF)
     assert limits(policies) == {"pinned": 7, "a": 5} and limits(policies, "other") == {}
 

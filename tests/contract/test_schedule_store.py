@@ -20,7 +20,6 @@ from fairlead.backends.sql.schedule import SqlScheduleStore, append_unfenced, at
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
-from fairlead.core.ids import IdSource, id_text
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import (
@@ -37,6 +36,7 @@ from fairlead.model import (
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
 from fairlead.ports.statements import Statement, Steps
+from fairlead.testing.contract.tasks import make
 from tests.adapters import schedule_of
 from tests.memory_schedule import MemoryScheduleStore
 
@@ -48,8 +48,6 @@ PARTITION, BESIDE, ELSEWHERE = (
 AWKWARD = """'); DROP TABLE fairlead_schedule;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
 END = TaskKey(1 << 60, "", "")
 NOW = 470_000 * HOUR
-
-source = IdSource()
 
 Adapter = Any
 """A ScheduleStore."""
@@ -121,22 +119,17 @@ async def store(
 
 
 def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", **changes: Any) -> NewTask:
-    (new,) = source.block(1, NOW)
-    made = NewTask(
-        id_text(new),
-        *PARTITION,
-        "work",
-        b'{"n": 1}',
-        "json",
-        5,
-        "tenant",
-        1.5,
-        ordering_key,
-        unique_key,
-        run_at,
-        NOW,
-        False,
-        '{"trace": "1"}',
+    (made,) = make(
+        queue=PARTITION.queue,
+        partition=PARTITION.partition,
+        name="work",
+        fairness_key="tenant",
+        weight=1.5,
+        ordering_key=ordering_key,
+        unique_key=unique_key,
+        run_at=run_at,
+        submitted_at=NOW,
+        context='{"trace": "1"}',
     )
     return msgspec.structs.replace(made, **changes)
 

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead.backends.sql.drivers import drive, executor
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
-from fairlead.core.ids import IdSource, id_text
-from fairlead.model import NewTask, PartitionKey, TaskKey
+from fairlead.model import PartitionKey, TaskKey
 from fairlead.ports.task_log import Batch, Drop, Entry, Submit, encode
+from fairlead.testing.contract.tasks import make
 from tests.adapters import log_of
 from tests.memory_task_log import MemoryTaskLog
 
@@ -24,8 +25,6 @@ P0, P1, OTHER = (
     PartitionKey("letters", 0),
 )
 AWKWARD = """'); DROP TABLE fairlead_task_log;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
-
-source = IdSource()
 
 Log = Any
 """A TaskLog."""
@@ -79,26 +78,20 @@ async def other(kind: str, url: str, log: Log) -> AsyncIterator[Log]:
 
 
 def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
+    tasks = make(
+        count,
+        queue=partition.queue,
+        partition=partition.partition,
+        name="work",
+        payload=payload,
+        fairness_key=AWKWARD,
+        weight=1.5,
+        ordering_key=AWKWARD,
+        submitted_at=7,
+    )
     return [
-        Submit(
-            NewTask(
-                id_text(new),
-                *partition,
-                "work",
-                payload,
-                "json",
-                5,
-                AWKWARD,
-                1.5,
-                AWKWARD,
-                f"u{new}",
-                1_000 + n,
-                7,
-                False,
-                None,
-            )
-        )
-        for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
+        Submit(msgspec.structs.replace(task, unique_key=task.id, run_at=1_000 + n))
+        for n, task in enumerate(tasks)
     ]
 
 

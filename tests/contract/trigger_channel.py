@@ -733,19 +733,6 @@ class TriggerChannelContract:
                 await reader.until_received(await submitted(note, 5))
                 assert len(await reader.claim()) == 5
 
-    async def test_settling_a_trigger_twice_or_an_unknown_one_is_harmless(
-        self, app: App, note: Any
-    ) -> None:
-        async with reading(app) as reader:
-            await reader.until_received(await submitted(note, 5))
-            triggers = reader.kept
-            await reader.claim()
-            app.channel.settled(triggers)
-            app.channel.settled(
-                [Trigger(str(uuid4()), 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
-            )
-            await reader.until_received(await submitted(note, 5))
-
     async def test_a_notification_from_any_thread_reaches_the_node_in_its_event_loop(
         self, app: App, note: Any
     ) -> None:
@@ -776,22 +763,6 @@ class TriggerChannelContract:
         assert app.channel.location
         if kit.secret is not None:
             assert kit.secret not in app.channel.location
-
-    async def test_status_describes_the_servers_and_the_queues(self, app: App, note: Any) -> None:
-        """Return None if the channel has no servers of its own."""
-        ids = await submitted(note, 12)
-        app.channel.close_sender()
-        async with reading(app) as reader:
-            await reader.until_received(ids)
-            await reader.until(lambda: reader.owned == KEYS)
-            status = await app.channel.status([QUEUE])
-            if status is None:
-                return
-            assert status.servers
-            if app.channel.shares_partitions:
-                assert {(p.queue, p.partition) for p in status.partitions} == KEYS
-                assert {p.owner for p in status.partitions} == {reader.name}
-                assert all(p.lag >= 0 for p in status.partitions)
 
 
 class ServerAwayContract:

@@ -15,7 +15,6 @@ from fairlead.contrib.celery import (
     waiting,
 )
 from fairlead.contrib.celery.exceptions import ChordError
-from fairlead.contrib.celery.result import GroupResult
 from fairlead.errors import InvalidTask
 from tests.integration.celery_kit import run
 
@@ -61,18 +60,6 @@ async def test_a_failed_task_in_a_chain_fails_those_after_it_with_the_reason(
         celery.AsyncResult(result.parent.id).get()
     with pytest.raises(ValueError, match="no stock"):
         result.parent.parent.get()
-
-
-async def test_a_group_returns_its_results_in_order(celery: Celery) -> None:
-    @celery.task
-    def square(x: int) -> int:
-        return x * x
-
-    result = group(square.s(n) for n in range(5))()
-    assert isinstance(result, GroupResult) and len(result) == 5 and not result.ready()
-    await run(celery)
-    assert result.get() == result.join() == [0, 1, 4, 9, 16]
-    assert result.successful() and result[2].get() == 4
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 20])
@@ -145,21 +132,6 @@ async def test_groups_in_groups_are_one_group_and_know_the_task_before(celery: C
     await run(celery)
     assert (len(nested), nested.get(), body.get()) == (3, [2, 3, 4], [6, 7, 8])
     assert after.parent is not None and (after.parent.get(), after.get()) == (2, [3, 4])
-
-
-async def test_chains_groups_and_chords_nest(celery: Celery) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    @celery.task
-    def total(numbers: list[Any]) -> int:
-        return sum(total(each) if isinstance(each, list) else each for each in numbers)
-
-    flow = add.s(1, 1) | group(add.s(10), add.s(20) | add.s(1), group(add.s(5), add.s(6)))
-    result = (flow | total.s() | add.s(1000))()
-    await run(celery)
-    assert result.get() == 12 + 23 + 7 + 8 + 1000
 
 
 async def test_options_of_a_chain_are_those_of_its_tasks_unless_they_have_their_own(

@@ -124,27 +124,6 @@ def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
         assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
 
 
-def test_a_process_that_starts_later_reads_the_dead_rows_of_idle_lanes_once(
-    store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_store, "SLOW_SECONDS", 0.0)
-    store.database.run(store.registration({"mail": 4}))
-    with beside_a_backup(store) as connection:
-        pages = []
-        for count in (2_000, 40_000):
-            store.database.run(store.submission(make(count)))
-            connection.execute("DELETE FROM fairlead_tasks")
-            later, explain = PostgresTaskStore(store.database), Explainer(connection)
-            for _ in range(4):  # until the positions are settled
-                assert later.database.run(later.lanes()) == []
-            do(later.lanes(), explain)
-            do(later.oldest_ready(), explain)
-            do(later._stuck(NOW, 10), explain)
-            pages.append([finding.buffers for finding in explain.findings])
-            connection.execute("DEALLOCATE ALL")
-        assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
-
-
 def test_a_search_for_stuck_tasks_reads_as_many_pages_however_deep_the_lanes_are(
     store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import fairlead
-from fairlead import App, Limit, LimitTree
+from fairlead import App, Fixed, Limit, LimitTree
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.timed_flows import TimedLane
 from fairlead.engine.node import Node
@@ -278,6 +278,34 @@ def charged(owner: Node) -> list[tuple[str, int]]:
     """Return task id and version of the runs whose time the owner counts."""
     lanes = owner.parts.context.table._board.lanes.values()
     return [run for lane in lanes if isinstance(lane, TimedLane) for run in lane.runs]
+
+
+async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    fleet.failing = {1}
+    task = {"retry": Fixed(0.5, max_attempts=2)}
+    async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
+        owner, helper = owner_first(nodes)
+        channel = helper.parts.context.channel
+        send, lost = channel.send, list[Report]()
+
+        def lose_first_ends(message: PeerMessage) -> None:
+            if isinstance(message, Report) and message.ended and fleet.values.count(1) == 1:
+                lost.append(message)
+            else:
+                send(message)
+
+        monkeypatch.setattr(channel, "send", lose_first_ends)
+        (await fleet.submit([60.0])).close()
+        await until(lambda: len(fleet.ran) == 1)
+        app = await fleet.submit([0.0, 1.0])
+        await until(lambda: fleet.values.count(1) == 2)
+        await settled(app, owner, timeout=100.0)
+        app.close()
+        assert lost and fleet.workers == {0, 1}
+        await until(lambda: not charged(owner))
 
 
 @pytest.mark.parametrize("kind", ["claimed", "returned"])

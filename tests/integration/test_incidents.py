@@ -12,12 +12,10 @@ import pytest
 
 from fairlead import App, Incident, NoRetry, Processing, State
 from fairlead.engine.incidents import IncidentDelivery
-from fairlead.engine.ownership import Ownership
 from fairlead.engine.settings import Intervals
 from fairlead.model import LaneKey
 from fairlead.operate.doctor import examine, explain
 from fairlead.pipeline import watcher
-from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
@@ -412,29 +410,3 @@ async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(app: App)
     ]
     assert "--queues orphans" in seen[0].details
     assert node.queues == ["default"]
-
-
-async def test_only_the_elected_node_shows_the_open_incidents(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node that another one replaces keeps no number that nobody updates."""
-    shown: list[IncidentCounts] = []
-
-    class Shows(Silent):
-        def incidents(self, counts: IncidentCounts) -> None:
-            shown.append(counts)
-
-    is_replaced = False
-    is_elected = Ownership.is_elected
-
-    def is_elected_now(ownership: Ownership, name: str) -> bool:
-        return not is_replaced and is_elected(ownership, name)
-
-    monkeypatch.setattr(Ownership, "is_elected", is_elected_now)
-    app.observer = Shows()
-    failing(app, 2)
-    async with running(app, intervals=Intervals(gauges=1.0)):
-        await eventually(lambda: bool(shown) and sum(shown[-1].values()) == 2)
-        is_replaced = True
-        await asyncio.sleep(5)
-        assert shown[-1] == {}
