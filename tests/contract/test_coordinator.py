@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -25,6 +26,7 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
+from fairlead.testing.clock import TravelClock
 from services.zookeeper import ZooKeeperServer
 from tests.tiers import examples
 
@@ -467,57 +469,19 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
     run(cluster, test)
 
 
-def test_on_sqlite_leases_expire_by_the_given_clock(sqlite_url: str) -> None:
-    class Clock:
-        instant = 1_000_000_000
-
-        def now(self) -> int:
-            return self.instant
-
-        def monotonic(self) -> float:
-            raise AssertionError("leases expire by wall time, because processes share them")
-
-        async def sleep(self, seconds: float) -> None:
-            raise AssertionError
-
-    store, clock = task_store(sqlite_url), Clock()
-    migrate(store.database)  # type: ignore[arg-type]
-
+def test_leases_expire_by_the_clock_of_the_node_on_sqlite_and_of_the_server_on_postgresql(
+    databases: Databases,
+) -> None:
     async def test() -> None:
-        coordinator = DatabaseCoordinator(store, clock)
-        await coordinator.acquire(["a"], "one", 10.0)
-        clock.instant += 10_000_000
-        assert await coordinator.owners() == {"a": "one"}
-        clock.instant += 1
-        assert await coordinator.owners() == {}
-
-    asyncio.run(test())
-    store.database.close()
-
-
-def test_on_postgresql_leases_expire_by_the_clock_of_the_server(postgres_url: str) -> None:
-    class WrongClock:
-        def now(self) -> int:
-            raise AssertionError("the clock of the node was used")
-
-        def monotonic(self) -> float:
-            raise AssertionError
-
-        async def sleep(self, seconds: float) -> None:
-            raise AssertionError
-
-    store = task_store(postgres_url)
-    migrate(store.database)  # type: ignore[arg-type]
-
-    async def test() -> None:
-        coordinator = DatabaseCoordinator(store, WrongClock())
+        clock = TravelClock()
+        coordinator = DatabaseCoordinator(databases.store, clock)
         assert await coordinator.acquire(["a"], "one", TTL) == {"a": 1}
-        assert await coordinator.renew("one", TTL) == {"a": 1}
-        assert await coordinator.owners() == {"a": "one"}
-        await store.database.close_async()
+        clock.travel(timedelta(seconds=TTL + 1))
+        is_sqlite = databases.url.startswith("sqlite")
+        assert await coordinator.owners() == ({} if is_sqlite else {"a": "one"})
+        await close(coordinator)
 
     asyncio.run(test())
-    store.database.close()
 
 
 def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:

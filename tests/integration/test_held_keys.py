@@ -189,39 +189,6 @@ async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(
             await ran.wait()
 
 
-async def test_a_new_owner_holds_the_keys_too_and_frees_them(
-    app: App, kind: dict[str, Any]
-) -> None:
-    app.queue("q", **kind, partitions=1)
-    failed = 0
-    ran: list[int] = []
-
-    @app.task(queue="q", retry=Delays([3600.0]))
-    async def step(n: int) -> None:
-        nonlocal failed
-        if n == 0:
-            failed += 1
-            raise ConnectionError("not yet")
-        ran.append(n)
-
-    keys = 20
-    heads = [step.options(ordering_key=f"key {n}").submit(n=0) for n in range(keys)]
-    for n in range(keys):
-        for number in (1, 2):
-            step.options(ordering_key=f"key {n}").submit(n=number)
-    for _ in range(2):
-        async with running(app) as node, asyncio.timeout(SOON):
-            while failed < keys or len(node.parts.context.table):
-                await asyncio.sleep(0.1)
-    assert not ran
-    async with running(app) as node:
-        async with asyncio.timeout(SOON):
-            for head in heads:
-                app.management.cancel(head.id)
-            await settled(app, node)
-    assert sorted(ran) == [1] * keys + [2] * keys
-
-
 async def test_a_key_whose_skipped_task_runs_elsewhere_is_tried_once_a_second(
     app: App, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,22 +137,6 @@ async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(app:
     assert calls == Counter(ids)
 
 
-async def test_an_incident_claimed_by_a_dead_node_is_reported_when_the_claim_has_expired(
-    app: App,
-) -> None:
-    calls: list[str] = []
-    app.on_incident = lambda incident: calls.append(incident.subject)
-    async with erring(app, 3) as ids:
-        now = app.clock.now()
-        dead = await app.store.incidents.claim(now, now + 60_000_000, 2)
-        first = delivery(app)
-        await first.round()
-        assert calls == [ids[2]]
-        await asyncio.sleep(60)
-        await first.round()
-        assert sorted(calls) == sorted(ids) and len(dead) == 2
-
-
 @pytest.mark.parametrize("how", ["hangs", "cancels itself", "ignores its cancellation"])
 async def test_an_async_callback_that_does_not_end_in_time_is_called_again(
     app: App, how: str

@@ -178,7 +178,7 @@ async def test_a_long_partition_is_not_read_into_memory_at_once(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_log_reader, "MOST_MESSAGES", 3000)
-    count = 50_000
+    count = 20_000
     new = entries(count)
     futures = [log.append(new[n : n + 500]) for n in range(0, count, 500)]
     for future in futures:

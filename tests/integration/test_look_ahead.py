@@ -153,33 +153,6 @@ async def test_an_idle_queue_gives_memory_back_to_the_store_and_loses_no_task(
     assert deep.ran["queue-1"] == list(range(400))  # in order, also beyond memory
 
 
-async def test_a_queue_that_runs_tasks_has_more_memory_than_idle_ones(sqlite_url: str) -> None:
-    deep = DeepQueues(sqlite_url, "fair")
-    deep.gate.set()
-    deep.app.queue("busy")
-
-    @deep.app.task(queue="busy")
-    async def quick() -> None:
-        await asyncio.sleep(0.1)
-
-    async with running(deep.app, concurrency=10, look_ahead_bytes=2 * BUDGET) as node:
-        for queue in deep.ran:
-            deep.app.management.pause(queue)
-        await asyncio.sleep(SOON)
-        deep.submit()
-        quick.submit_many([{} for _ in range(6000)])
-        await asyncio.sleep(SOON)  # of the virtual clock: 100 tasks a second
-        shares = node.parts.context.look_ahead.budget.shares
-        capacities = {lane.queue: share.capacity for lane, share in shares.items()}
-        busy = capacities.pop("busy")
-        assert len(capacities) == len(deep.ran)
-        assert busy > 3 * max(capacities.values())
-        assert min(capacities.values()) >= 80
-        for queue in deep.ran:
-            deep.app.management.unpause(queue)
-        await settled(deep.app, node, 600)
-
-
 @pytest.mark.parametrize("key", ["", "acme", "acme/user"])
 async def test_a_long_lane_with_memory_for_one_trigger_runs_its_tasks(
     sqlite_url: str, key: str

@@ -143,26 +143,3 @@ async def test_two_nodes_share_many_queues_and_the_rest_takes_over_those_of_one_
         await until_settled(first, MANY)
     app.close()
     other.close()
-
-
-async def test_a_node_that_leaves_while_it_acquires_keeps_no_lease(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = declared(sqlite_url, FEW)
-    async with running(app) as node:
-        await until_settled(node, FEW)
-        parts, coordinator = node.parts, node.parts.context.ports.coordinator
-        acquire = coordinator.acquire
-
-        async def acquiring(names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
-            won = await acquire(names, owner, ttl)
-            await parts.ownership.release_all()
-            return won
-
-        monkeypatch.setattr(coordinator, "acquire", acquiring)
-        await coordinator.release(["partition/queue-7/0"], node.settings.name)
-        await until(lambda: not parts.ownership.owned)
-        await one_round(node)
-        assert await coordinator.owners() == {}
-        assert not parts.ownership.owned
-    app.close()

@@ -185,33 +185,31 @@ async def test_any_odd_endings_at_any_position_hurt_no_other_task(
     app.close()
 
 
-@pytest.mark.system_time
-async def test_odd_endings_in_child_processes_hurt_no_other_task(
-    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def odd_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of an application that child processes import."""
     (tmp_path / "odd_app.py").write_text(
         "import fairlead\n"
         "from tests.integration.test_odd_endings import declare_in_process\n"
         "app = fairlead.App()\ndeclare_in_process(app)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    return "odd_app:app"
+
+
+@pytest.mark.system_time
+async def test_odd_endings_in_child_processes_hurt_no_other_task(app: App, odd_app: str) -> None:
     declared = declare_in_process(app)
     endings = [(kind, how) for kind, (_, hows) in declared[1].items() for how in hows]
     positions = [n % (3 * SLOTS) for n in range(len(endings))]
-    await check(app, declared, endings, positions, application="odd_app:app", processes=2)
+    await check(app, declared, endings, positions, application=odd_app, processes=2)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 @pytest.mark.system_time
 async def test_an_attempt_names_the_type_of_an_error_and_states_if_it_has_no_text(
-    app: App, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: App, kind: str, odd_app: str
 ) -> None:
-    (tmp_path / "odd_app.py").write_text(
-        "import fairlead\n"
-        "from tests.integration.test_odd_endings import declare_in_process\n"
-        "app = fairlead.App()\ndeclare_in_process(app)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
     _, odd = declare_in_process(app) if kind == "process" else declare(app)
     task = odd[f"raises {kind}"][0]
     expected = {
@@ -226,7 +224,7 @@ async def test_an_attempt_names_the_type_of_an_error_and_states_if_it_has_no_tex
         "nameless": ("tests.integration.odd_endings.Nameless", ""),
     }
     handles = {how: task.submit(how=how) for how in expected}
-    await drain(app, application="odd_app:app")
+    await drain(app, application=odd_app)
     for how, (name, text) in expected.items():
         record = handles[how].record()
         assert record.error_type == name, how

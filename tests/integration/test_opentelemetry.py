@@ -358,23 +358,6 @@ async def test_the_trace_context_of_a_submit_is_stored_in_the_users_transaction(
     assert {link for run in runs for link in linked(run)} == {ids(submits[n]) for n in (0, 2, 3)}
 
 
-async def test_the_span_of_a_submit_says_that_its_unique_key_was_taken(
-    app: App, spans: Spans
-) -> None:
-    @app.task
-    async def work() -> None: ...
-
-    first, second = (work.options(unique_key="one").submit() for _ in range(2))
-    await drain(app)
-    assert first.id == second.id
-    key_taken = [
-        (attributes(s)["messaging.message.id"], attributes(s)["fairlead.is_new"])
-        for s in spans.named("submit default")
-    ]
-    assert key_taken == [(first.id, True), (first.id, False)]
-    assert linked(spans.only("run default")) == [ids(spans.named("submit default")[0])]
-
-
 async def test_a_trace_context_that_the_user_chose_stays(app: App, spans: Spans) -> None:
     @app.task
     async def work() -> None: ...

@@ -399,29 +399,6 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 
 
-@pytest.mark.parametrize("hours", [3, 72])
-async def test_all_due_tasks_run_in_order_after_any_downtime(url: str, hours: int) -> None:
-    kit = open_app(url)
-    async with running(kit.app):
-        for n in reversed(range(20)):
-            for key in "ab":
-                kit.submit(f"{key}{n}", key, at=kit.at(60 + n * 600), unique_key=str(n))
-        while await kit.app.connections.log.lag("reminders"):
-            await asyncio.sleep(0.01)
-    kit.submit("a still in the log", "a", at=kit.at(30))
-    kit.clock.ahead += hours * 3600
-    async with running(kit.app) as node:
-        await kit.runs.until("a17", "b17")
-        await settled(kit.app, node, SOON)
-    due = {3: 18, 72: 20}[hours]  # the last within 3 hours is due after 60 s + 17 * 600 s
-    for key in "ab":
-        ran = [name for name in kit.runs.names if name.startswith(key) and name[1:].isdigit()]
-        assert ran == [f"{key}{n}" for n in range(due)]
-    assert kit.runs.names.count("a still in the log") == 1
-    assert kit.runs.names.index("a still in the log") < kit.runs.names.index("a0")
-    kit.app.close()
-
-
 async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_runs_in_order(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,22 +424,6 @@ async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_run
     for key in range(37):
         of_key = [int(name.split()[1]) for name in kit.runs.names if name.startswith(f"k{key} ")]
         assert of_key == list(range(key, 600, 37))
-
-
-async def test_a_changed_number_of_partitions_is_refused_by_submits_and_workers(
-    kit: Kit,
-) -> None:
-    async with running(kit.app):
-        kit.submit("one")
-        await kit.runs.until("one")
-    other = open_app(kit.app.url, partitions=9)
-    with pytest.raises(
-        ConfigurationError, match="'reminders' has 8 partitions and is declared with 9"
-    ):
-        other.submit("two")
-    with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions"):
-        other.app.node()
-    other.app.close()
 
 
 async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(kit: Kit) -> None:
