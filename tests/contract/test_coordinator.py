@@ -28,7 +28,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.clock import TravelClock
 from services.zookeeper import ZooKeeperServer
-from tests.tiers import examples
+from tests.tiers import NIGHTLY, examples
 
 TTL = 30.0
 NAMES = [f"partition/payouts/{n}" for n in range(8)]
@@ -484,6 +484,7 @@ def test_leases_expire_by_the_clock_of_the_node_on_sqlite_and_of_the_server_on_p
     asyncio.run(test())
 
 
+@NIGHTLY("an outage")
 def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
     with ZooKeeperServer() as server:
         cluster = ZooKeeper(server.url)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,6 +125,31 @@ async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partit
         by_key.setdefault(message.key(), set()).add(message.partition())
     assert by_key.keys() == {b"order-0", b"order-1", b"order-2", None}
     assert all(len(where) == 1 for key, where in by_key.items() if key is not None)
+
+
+async def test_a_blocked_topic_does_not_stop_another(app: App) -> None:
+    gate, ran = asyncio.Event(), Counter()
+    app.queue("blocked", partitions=2, concurrency=Limit(1))
+    app.queue("free", partitions=2)
+
+    @app.task(queue="blocked")
+    async def stuck(n: int) -> None:
+        await gate.wait()
+        ran["blocked"] += 1
+
+    @app.task(queue="free")
+    async def flows(n: int) -> None:
+        ran["free"] += 1
+
+    async with owning(app) as node:
+        for n in range(0, 1000, 40):
+            await stuck.submit_many_async([{"n": n + i} for i in range(40)])
+            await flows.submit_many_async([{"n": n + i} for i in range(40)])
+        await until(lambda: ran["free"] == 1000)
+        assert ran["blocked"] == 0
+        gate.set()
+        await settled(app, node)
+    assert ran == {"free": 1000, "blocked": 1000}
 
 
 async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(

@@ -330,6 +330,43 @@ async def test_a_drop_of_a_waiting_task_reloads_no_partition_and_the_task_does_n
     assert kit.app.management.attempts(handle.id)[0].outcome == "cancelled"
 
 
+async def test_a_store_failure_reloads_its_own_partition_only_and_loses_no_task(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
+    broken, well = keys_of_partitions(8, 2)
+    async with running(kit.app) as node:
+        store = node.parts.ordered._context.store
+        persist, finish = store.persist, store.finish
+        failures = {"persist": 2, "finish": 2}
+
+        async def failing(what: str, call: Any, partition: Any, *rest: Any) -> Any:
+            if partition.partition == partition_of(broken, 0, 8) and failures[what]:
+                failures[what] -= 1
+                raise StoreUnavailable("the store is unavailable")
+            return await call(partition, *rest)
+
+        monkeypatch.setattr(
+            store, "persist", lambda *rest: failing("persist", persist, *rest), raising=False
+        )
+        monkeypatch.setattr(
+            store, "finish", lambda *rest: failing("finish", finish, *rest), raising=False
+        )
+        kit.submit("in the broken one", broken)
+        kit.submit("in another", well)
+        await kit.runs.until("in another")
+        assert "in the broken one" not in kit.runs.names
+        await kit.runs.until("in the broken one")
+        kit.submit("once more", broken)
+        await kit.runs.until("once more")
+        await settled(kit.app, node, SOON)
+        assert failures == {"persist": 0, "finish": 0}
+        assert {key.partition: n for key, n in node.parts.ordered.reloads().items()} == {
+            partition_of(broken, 0, 8): 4
+        }
+    assert kit.runs.names == ["in another", "in the broken one", "once more"]
+
+
 async def test_an_unreadable_row_stops_its_own_ordering_key_only_and_is_reported(
     kit: Kit,
 ) -> None:
@@ -397,6 +434,25 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
 
     with pytest.raises(StoreUnavailable):
         remind.options(ordering_key="a").submit().result(timeout=SOON)
+
+
+async def test_all_due_tasks_run_in_order_after_three_days_of_downtime(url: str) -> None:
+    kit = open_app(url)
+    async with running(kit.app):
+        for n in reversed(range(20)):
+            for key in "ab":
+                kit.submit(f"{key}{n}", key, at=kit.at(60 + n * 600), unique_key=str(n))
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+    kit.submit("a in the log", "a", at=kit.at(30))
+    kit.clock.ahead += 72 * 3600
+    async with running(kit.app) as node:
+        await kit.runs.until_count(41)
+        await settled(kit.app, node, SOON)
+    for key, first in (("a", ["a in the log"]), ("b", [])):
+        ran = [name for name in kit.runs.names if name.startswith(key)]
+        assert ran == [*first, *(f"{key}{n}" for n in range(20))]
+    kit.app.close()
 
 
 async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_runs_in_order(
