@@ -74,24 +74,6 @@ async def test_a_run_is_not_stuck_because_the_wall_clock_stepped(app: App) -> No
     assert incidents == []
 
 
-@pytest.mark.parametrize("seconds", [9, 3600])
-async def test_a_task_runs_once_although_the_wall_clock_steps(app: App, seconds: int) -> None:
-    runs: list[int] = []
-
-    @app.task
-    async def work() -> None:
-        runs.append(1)
-        await asyncio.sleep(100)
-
-    handle = work.submit()
-    async with running(app) as node:
-        await asyncio.sleep(20)
-        step_wall_clock(seconds)
-        await settled(app, node, 600)
-    assert handle.state() == State.DONE
-    assert len(runs) == 1
-
-
 @pytest.mark.parametrize("seconds", [9, 3600, -9, -3600])
 async def test_tasks_run_once_and_go_on_although_the_clock_of_the_server_steps(
     app: App, sqlite_url: str, seconds: int, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
+from tests.integration.channel_kit import until
 
 PARTITION = PartitionKey("payouts", 3)
 LANE = LaneKey(*PARTITION, 5)
@@ -299,12 +300,6 @@ async def test_a_task_whose_completion_was_lost_in_a_failover_runs_again(pair: P
         await until(lambda: ran == [1, 1])
         await settled(app, node)
     app.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.02)
 
 
 def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_reason(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,6 +35,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 from tests.contract.test_task_log import P0, P1, append, entries, waits  # noqa: E402
+from tests.integration.channel_kit import until  # noqa: E402
 
 SOON = 60.0
 
@@ -83,12 +84,6 @@ async def received(
                 found += batch.entries
                 await log.commit(batch)
     return found
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SOON):
-        while not is_so():
-            await asyncio.sleep(0.02)
 
 
 def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) -> None:

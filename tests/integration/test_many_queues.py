@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -18,6 +17,7 @@ from fairlead.engine import ownership
 from fairlead.engine.fair_partition import FairPartition
 from fairlead.engine.node import Node
 from fairlead.testing import running
+from tests.integration.channel_kit import until
 
 FEW, MANY = 20, 800
 TRIES = 10
@@ -47,12 +47,6 @@ def declared(url: str, queues: int) -> App:
         app.queue(f"queue-{number}")
     app.migrate()
     return app
-
-
-async def until(is_so: Callable[[], bool], timeout: float = 60.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not is_so():
-            await asyncio.sleep(0.05)  # no event reports the ownership of another node
 
 
 async def until_settled(node: Node, owned: int) -> None:
