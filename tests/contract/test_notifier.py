@@ -109,92 +109,82 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 # promises of every notifier -----------------------------------------------------------------------
 
 
-def test_every_listener_gets_the_whole_notification_from_any_thread(neighbours: Neighbours) -> None:
-    async def test() -> None:
-        notifiers, listeners = [neighbours.make(), neighbours.make()], [Received(), Received()]
-        for notifier, received in zip(notifiers, listeners, strict=True):
-            await notifier.listen(received)
-        neighbours.notify(NOTIFICATION)
-        await asyncio.to_thread(neighbours.notify, NOTIFICATION)
-        for notifier, received in zip(notifiers, listeners, strict=True):
-            await received.until(lambda notifications: len(notifications) >= 2)
-            assert received.notifications == [NOTIFICATION, NOTIFICATION]
-            await notifier.close()
+async def test_every_listener_gets_the_whole_notification_from_any_thread(
+    neighbours: Neighbours,
+) -> None:
+    notifiers, listeners = [neighbours.make(), neighbours.make()], [Received(), Received()]
+    for notifier, received in zip(notifiers, listeners, strict=True):
+        await notifier.listen(received)
+    neighbours.notify(NOTIFICATION)
+    await asyncio.to_thread(neighbours.notify, NOTIFICATION)
+    for notifier, received in zip(notifiers, listeners, strict=True):
+        await received.until(lambda notifications: len(notifications) >= 2)
+        assert received.notifications == [NOTIFICATION, NOTIFICATION]
+        await notifier.close()
 
-    run(test)
 
-
-def test_a_notification_of_a_thousand_lanes_arrives_whole_or_as_look_everywhere(
+async def test_a_notification_of_a_thousand_lanes_arrives_whole_or_as_look_everywhere(
     neighbours: Neighbours,
 ) -> None:
     lanes = [Lane(f"queue-{n}", n, 5, n + 1) for n in range(1000)]
 
-    async def test() -> None:
-        notifier, received = neighbours.make(), Received()
-        await notifier.listen(received)
-        neighbours.notify(Notification(ready=lanes))
+    notifier, received = neighbours.make(), Received()
+    await notifier.listen(received)
+    neighbours.notify(Notification(ready=lanes))
 
-        def is_all(notifications: list[Notification]) -> bool:
-            return LOOK_EVERYWHERE in notifications or {
-                lane for notification in notifications for lane in notification.ready
-            } == set(lanes)
+    def is_all(notifications: list[Notification]) -> bool:
+        return LOOK_EVERYWHERE in notifications or {
+            lane for notification in notifications for lane in notification.ready
+        } == set(lanes)
 
-        await received.until(is_all)
-        await notifier.close()
-
-    run(test)
+    await received.until(is_all)
+    await notifier.close()
 
 
-def test_a_closed_notifier_gets_no_notification_and_can_listen_again(
+async def test_a_closed_notifier_gets_no_notification_and_can_listen_again(
     neighbours: Neighbours,
 ) -> None:
-    async def test() -> None:
-        closed, other = neighbours.make(), neighbours.make()
-        silent, received = Received(), Received()
-        await closed.listen(silent)
-        await other.listen(received)
-        await closed.close()
-        neighbours.notify(NOTIFICATION)
-        await received.until(lambda notifications: NOTIFICATION in notifications)
-        assert silent.notifications == []
-        await closed.listen(silent)
-        neighbours.notify(NOTIFICATION)
-        await silent.until(lambda notifications: NOTIFICATION in notifications)
-        await closed.close()
-        await closed.close()
-        await other.close()
-
-    run(test)
+    closed, other = neighbours.make(), neighbours.make()
+    silent, received = Received(), Received()
+    await closed.listen(silent)
+    await other.listen(received)
+    await closed.close()
+    neighbours.notify(NOTIFICATION)
+    await received.until(lambda notifications: NOTIFICATION in notifications)
+    assert silent.notifications == []
+    await closed.listen(silent)
+    neighbours.notify(NOTIFICATION)
+    await silent.until(lambda notifications: NOTIFICATION in notifications)
+    await closed.close()
+    await closed.close()
+    await other.close()
 
 
-def test_a_message_between_nodes_reaches_its_recipient_only(neighbours: Neighbours) -> None:
+async def test_a_message_between_nodes_reaches_its_recipient_only(neighbours: Neighbours) -> None:
     names = ["one", "two #1", "z" * 300, None]
     offer = Offer("two #1", "one", 1, 5, [("mail", "send", 5)])
     grant = Grant("z" * 300, "one", 1, 0.0, False, [])
     call = Call("one", [("mail", "send")])
 
-    async def test() -> None:
-        notifiers = [neighbours.make() for _ in names]
-        listeners = [Received() for _ in names]
-        for notifier, received, name in zip(notifiers, listeners, names, strict=True):
-            await notifier.listen(received, name)
-        for message in (offer, grant, call):
-            notifiers[0].send(message)
-        neighbours.notify(NOTIFICATION)  # the last one, which everybody gets
-        for received in listeners:
-            await received.until(lambda notifications: NOTIFICATION in notifications)
-        for received in listeners[:3]:
-            await received.until(lambda notifications: Notification(peer=call) in notifications)
-        got = [
-            [notification.peer for notification in received.notifications if notification.peer]
-            for received in listeners
-        ]
-        assert got[:3] == [[call], [offer, call], [grant, call]]
-        assert got[3] in ([], [call])  # a listener that is no node
-        for notifier in notifiers:
-            await notifier.close()
-
-    run(test)
+    notifiers = [neighbours.make() for _ in names]
+    listeners = [Received() for _ in names]
+    for notifier, received, name in zip(notifiers, listeners, names, strict=True):
+        await notifier.listen(received, name)
+    for message in (offer, grant, call):
+        notifiers[0].send(message)
+    neighbours.notify(NOTIFICATION)  # the last one, which everybody gets
+    for received in listeners:
+        await received.until(lambda notifications: NOTIFICATION in notifications)
+    for received in listeners[:3]:
+        await received.until(lambda notifications: Notification(peer=call) in notifications)
+    got = [
+        [notification.peer for notification in received.notifications if notification.peer]
+        for received in listeners
+    ]
+    assert got[:3] == [[call], [offer, call], [grant, call]]
+    assert got[3] in ([], [call])  # a listener that is no node
+    for notifier in notifiers:
+        await notifier.close()
 
 
 def test_notifying_without_a_listener_is_not_an_error(neighbours: Neighbours) -> None:
@@ -292,121 +282,106 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_notification(
     assert pipes(path) == []
 
 
-def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
+async def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
     path: Path, other_process: subprocess.Popen[str]
 ) -> None:
     other_process.send_signal(signal.SIGKILL)
     other_process.wait()
 
-    async def test() -> None:
-        notifier = FifoNotifier(path)
-        await notifier.listen(Received())
-        assert len(pipes(path)) == 1
-        await notifier.close()
-        assert pipes(path) == []
-
-    run(test)
+    notifier = FifoNotifier(path)
+    await notifier.listen(Received())
+    assert len(pipes(path)) == 1
+    await notifier.close()
+    assert pipes(path) == []
 
 
-def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
+async def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     path: Path,
 ) -> None:
-    async def test() -> None:
-        notifier, ringer, received = FifoNotifier(path), FifoNotifier(path), Received()
-        await notifier.listen(received)
-        began = time.monotonic()
-        for n in range(5000):  # far more than a pipe holds, while this test blocks the loop
-            ringer.notify(Notification(ready=[Lane("payouts", n, 5, 1)]))
-        assert time.monotonic() - began < 5.0
-        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        ringer.notify(NOTIFICATION)
-        await received.until(lambda notifications: notifications[-1] == NOTIFICATION)
-        await notifier.close()
-
-    run(test)
+    notifier, ringer, received = FifoNotifier(path), FifoNotifier(path), Received()
+    await notifier.listen(received)
+    began = time.monotonic()
+    for n in range(5000):  # far more than a pipe holds, while this test blocks the loop
+        ringer.notify(Notification(ready=[Lane("payouts", n, 5, 1)]))
+    assert time.monotonic() - began < 5.0
+    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    ringer.notify(NOTIFICATION)
+    await received.until(lambda notifications: notifications[-1] == NOTIFICATION)
+    await notifier.close()
 
 
 @pytest.mark.parametrize("size", [1, 2060, 3900])
-def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(path: Path, size: int) -> None:
+async def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(
+    path: Path, size: int
+) -> None:
     """A half-full pipe may have refused a message, however the system packs the messages."""
-
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        end = os.open(pipes(path)[0], os.O_WRONLY | os.O_NONBLOCK)
-        message = b'{"finished":["' + b"x" * size + b'"]}\n'
-        with suppress(BlockingIOError):
-            while True:
-                os.write(end, message)
-        os.close(end)
-        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        await notifier.close()
-
-    run(test)
+    notifier, received = FifoNotifier(path), Received()
+    await notifier.listen(received)
+    end = os.open(pipes(path)[0], os.O_WRONLY | os.O_NONBLOCK)
+    message = b'{"finished":["' + b"x" * size + b'"]}\n'
+    with suppress(BlockingIOError):
+        while True:
+            os.write(end, message)
+    os.close(end)
+    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    await notifier.close()
 
 
-def test_senders_reach_every_permanent_listener_while_others_come_and_go(path: Path) -> None:
-    async def test() -> None:
-        stop = threading.Event()
-        ringer = FifoNotifier(path)
+async def test_senders_reach_every_permanent_listener_while_others_come_and_go(path: Path) -> None:
+    stop = threading.Event()
+    ringer = FifoNotifier(path)
 
-        def notify() -> None:
-            while not stop.wait(0.001):
-                ringer.notify(Notification(control=True))
+    def notify() -> None:
+        while not stop.wait(0.001):
+            ringer.notify(Notification(control=True))
 
-        thread = threading.Thread(target=notify)
-        thread.start()
-        try:
-            for _ in range(50):
-                notifier, received = FifoNotifier(path), Received()
-                await notifier.listen(received)
-                await received.until(bool, 2.0)
-                await notifier.close()
-        finally:
-            stop.set()
-            thread.join()
-
-    run(test)
+    thread = threading.Thread(target=notify)
+    thread.start()
+    try:
+        for _ in range(50):
+            notifier, received = FifoNotifier(path), Received()
+            await notifier.listen(received)
+            await received.until(bool, 2.0)
+            await notifier.close()
+    finally:
+        stop.set()
+        thread.join()
 
 
-def test_a_removed_pipe_is_created_again_and_the_listener_looks_everywhere(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        pipes(path)[0].unlink()
-        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        FifoNotifier(path).notify(NOTIFICATION)
-        await received.until(lambda notifications: NOTIFICATION in notifications)
-        await notifier.close()
+async def test_a_removed_pipe_is_created_again_and_the_listener_looks_everywhere(
+    path: Path,
+) -> None:
+    notifier, received = FifoNotifier(path), Received()
+    await notifier.listen(received)
+    pipes(path)[0].unlink()
+    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    FifoNotifier(path).notify(NOTIFICATION)
+    await received.until(lambda notifications: NOTIFICATION in notifications)
+    await notifier.close()
 
-    run(test)
 
-
-def test_a_forked_child_can_notify_and_keeps_no_pipe_of_its_parent_alive(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        notifier.notify(Notification(control=True))
-        await received.until(lambda notifications: len(notifications) == 1)
-        go, may_go = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(may_go)
-            notifier.notify(NOTIFICATION)
-            os.read(go, 1)  # wait until the parent ends this process
-            os._exit(0)
-        os.close(go)
-        await received.until(lambda notifications: NOTIFICATION in notifications)
-        pipe = pipes(path)[0]
-        notifier._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
-        try:
-            with pytest.raises(OSError, match="No such device or address"):
-                os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        finally:
-            os.close(may_go)
-            os.waitpid(child, 0)
-
-    run(test)
+async def test_a_forked_child_can_notify_and_keeps_no_pipe_of_its_parent_alive(path: Path) -> None:
+    notifier, received = FifoNotifier(path), Received()
+    await notifier.listen(received)
+    notifier.notify(Notification(control=True))
+    await received.until(lambda notifications: len(notifications) == 1)
+    go, may_go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(may_go)
+        notifier.notify(NOTIFICATION)
+        os.read(go, 1)  # wait until the parent ends this process
+        os._exit(0)
+    os.close(go)
+    await received.until(lambda notifications: NOTIFICATION in notifications)
+    pipe = pipes(path)[0]
+    notifier._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
+    try:
+        with pytest.raises(OSError, match="No such device or address"):
+            os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    finally:
+        os.close(may_go)
+        os.waitpid(child, 0)
 
 
 INSERT = (
@@ -422,36 +397,30 @@ def commit(path: Path, sql: str, *params: Any) -> None:
     connection.close()
 
 
-def test_new_work_without_a_notification_is_found_within_a_second(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        await notifier.listen(received)
-        commit(path, INSERT, "one")
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
-        commit(path, "UPDATE fairlead_sequence SET value = value + 1")
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
-        await notifier.close()
-
-    run(test)
+async def test_new_work_without_a_notification_is_found_within_a_second(path: Path) -> None:
+    notifier, received = FifoNotifier(path), Received()
+    await notifier.listen(received)
+    commit(path, INSERT, "one")
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
+    commit(path, "UPDATE fairlead_sequence SET value = value + 1")
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
+    await notifier.close()
 
 
-def test_commits_of_a_node_without_new_work_cause_no_look_everywhere(path: Path) -> None:
-    async def test() -> None:
-        notifier, received = FifoNotifier(path), Received()
-        commit(path, INSERT, "one")
-        await notifier.listen(received)
-        commit(path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)")
-        commit(
-            path,
-            "UPDATE fairlead_tasks SET state = 'PROCESSING', ready_seq = NULL, version = version + 1",
-        )
-        await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
-        commit(path, "DELETE FROM fairlead_tasks")
-        await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
-        assert received.notifications == []
-        await notifier.close()
-
-    run(test)
+async def test_commits_of_a_node_without_new_work_cause_no_look_everywhere(path: Path) -> None:
+    notifier, received = FifoNotifier(path), Received()
+    commit(path, INSERT, "one")
+    await notifier.listen(received)
+    commit(path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)")
+    commit(
+        path,
+        "UPDATE fairlead_tasks SET state = 'PROCESSING', ready_seq = NULL, version = version + 1",
+    )
+    await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
+    commit(path, "DELETE FROM fairlead_tasks")
+    await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
+    assert received.notifications == []
+    await notifier.close()
 
 
 @pytest.fixture
@@ -524,19 +493,16 @@ def hang_up(database: PostgresDatabase) -> int:
         return len(rows)
 
 
-def test_after_a_lost_connection_the_listener_connects_again_and_looks_everywhere(
+async def test_after_a_lost_connection_the_listener_connects_again_and_looks_everywhere(
     database: PostgresDatabase,
 ) -> None:
-    async def test() -> None:
-        notifier, received = PostgresNotifier(database), Received()
-        await notifier.listen(received)
-        assert hang_up(database) == 1
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
-        notify(database, '{"control":true}')
-        await received.until(lambda notifications: notifications[-1] == Notification(control=True))
-        await notifier.close()
-
-    run(test)
+    notifier, received = PostgresNotifier(database), Received()
+    await notifier.listen(received)
+    assert hang_up(database) == 1
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+    notify(database, '{"control":true}')
+    await received.until(lambda notifications: notifications[-1] == Notification(control=True))
+    await notifier.close()
 
 
 def test_a_watcher_survives_a_lost_connection(database: PostgresDatabase) -> None:
@@ -602,28 +568,25 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_a_connection_that_died_silently_is_noticed(
+async def test_a_connection_that_died_silently_is_noticed(
     migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_EVERY", 0.2)
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_TIMEOUT", 0.3)
 
-    async def test() -> None:
-        proxy, received = Proxy(migrated_postgres_url), Received()
-        notifier = PostgresNotifier(await proxy.start())
-        await notifier.listen(received)
-        await asyncio.sleep(0.5)
-        assert (proxy.accepted, received.notifications) == (
-            1,
-            [],
-        )  # a working connection is kept
-        proxy.is_silent = True
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
-        assert proxy.accepted > 1
-        await notifier.close()
-        await proxy.stop()
-
-    run(test)
+    proxy, received = Proxy(migrated_postgres_url), Received()
+    notifier = PostgresNotifier(await proxy.start())
+    await notifier.listen(received)
+    await asyncio.sleep(0.5)
+    assert (proxy.accepted, received.notifications) == (
+        1,
+        [],
+    )  # a working connection is kept
+    proxy.is_silent = True
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+    assert proxy.accepted > 1
+    await notifier.close()
+    await proxy.stop()
 
 
 def test_a_missing_server_is_waited_for_and_logged_once(
