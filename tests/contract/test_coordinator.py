@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from random import Random
@@ -135,6 +135,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+async def coordinator(cluster: Cluster) -> AsyncIterator[Coordinator]:
+    coordinator = cluster.coordinator()
+    yield coordinator
+    await close(coordinator)
+
+
+@pytest.fixture
 def databases(store_url: str) -> Iterator[Databases]:
     cluster = Databases(store_url)
     yield cluster
@@ -160,133 +167,120 @@ async def close(coordinator: Coordinator) -> None:
         await coordinator._database.close_async()
 
 
-def test_a_free_lease_is_won_and_a_held_one_is_not(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        assert await coordinator.acquire(["b", "a"], "one", TTL) == {"a": 1, "b": 1}
-        assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
-        assert (
-            await coordinator.acquire(["a"], "one", TTL) == {}
-        )  # not even its owner, who renews instead
-        assert await coordinator.acquire([], "one", TTL) == {}
-        assert await coordinator.owners() == {"a": "one", "b": "one", "c": "two"}
-
-    run(cluster, test)
+async def test_a_free_lease_is_won_and_a_held_one_is_not(coordinator: Coordinator) -> None:
+    assert await coordinator.acquire(["b", "a"], "one", TTL) == {"a": 1, "b": 1}
+    assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
+    assert (
+        await coordinator.acquire(["a"], "one", TTL) == {}
+    )  # not even its owner, who renews instead
+    assert await coordinator.acquire([], "one", TTL) == {}
+    assert await coordinator.owners() == {"a": "one", "b": "one", "c": "two"}
 
 
-def test_an_owner_without_a_name_is_refused(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        with pytest.raises(ValueError, match="owner"):
-            await coordinator.acquire(["a"], "", TTL)
-
-    run(cluster, test)
+async def test_an_owner_without_a_name_is_refused(coordinator: Coordinator) -> None:
+    with pytest.raises(ValueError, match="owner"):
+        await coordinator.acquire(["a"], "", TTL)
 
 
-def test_an_expired_lease_has_no_owner_and_can_be_taken(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a"], "one", TTL)
-        assert await coordinator.acquire(["a"], "two", TTL) == {}
-        cluster.leave_alone("one")
-        assert await coordinator.owners() == {}
-        assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
-        assert await coordinator.owners() == {"a": "two"}
+async def test_an_expired_lease_has_no_owner_and_can_be_taken(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
+    await coordinator.acquire(["a"], "one", TTL)
+    assert await coordinator.acquire(["a"], "two", TTL) == {}
+    cluster.leave_alone("one")
+    assert await coordinator.owners() == {}
+    assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
+    assert await coordinator.owners() == {"a": "two"}
 
-    run(cluster, test)
 
-
-def test_a_lease_that_is_not_renewed_expires(cluster: Cluster) -> None:
+async def test_a_lease_that_is_not_renewed_expires(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
     short = 1.5
 
-    async def test(coordinator: Coordinator) -> None:
-        other = cluster.coordinator()
-        assert await coordinator.acquire(["a"], "one", short) == {"a": 1}
-        assert await other.acquire(["a"], "two", short) == {}
-        async with asyncio.timeout(30):
-            while not (won := await other.acquire(["a"], "two", TTL)):
-                await asyncio.sleep(0.1)
-        assert won == {"a": 2}
-        assert await coordinator.renew("one", short) == {}
-        await close(other)
-
-    run(cluster, test)
+    other = cluster.coordinator()
+    assert await coordinator.acquire(["a"], "one", short) == {"a": 1}
+    assert await other.acquire(["a"], "two", short) == {}
+    async with asyncio.timeout(30):
+        while not (won := await other.acquire(["a"], "two", TTL)):
+            await asyncio.sleep(0.1)
+    assert won == {"a": 2}
+    assert await coordinator.renew("one", short) == {}
+    await close(other)
 
 
-def test_renewing_does_not_revive_an_expired_lease(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a"], "one", TTL)
-        cluster.leave_alone("one")
-        await coordinator.acquire(["b"], "one", TTL)
-        assert await coordinator.renew("one", TTL) == {"b": 1}
-        assert await coordinator.owners() == {"b": "one"}
-
-    run(cluster, test)
-
-
-def test_renewing_a_lease_that_another_owner_took_does_not_take_it_back(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a"], "one", TTL)
-        cluster.leave_alone("one")
-        await coordinator.acquire(["a"], "two", TTL)
-        assert await coordinator.renew("one", TTL) == {}
-        assert await coordinator.release(["a"], "one") is not None
-        assert await coordinator.owners() == {"a": "two"}
-
-    run(cluster, test)
+async def test_renewing_does_not_revive_an_expired_lease(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
+    await coordinator.acquire(["a"], "one", TTL)
+    cluster.leave_alone("one")
+    await coordinator.acquire(["b"], "one", TTL)
+    assert await coordinator.renew("one", TTL) == {"b": 1}
+    assert await coordinator.owners() == {"b": "one"}
 
 
-def test_a_released_lease_is_free_at_once_and_others_are_notified(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a", "b"], "one", TTL)
-        assert await coordinator.release(["a", "unknown"], "one") == Notification(control=True)
-        assert await coordinator.release([], "one") is None
-        assert await coordinator.renew("one", TTL) == {"b": 1}
-        assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
-
-    run(cluster, test)
-
-
-def test_range_ids_ascend_with_each_new_owner_and_never_repeat(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        seen = []
-        for n in range(10):
-            seen += (await coordinator.acquire(["a"], f"node {n % 3}", TTL)).values()
-            if n % 2:
-                await coordinator.release(["a"], f"node {n % 3}")
-            else:
-                cluster.leave_alone(f"node {n % 3}")
-        assert seen == sorted(set(seen))
-        assert len(seen) == 10
-
-    run(cluster, test)
+async def test_renewing_a_lease_that_another_owner_took_does_not_take_it_back(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
+    await coordinator.acquire(["a"], "one", TTL)
+    cluster.leave_alone("one")
+    await coordinator.acquire(["a"], "two", TTL)
+    assert await coordinator.renew("one", TTL) == {}
+    assert await coordinator.release(["a"], "one") is not None
+    assert await coordinator.owners() == {"a": "two"}
 
 
-def test_what_a_coordinator_remembers_equals_what_another_one_reads(cluster: Cluster) -> None:
+async def test_a_released_lease_is_free_at_once_and_others_are_notified(
+    coordinator: Coordinator,
+) -> None:
+    await coordinator.acquire(["a", "b"], "one", TTL)
+    assert await coordinator.release(["a", "unknown"], "one") == Notification(control=True)
+    assert await coordinator.release([], "one") is None
+    assert await coordinator.renew("one", TTL) == {"b": 1}
+    assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
+
+
+async def test_range_ids_ascend_with_each_new_owner_and_never_repeat(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
+    seen = []
+    for n in range(10):
+        seen += (await coordinator.acquire(["a"], f"node {n % 3}", TTL)).values()
+        if n % 2:
+            await coordinator.release(["a"], f"node {n % 3}")
+        else:
+            cluster.leave_alone(f"node {n % 3}")
+    assert seen == sorted(set(seen))
+    assert len(seen) == 10
+
+
+async def test_what_a_coordinator_remembers_equals_what_another_one_reads(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
     """Acquisitions, releases and expiries in random order leave no coordinator with an old owner
     or range id."""
     random = Random(7)
 
-    async def test(here: Coordinator) -> None:
-        there = cluster.coordinator()
-        coordinators = {"one": here, "two": here, "three": there}
-        for _ in range(examples(200)):
-            owner = random.choice(list(coordinators))
-            names = random.sample(["a", "b", "c", "d"], random.randint(1, 3))
-            match random.randrange(4):
-                case 0 | 1:
-                    await coordinators[owner].acquire(names, owner, TTL)
-                case 2:
-                    await coordinators[owner].release(names, owner)
-                case _:
-                    await asyncio.to_thread(cluster.leave_alone, owner)
-            fresh = cluster.coordinator()
-            owners = await fresh.owners()
-            assert await here.owners() == await there.owners() == owners
-            for each, coordinator in coordinators.items():
-                held = await coordinator.renew(each, TTL)
-                assert held.keys() == {name for name in owners if owners[name] == each}
-            await close(fresh)
-        await close(there)
-
-    run(cluster, test)
+    there = cluster.coordinator()
+    coordinators = {"one": coordinator, "two": coordinator, "three": there}
+    for _ in range(examples(200)):
+        owner = random.choice(list(coordinators))
+        names = random.sample(["a", "b", "c", "d"], random.randint(1, 3))
+        match random.randrange(4):
+            case 0 | 1:
+                await coordinators[owner].acquire(names, owner, TTL)
+            case 2:
+                await coordinators[owner].release(names, owner)
+            case _:
+                await asyncio.to_thread(cluster.leave_alone, owner)
+        fresh = cluster.coordinator()
+        owners = await fresh.owners()
+        assert await coordinator.owners() == await there.owners() == owners
+        for each, holder in coordinators.items():
+            held = await holder.renew(each, TTL)
+            assert held.keys() == {name for name in owners if owners[name] == each}
+        await close(fresh)
+    await close(there)
 
 
 def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
@@ -375,15 +369,12 @@ def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
     cluster.close()
 
 
-def test_names_and_owners_may_contain_any_characters(cluster: Cluster) -> None:
+async def test_names_and_owners_may_contain_any_characters(coordinator: Coordinator) -> None:
     name, owner = "partition/'; DROP TABLE fairlead_leases; --\"\\/0", "o'brien \u20ac"
 
-    async def test(coordinator: Coordinator) -> None:
-        assert await coordinator.acquire([name], owner, TTL) == {name: 1}
-        await coordinator.release([name], owner)
-        assert await coordinator.acquire([name], "two", TTL) == {name: 2}
-
-    run(cluster, test)
+    assert await coordinator.acquire([name], owner, TTL) == {name: 1}
+    await coordinator.release([name], owner)
+    assert await coordinator.acquire([name], "two", TTL) == {name: 2}
 
 
 def test_each_lease_goes_to_exactly_one_of_many_threads(cluster: Cluster) -> None:
@@ -408,39 +399,39 @@ def test_each_lease_goes_to_exactly_one_of_many_threads(cluster: Cluster) -> Non
     assert {range_id for won in results for range_id in won.values()} == {1}
 
 
-def test_a_ledger_is_written_only_on_top_of_its_last_version(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        other = cluster.coordinator()
-        assert await coordinator.read_ledger("payouts", "") == (b"", 0)
-        assert await coordinator.write_ledger("payouts", "", b"{}", 0)
-        assert not await other.write_ledger("payouts", "", b"[]", 0)
-        assert await other.read_ledger("payouts", "") == (b"{}", 1)
-        assert await other.write_ledger("payouts", "", b"[2]", 1)
-        assert not await coordinator.write_ledger("payouts", "", b"[3]", 1)
-        assert await coordinator.read_ledger("payouts", "") == (b"[2]", 2)
-        assert await coordinator.read_ledger("another/limit", "") == (b"", 0)
-        assert not await coordinator.write_ledger("another/limit", "", b"[]", 7)
-        await close(other)
-
-    run(cluster, test)
-
-
-def test_each_shard_of_a_ledger_has_its_own_content_and_version(cluster: Cluster) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        assert await coordinator.write_ledger("payouts", "", b"[]", 0)
-        assert await coordinator.read_ledger("payouts", "0") == (b"", 0)
-        assert await coordinator.write_ledger("payouts", "0", b"[0]", 0)
-        assert await coordinator.write_ledger("payouts", "07", b"[7]", 0)
-        assert await coordinator.write_ledger("payouts", "07", b"[8]", 1)
-        assert await coordinator.read_ledger("payouts", "") == (b"[]", 1)
-        assert await coordinator.read_ledger("payouts", "0") == (b"[0]", 1)
-        assert await coordinator.read_ledger("payouts", "07") == (b"[8]", 2)
-        assert await coordinator.read_ledger("payouts/0", "7") == (b"", 0)
-
-    run(cluster, test)
+async def test_a_ledger_is_written_only_on_top_of_its_last_version(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
+    other = cluster.coordinator()
+    assert await coordinator.read_ledger("payouts", "") == (b"", 0)
+    assert await coordinator.write_ledger("payouts", "", b"{}", 0)
+    assert not await other.write_ledger("payouts", "", b"[]", 0)
+    assert await other.read_ledger("payouts", "") == (b"{}", 1)
+    assert await other.write_ledger("payouts", "", b"[2]", 1)
+    assert not await coordinator.write_ledger("payouts", "", b"[3]", 1)
+    assert await coordinator.read_ledger("payouts", "") == (b"[2]", 2)
+    assert await coordinator.read_ledger("another/limit", "") == (b"", 0)
+    assert not await coordinator.write_ledger("another/limit", "", b"[]", 7)
+    await close(other)
 
 
-def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) -> None:
+async def test_each_shard_of_a_ledger_has_its_own_content_and_version(
+    coordinator: Coordinator,
+) -> None:
+    assert await coordinator.write_ledger("payouts", "", b"[]", 0)
+    assert await coordinator.read_ledger("payouts", "0") == (b"", 0)
+    assert await coordinator.write_ledger("payouts", "0", b"[0]", 0)
+    assert await coordinator.write_ledger("payouts", "07", b"[7]", 0)
+    assert await coordinator.write_ledger("payouts", "07", b"[8]", 1)
+    assert await coordinator.read_ledger("payouts", "") == (b"[]", 1)
+    assert await coordinator.read_ledger("payouts", "0") == (b"[0]", 1)
+    assert await coordinator.read_ledger("payouts", "07") == (b"[8]", 2)
+    assert await coordinator.read_ledger("payouts/0", "7") == (b"", 0)
+
+
+async def test_concurrent_writers_of_a_ledger_overwrite_no_change(
+    cluster: Cluster, coordinator: Coordinator
+) -> None:
     def add(n: int) -> None:
         async def test(coordinator: Coordinator) -> None:
             for _ in range(10):
@@ -459,14 +450,11 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(4)))
 
-    async def test(coordinator: Coordinator) -> None:
-        ledger, version = await coordinator.read_ledger("payouts", "")
-        assert (sorted(json.loads(ledger)), version) == (
-            [n for n in range(4) for _ in range(10)],
-            40,
-        )
-
-    run(cluster, test)
+    ledger, version = await coordinator.read_ledger("payouts", "")
+    assert (sorted(json.loads(ledger)), version) == (
+        [n for n in range(4) for _ in range(10)],
+        40,
+    )
 
 
 def test_leases_expire_by_the_clock_of_the_node_on_sqlite_and_of_the_server_on_postgresql(
