@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.model import Outcome, State, tenant_of
 from fairlead.model.task_facts import Backlog, KeyCount, RunFact
+from fairlead.operate.filters import Counted
 
 MOST_RUNS = 10_000
 """Number of the latest attempts from which runs, waits and shares are computed."""
@@ -31,6 +32,24 @@ class Waits(msgspec.Struct, frozen=True):
     """Number of runs with a wait."""
     p50: int | None = None
     p99: int | None = None
+
+
+class TaskNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of the tasks of a queue or a tenant."""
+
+    backlog: Estimate
+    """Tasks that may run now."""
+    processing: Estimate
+    waiting: Estimate
+    """Tasks that wait for their time or for a retry."""
+    errors: Counted
+    """Tasks in ERROR, which wait for a person."""
+    oldest_ready_at: int | None
+    """Since when the first task of the backlog may run (microseconds since the epoch); the first
+    of the sample if `backlog` is an estimate."""
+    runs: int
+    """Attempts in the window."""
+    waits: Waits
 
 
 class Window(msgspec.Struct, frozen=True):

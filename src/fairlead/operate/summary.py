@@ -19,10 +19,9 @@ from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import (
     FAILURES,
-    Estimate,
     Held,
     Runs,
-    Waits,
+    TaskNumbers,
     Window,
     estimate,
     runs_of_queues,
@@ -39,7 +38,7 @@ RATE_SECONDS = 300.0
 """Seconds before now whose ends make the rates."""
 
 
-class QueueNumbers(msgspec.Struct, frozen=True, kw_only=True):
+class QueueNumbers(TaskNumbers, frozen=True, kw_only=True):
     """Numbers of one queue."""
 
     queue: str
@@ -47,22 +46,9 @@ class QueueNumbers(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool
     nodes: list[str]
     """Living nodes that serve the queue."""
-    backlog: Estimate
-    """Tasks that may run now."""
-    processing: Estimate
-    waiting: Estimate
-    """Tasks that wait for their time or for a retry."""
-    errors: Counted
-    """Tasks in ERROR, which wait for a person."""
-    oldest_ready_at: int | None
-    """Since when the first task of the backlog may run (microseconds since the epoch); the first
-    of the sample if `backlog` is an estimate."""
-    runs: int
-    """Attempts in the window."""
     ends_per_second: float
     """Attempts that ended in the last five minutes, or since the window's begin if it is later."""
     failures_per_second: float
-    waits: Waits
 
 
 AttentionKind = Literal["errors", "incident", "paused", "unserved"]

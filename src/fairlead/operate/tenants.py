@@ -24,6 +24,7 @@ from fairlead.operate.numbers import (
     Held,
     QueueAndTenant,
     Runs,
+    TaskNumbers,
     Waits,
     Window,
     estimate,
@@ -38,33 +39,25 @@ T = TypeVar("T")
 TenantOrder = Literal["backlog", "wait", "share", "name"]
 
 
-class TenantQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant's part of one queue."""
-
-    queue: str
-    is_paused: bool
-    backlog: Estimate
-    """Tasks that may run now."""
-    processing: Estimate
-    waiting: Estimate
-    """Tasks that wait for their time or for a retry."""
-    errors: Counted
-    """Tasks in ERROR, which wait for a person."""
-    oldest_ready_at: int | None
-    """Since when the first task of the backlog may run (microseconds since the epoch); the first
-    of the sample if `backlog` is an estimate."""
-    runs: int
-    """Attempts in the window."""
+class _Numbers(TaskNumbers, frozen=True, kw_only=True):
     failures: int
     """Attempts in the window that failed."""
     run_time: int
     """Sum of the run times in the window (microseconds)."""
-    waits: Waits
     share_got: float | None
-    """Part of the queue's run time in the window, from 0 to 1; None without runs in the queue."""
+    """Part of the run time of the queue, or of all queues, in the window, from 0 to 1; None if
+    nothing ran."""
     share_due: float | None
     """Part of the queue that the tenant's weight entitles it to among the tenants that have a
-    backlog now, or had runs in the window, as far as the reads show; None if it has neither."""
+    backlog now, or had runs in the window, as far as the reads show; None if it has neither. Over
+    all queues, their mean by the run time of the queues in the window."""
+
+
+class TenantQueue(_Numbers, frozen=True, kw_only=True):
+    """One tenant's part of one queue."""
+
+    queue: str
+    is_paused: bool
     weight: float
     """Weight of the tenant among tenants."""
     is_weight_set: bool
@@ -73,23 +66,10 @@ class TenantQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks of the key named as the tenant that each node may run at once, as policies set it."""
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+class Tenant(_Numbers, frozen=True, kw_only=True):
     """One tenant over all queues."""
 
     tenant: str
-    backlog: Estimate
-    processing: Estimate
-    waiting: Estimate
-    errors: Counted
-    oldest_ready_at: int | None
-    runs: int
-    failures: int
-    run_time: int
-    waits: Waits
-    share_got: float | None
-    """Part of the run time of all queues in the window."""
-    share_due: float | None
-    """Mean of the shares due in its queues, by the run time of the queues in the window."""
     queues: list[TenantQueue]
 
 

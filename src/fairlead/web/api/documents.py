@@ -68,6 +68,27 @@ class Window(_Document, frozen=True, kw_only=True):
     is_cut: bool
 
 
+class _TaskNumbers(_Document, frozen=True, kw_only=True):
+    """Numbers of the tasks of a queue or a tenant."""
+
+    backlog: Estimate
+    processing: Estimate
+    waiting: Estimate
+    errors: Counted
+    oldest_ready_at: Instant | None
+    runs: Count
+    waits: Waits
+
+
+class _TenantNumbers(_TaskNumbers, frozen=True, kw_only=True):
+    """Numbers of a tenant, in one queue or in all."""
+
+    failures: Count
+    run_time: Seconds
+    share_got: float | None
+    share_due: float | None
+
+
 # errors and access --------------------------------------------------------------------------------
 
 
@@ -250,43 +271,21 @@ class TaskDetail(_Document, frozen=True, kw_only=True):
 # tenants ------------------------------------------------------------------------------------------
 
 
-class TenantQueue(_Document, frozen=True, kw_only=True):
+class TenantQueue(_TenantNumbers, frozen=True, kw_only=True):
     """One tenant's part of one queue."""
 
     queue: str
     is_paused: bool
-    backlog: Estimate
-    processing: Estimate
-    waiting: Estimate
-    errors: Counted
-    oldest_ready_at: Instant | None
-    runs: Count
-    failures: Count
-    run_time: Seconds
-    waits: Waits
-    share_got: float | None
-    share_due: float | None
     weight: float
     is_weight_set: bool
     limit: Count | None
 
 
-class Tenant(_Document, frozen=True, kw_only=True):
+class Tenant(_TenantNumbers, frozen=True, kw_only=True):
     """One tenant over all queues: tasks ready (`backlog`), running, waiting for their time or a
     retry, in ERROR; share of run time got and due, from 0 to 1."""
 
     tenant: str
-    backlog: Estimate
-    processing: Estimate
-    waiting: Estimate
-    errors: Counted
-    oldest_ready_at: Instant | None
-    runs: Count
-    failures: Count
-    run_time: Seconds
-    waits: Waits
-    share_got: float | None
-    share_due: float | None
     queues: list[TenantQueue]
 
 
@@ -337,22 +336,15 @@ class Attention(_Document, frozen=True, kw_only=True):
     incident: Incident | None
 
 
-class Queue(_Document, frozen=True, kw_only=True):
+class Queue(_TaskNumbers, frozen=True, kw_only=True):
     """Numbers of one queue."""
 
     queue: str
     partitions: Count
     is_paused: bool
     nodes: list[str]
-    backlog: Estimate
-    processing: Estimate
-    waiting: Estimate
-    errors: Counted
-    oldest_ready_at: Instant | None
-    runs: Count
     ends_per_second: float
     failures_per_second: float
-    waits: Waits
 
 
 class Overview(_Document, frozen=True, kw_only=True):
