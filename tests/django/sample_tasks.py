@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from fairlead import Delays, NoRetry, Retry, Snooze
+from fairlead import Delays, NoRetry, Retry
 from fairlead.contrib.django import get_app
 
 try:
@@ -19,17 +19,12 @@ except ModuleNotFoundError:
 app = get_app()
 seen: list[Any] = []
 """Notes of tasks, in the order of their runs."""
-entered = threading.Event()
 go_on = threading.Event()
 
 
 @task
 def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return {"args": args, "kwargs": kwargs}
-
-
-@task(priority=10)
-def urgent() -> None: ...
 
 
 @task
@@ -58,19 +53,6 @@ async def fail_async() -> None:
     raise ValueError("it fails")
 
 
-@task(retry=NoRetry())
-def fail_with_cause() -> None:
-    try:
-        raise KeyError("the cause")
-    except KeyError as error:
-        raise RuntimeError("the effect") from error
-
-
-@task(retry=NoRetry())
-def exit_process() -> None:
-    raise SystemExit(3)
-
-
 @task
 def return_a_set() -> Any:
     return {1, 2}
@@ -81,16 +63,6 @@ def fail_once(context: Any) -> int:
     seen.append(context.attempt)
     if context.attempt == 1:
         raise ConnectionError("once")
-    number: int = context.attempt
-    return number
-
-
-@task(takes_context=True)
-def snooze_once(context: Any) -> int:
-    from datetime import UTC, datetime
-
-    if context.attempt == 1:
-        raise Snooze(datetime.now(UTC))
     number: int = context.attempt
     return number
 
@@ -135,12 +107,6 @@ def write_and_enqueue(name: str, breaks: bool = False) -> str:
 
 @task(ordering_key="one", fairness_key="acme", weight=2.0, unique_key="only", timeout=9.0)
 def with_keys() -> None: ...
-
-
-@task
-def wait_for_test() -> None:
-    entered.set()
-    go_on.wait(30)
 
 
 not_a_task = 3

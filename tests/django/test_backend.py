@@ -3,17 +3,13 @@ database. The cases are those that both packages, and django-tasks-db, test."""
 
 from __future__ import annotations
 
-import json
-import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import django
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
-from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
+from django.core.exceptions import SuspiciousOperation
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -53,11 +49,6 @@ def test_a_task_of_this_backend_is_a_fairlead_task() -> None:
     assert tasks.echo.module_path == "tests.django.sample_tasks.echo"
 
 
-def test_the_backend_supports_all_that_django_asks_for() -> None:
-    flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
-    assert all(getattr(backend(), flag) for flag in flags)
-
-
 def test_using_changes_a_copy() -> None:
     at = timezone.now() + timedelta(hours=1)
     changed = tasks.echo.using(priority=7, queue_name="mail", run_after=at, fairness_key="acme")
@@ -71,59 +62,10 @@ def test_using_changes_a_copy() -> None:
     assert tasks.echo.fairness_key == ""
 
 
-def test_using_may_be_chained() -> None:
-    changed = tasks.echo.using(priority=7).using(queue_name="mail").using(weight=3.0)
-    assert (changed.priority, changed.queue_name, changed.weight) == (7, "mail", 3.0)
-
-
-def test_using_without_changes_keeps_all() -> None:
-    assert tasks.with_keys.using() == tasks.with_keys
-
-
 @pytest.mark.parametrize("priority", [-101, 101, 1.5])
 def test_a_priority_out_of_range_is_refused(priority: Any) -> None:
     with pytest.raises(InvalidTask):
         tasks.echo.using(priority=priority)
-
-
-def test_a_naive_run_after_is_refused() -> None:
-    with pytest.raises(InvalidTask):
-        tasks.echo.using(run_after=datetime(2030, 1, 1))
-
-
-def test_an_unknown_queue_is_refused() -> None:
-    with pytest.raises(InvalidTask):
-        tasks.echo.using(queue_name="unknown")
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ImproperlyConfigured):
-        tasks.echo.using(backend="unknown")
-
-
-def test_a_task_with_context_takes_it_first() -> None:
-    def decorate() -> None:
-        tasks.task(takes_context=True)(tasks.echo.func)
-
-    with pytest.raises(InvalidTask):
-        decorate()
-
-
-def test_a_function_inside_another_is_refused() -> None:
-    def inner() -> None: ...
-
-    with pytest.raises(InvalidTask):
-        tasks.task(inner)
-
-
-def test_a_builtin_function_is_refused() -> None:
-    with pytest.raises(InvalidTask):
-        tasks.task(any)
-
-
-def test_the_decorator_takes_no_run_after() -> None:
-    with pytest.raises(TypeError):
-        tasks.task(run_after=timezone.now())(tasks.echo.func)
 
 
 @pytest.mark.parametrize(
@@ -143,22 +85,6 @@ def _undeclared() -> None: ...
 def test_options_of_the_function_are_not_for_using(option: str) -> None:
     with pytest.raises(InvalidTask, match=f"{option} belongs to the function"):
         tasks.echo.using(**{option: 3})
-
-
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="tasks can be pickled from Django 6.1 on")
-def test_a_task_can_be_pickled() -> None:
-    task = tasks.with_keys.using(priority=3)
-    assert pickle.loads(pickle.dumps(task)) == task
-
-
-def test_a_task_can_be_called_without_a_queue() -> None:
-    assert tasks.echo.call(1) == {"args": (1,), "kwargs": {}}
-    assert tasks.echo_async.call(1) == {"args": (1,), "kwargs": {}}
-
-
-async def test_a_task_can_be_called_from_asynchronous_code() -> None:
-    assert await tasks.echo.acall(1) == {"args": (1,), "kwargs": {}}
-    assert await tasks.echo_async.acall(1) == {"args": (1,), "kwargs": {}}
 
 
 # enqueue ------------------------------------------------------------------------------------------
@@ -201,15 +127,6 @@ def test_arguments_that_are_not_json_are_refused() -> None:
     assert not Task.objects.exists()
 
 
-def test_enqueue_checks_the_task_again() -> None:
-    task = tasks.echo.using(queue_name="mail")
-    with override_settings(TASKS={"default": {"BACKEND": _path(FairleadBackend)}}):
-        with pytest.raises(InvalidTask):
-            task.enqueue()
-        with pytest.raises(InvalidTask):
-            async_to_sync(task.aenqueue)()
-
-
 def test_an_empty_list_of_queues_allows_any_queue() -> None:
     with override_settings(TASKS={"default": {"BACKEND": _path(FairleadBackend), "QUEUES": []}}):
         result = tasks.echo.using(queue_name="elsewhere").enqueue()
@@ -218,15 +135,6 @@ def test_an_empty_list_of_queues_allows_any_queue() -> None:
 
 def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def test_a_task_goes_to_its_queue() -> None:
-    result = tasks.echo.using(queue_name="mail").enqueue()
-    assert Task.objects.get(pk=result.id).queue == "mail"
-    drain()
-    result.refresh()
-    assert result.status == TaskResultStatus.SUCCESSFUL
-    assert tasks.echo.get_result(result.id).task.queue_name == "mail"
 
 
 def test_options_reach_the_row() -> None:
@@ -287,16 +195,6 @@ def test_a_rolled_back_transaction_takes_its_task_with_it() -> None:
     assert not Group.objects.exists() and not Task.objects.exists()
     with pytest.raises(TaskResultDoesNotExist):
         result.refresh()
-
-
-def test_a_rolled_back_savepoint_takes_its_task_with_it() -> None:
-    with transaction.atomic():
-        kept = tasks.echo.enqueue("kept")
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            tasks.echo.enqueue("gone")
-            _ = 1 / 0
-        also = tasks.echo.enqueue("also kept")
-    assert set(Task.objects.values_list("id", flat=True)) == {kept.id, also.id}
 
 
 def test_no_worker_sees_a_task_before_its_commit() -> None:
@@ -387,31 +285,6 @@ def test_a_failed_task_shows_its_error(name: str) -> None:
         _ = result.return_value
 
 
-def test_an_error_shows_its_cause() -> None:
-    result = tasks.fail_with_cause.enqueue()
-    drain()
-    result.refresh()
-    assert result.errors[0].exception_class is RuntimeError
-    assert "the cause" in result.errors[0].traceback
-
-
-def test_a_task_that_ends_the_process_fails_alone() -> None:
-    result, other = tasks.exit_process.enqueue(), tasks.echo.enqueue()
-    drain()
-    result.refresh()
-    other.refresh()
-    assert result.errors[0].exception_class is SystemExit
-    assert other.status == TaskResultStatus.SUCCESSFUL
-
-
-def test_a_return_value_that_is_not_json_fails_the_task_at_once() -> None:
-    result = tasks.return_a_set.enqueue()
-    drain()
-    result.refresh()
-    assert result.status == TaskResultStatus.FAILED and result.attempts == 1
-    assert "not JSON" in result.errors[0].traceback
-
-
 def test_each_attempt_has_its_error() -> None:
     tasks.seen.clear()
     result = tasks.fail_once.enqueue()
@@ -459,17 +332,6 @@ def test_an_id_of_no_task_has_no_result() -> None:
             backend().get_result(wrong)  # type: ignore[arg-type]
 
 
-async def test_an_id_of_no_task_has_no_result_in_asynchronous_code() -> None:
-    with pytest.raises(TaskResultDoesNotExist):
-        await tasks.echo.aget_result(str(uuid4()))
-
-
-def test_a_result_belongs_to_its_task() -> None:
-    result = tasks.echo.enqueue()
-    with pytest.raises(Exception, match="does not match"):
-        tasks.fail.get_result(result.id)
-
-
 def test_a_function_that_is_gone_is_an_import_error() -> None:
     result = tasks.echo.enqueue()
     _rename(result.id, "tests.django.sample_tasks.gone")
@@ -497,14 +359,6 @@ def test_a_cancelled_task_failed_without_arguments() -> None:
     assert backend().get_result(result.id).args == []
 
 
-def test_a_resumed_task_is_ready_again() -> None:
-    result = tasks.fail.enqueue()
-    drain()
-    get_app().management.resume(result.id)
-    result.refresh()
-    assert result.status == TaskResultStatus.READY
-
-
 # context ------------------------------------------------------------------------------------------
 
 
@@ -516,13 +370,6 @@ def test_a_task_takes_its_context() -> None:
     other.refresh()
     assert result.return_value == [1, result.id, 7]
     assert other.return_value == 1
-
-
-def test_a_snooze_counts_as_an_attempt() -> None:
-    result = tasks.snooze_once.enqueue()
-    drain()
-    result.refresh()
-    assert result.return_value == 2 and result.status == TaskResultStatus.SUCCESSFUL
 
 
 # signals ------------------------------------------------------------------------------------------
@@ -664,9 +511,3 @@ async def test_many_asynchronous_tasks_use_the_orm() -> None:
         await tasks.make_group_async.aenqueue(f"group {n}")
     await adrain()
     assert await Group.objects.acount() == 20
-
-
-def test_a_result_holds_its_data_as_json() -> None:
-    result = tasks.echo.enqueue(1)
-    row = Task.objects.get(pk=result.id)
-    assert json.loads(bytes(row.payload)) == {"args": [1], "kwargs": {}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import Group, Permission
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
-from django.db import DatabaseError, connection, connections, migrations, transaction
-from django.db.migrations.executor import MigrationExecutor
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
 
 from fairlead.contrib.django import get_app
@@ -44,36 +42,6 @@ def test_tasks_are_enqueued_in_a_transaction_that_is_managed_by_hand() -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_a_broken_transaction_takes_no_task() -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        with pytest.raises(KeyError), transaction.atomic(savepoint=False):
-            raise KeyError
-        with pytest.raises(transaction.TransactionManagementError):
-            tasks.echo.enqueue("gone")
-        _ = 1 / 0
-
-
-@pytest.mark.usefixtures("database")
-def test_a_connection_of_another_thread_takes_no_task() -> None:
-    mine, errors = connections["default"], []
-    mine.ensure_connection()
-
-    def submit() -> None:
-        try:
-            tasks.plain.options(connection=mine).submit("x")
-        except DatabaseError as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=submit)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1 and "thread" in str(errors[0])
-    assert not Task.objects.exists()
-
-
-@pytest.mark.usefixtures("database")
 def test_savepoints_keep_the_order_of_callbacks_and_tasks() -> None:
     seen: list[str] = []
     with transaction.atomic():
@@ -87,14 +55,6 @@ def test_savepoints_keep_the_order_of_callbacks_and_tasks() -> None:
         assert not seen
     assert seen == ["first", "2"]
     assert {each.id for each in Task.objects.all()} == {outer.id, inner.id}
-
-
-@pytest.mark.usefixtures("database")
-async def test_the_loop_refuses_a_synchronous_enqueue() -> None:
-    with pytest.raises(SynchronousOnlyOperation):
-        tasks.echo.enqueue()
-    await tasks.echo.aenqueue()
-    assert await Task.objects.acount() == 1
 
 
 @pytest.mark.usefixtures("database")
@@ -122,17 +82,6 @@ async def test_an_asynchronous_enqueue_joins_a_block_around_it() -> None:
 
 
 # migrations ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("database")
-def test_a_migration_enqueues_with_its_transaction() -> None:
-    class Sends(migrations.Migration):
-        operations = [migrations.RunPython(lambda apps, editor: tasks.echo.enqueue("x") and None)]
-
-    executor = MigrationExecutor(connection)
-    with connection.schema_editor(atomic=True) as editor:
-        Sends("sends", "shop").apply(executor.loader.project_state(), editor)
-    assert Task.objects.count() == 1
 
 
 def test_an_enqueue_without_tables_names_the_cure(tmp_path: Path) -> None:

@@ -127,14 +127,6 @@ def test_arguments_do_not_count_as_a_result() -> None:
     assert len(other.return_value["args"][0]) == 700_000
 
 
-@pytest.mark.parametrize("text", ["\0", MARKUP, "x" * 1_000_000], ids=["NUL", "markup", "1 MB"])
-def test_an_error_with_any_text_is_kept(text: str) -> None:
-    result = raise_text.enqueue(text)
-    drain()
-    result.refresh()
-    assert result.errors[0].exception_class is ValueError
-
-
 # the admin ----------------------------------------------------------------------------------------
 
 
@@ -173,16 +165,6 @@ def test_the_admin_finds_no_task_by_an_id_that_none_can_have(wrong: str) -> None
     act(client, "cancel", wrong)
     assert Task.objects.count() == 1
     assert not Task.objects.filter(pk=wrong).exists()
-
-
-@override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True, TIME_ZONE="Europe/Berlin")
-def test_the_admin_shows_instants_as_dates_of_the_project() -> None:
-    at = datetime(2030, 8, 1, 12, 0, 0, 123456, tzinfo=UTC)
-    result = tasks.echo.using(run_after=at).enqueue()
-    client = person("ann", "view_task")
-    for path in ("", f"{result.id}/change/"):
-        page = client.get(f"/admin/fairlead/task/{path}").content.decode()
-        assert "1. August 2030 14:00" in page
 
 
 def test_actions_are_no_get_requests() -> None:

@@ -32,7 +32,7 @@ def tear_down() -> None:
     get_app().close()
 
 
-@pytest.fixture(params=[0, None], ids=["closed after each task", "kept open"])
+@pytest.fixture
 def server(request: pytest.FixtureRequest, own_postgres: PostgresServer) -> Iterator[Any]:
     settings = settings_of(own_postgres.create_database())
     use_database({**settings, "CONN_MAX_AGE": request.param})
@@ -41,7 +41,12 @@ def server(request: pytest.FixtureRequest, own_postgres: PostgresServer) -> Iter
     tear_down()
 
 
-@pytest.mark.parametrize("name", ["make_group", "make_group_async"])
+@pytest.mark.parametrize(
+    ("server", "name"),
+    [(0, "make_group"), (None, "make_group_async")],
+    ids=["closed after each task", "kept open"],
+    indirect=["server"],
+)
 async def test_after_a_restart_of_the_server_no_task_fails(server: Any, name: str) -> None:
     app, task = get_app(), getattr(tasks, name)
     async with running(app, threads=4) as node:

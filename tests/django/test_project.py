@@ -106,12 +106,6 @@ def test_commands_know_the_database_of_the_project(database: str) -> None:
     assert refused.returncode == 1 and "manage.py migrate" in refused.stderr
 
 
-def test_a_worker_without_tables_says_what_to_run(tmp_path: Path) -> None:
-    ended = manage(f"sqlite:///{tmp_path / 'new.sqlite3'}", "fairlead", "worker", "--until-empty")
-    assert ended.returncode != 0
-    assert "manage.py migrate" in ended.stderr
-
-
 def test_a_worker_starts_again_after_changes_only_in_debug() -> None:
     assert complete(["worker"], True) == ["worker", APPLICATION, "--reload"]
     assert complete(["worker"], False) == ["worker", APPLICATION]
@@ -127,10 +121,6 @@ def test_options_of_manage_py_may_stand_after_the_command(database: str) -> None
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_periodic_task_of_the_shop_is_declared() -> None:
-    assert [each.name for each in get_app().periodics] == ["drop_old_orders"]
-
-
 # migrations ---------------------------------------------------------------------------------------
 
 
@@ -144,15 +134,6 @@ def test_each_migration_of_fairlead_is_a_migration_of_django() -> None:
 
 def test_models_need_no_further_migration(database: str) -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
-
-
-def test_sqlmigrate_prints_our_sql(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    call_command("sqlmigrate", "fairlead", "0001")
-    printed = capsys.readouterr().out
-    package = PACKAGES[connections["default"].vendor]
-    for statement in migrations_of(package)[0].statements:
-        assert statement in printed
-    assert "INSERT INTO fairlead_schema" in printed
 
 
 def test_a_database_that_fairlead_migrated_is_taken_over(store_url: str) -> None:
@@ -325,27 +306,6 @@ def test_the_console_keeps_its_checks_of_origin_and_token() -> None:
 # settings and checks ------------------------------------------------------------------------------
 
 
-def test_the_shop_passes_its_checks(database: str) -> None:
-    assert not [
-        each for each in run_checks(databases=["default"]) if each.id.startswith("fairlead")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("fairlead", "id_"),
-    [
-        ({"DATABASE": "other"}, "fairlead.E002"),
-        ({"UNKNOWN": 1}, "fairlead.E001"),
-        ({"MODULES": "tasks"}, "fairlead.E001"),
-        ([], "fairlead.E001"),
-    ],
-    ids=str,
-)
-def test_a_wrong_setting_is_found(fairlead: Any, id_: str, database: str) -> None:
-    with override_settings(FAIRLEAD=fairlead):
-        assert id_ in [each.id for each in run_checks()]
-
-
 def test_missing_migrations_are_a_warning(tmp_path: Path) -> None:
     use_database(settings_of(f"sqlite:///{tmp_path / 'new.sqlite3'}"))
     found = [each for each in run_checks(databases=["default"]) if each.id == "fairlead.W002"]
@@ -431,17 +391,6 @@ async def test_djangos_own_pool_of_connections(migrated_shop_url: str) -> None:
 
 
 # helpers for tests --------------------------------------------------------------------------------
-
-
-@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
-def test_run_tasks_with_naive_datetimes(database: str) -> None:
-    order = Order.objects.create(customer="acme", amount=1)
-    later = timezone.now() + timedelta(hours=1)
-    result = thank.using(run_after=later).enqueue(order.pk)
-    assert timezone.is_naive(later) and run_tasks() == 0
-    assert run_tasks(at=later) == 1
-    result.refresh()
-    assert result.return_value == "attempt 1: thanks, acme"
 
 
 def test_a_clone_for_parallel_tests_has_all_tables(

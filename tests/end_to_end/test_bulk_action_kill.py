@@ -108,16 +108,6 @@ def test_ctrl_c_leaves_an_interrupted_action_that_is_resumed(full: App) -> None:
     assert verbs == ["resume_action", "retry"]
 
 
-def test_another_process_interrupts_a_command(full: App) -> None:
-    process = retry(full)
-    id = progress(process, 2)["action"]
-    assert full.management.actions.interrupt(id).is_stopping
-    document = json.loads(process.communicate()[0])
-    assert process.returncode == 130 and document["changed"] < TASKS
-    resumed = command(full, "actions", "resume", str(id))
-    judge(full, id, json.loads(resumed.communicate()[0]))
-
-
 def test_commands_show_and_interrupt_actions_and_list_what_people_did(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'tasks.db'}")
     app.migrate()

@@ -1,5 +1,5 @@
 """The web console in a real browser, beside a real worker under a running workload: every screen and
-every action, on both stores."""
+every action."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from fairlead.model import State, tenant_of
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft
 from fairlead.web import console
-from tests import tiers
 from tests.consoles import serving, until, working
 from tests.end_to_end.console_app import HOSTILE
 
@@ -178,23 +177,11 @@ def _publish_policies(app: App) -> None:
         version = policies.publish(draft, version)
 
 
-BOTH = pytest.mark.parametrize("either", ["sqlite", "postgres"], indirect=True)
-MATRIX = pytest.mark.parametrize("either", tiers.matrix("sqlite", "postgres"), indirect=True)
-SQLITE = pytest.mark.parametrize("either", ["sqlite"], indirect=True)
-"""For what does not depend on the store."""
-
-
 @pytest.fixture(scope="module")
-def either(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, browser: Browser
-) -> Iterator[World]:
-    """The world on each store."""
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "sqlite":
-        url = f"sqlite:///{folder}/tasks.db"
-    else:
-        url = request.getfixturevalue("postgres_server").create_database()
-    with _world(url, folder, browser) as world:
+def world(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[World]:
+    """The application on SQLite."""
+    folder = tmp_path_factory.mktemp("console")
+    with _world(f"sqlite:///{folder}/tasks.db", folder, browser) as world:
         yield world
 
 
@@ -218,17 +205,16 @@ def _check_notice(page: Page, text: str) -> None:
     expect(page.get_by_role("status")).to_contain_text(text)
 
 
-@BOTH
-def test_each_action_on_one_task_is_done(either: World) -> None:
+def test_each_action_on_one_task_is_done(world: World) -> None:
     later = {"state": State.WAITING, "name": "send_mail"}
-    management = either.app.management
-    with either.viewer() as viewer:
+    management = world.app.management
+    with world.viewer() as viewer:
         for tenant, label, verb, state in (
             ("acme", "Retry", "retry", None),
             ("umbrella", "Fail", "fail", State.FAILED),
             ("globex", "Cancel", "cancel", State.CANCELLED),
         ):
-            task = either.first(state=State.ERROR, name="charge_card", tenant=tenant)
+            task = world.first(state=State.ERROR, name="charge_card", tenant=tenant)
             page = viewer.visit(f"/tasks/task?id={task}")
             if verb == "retry":
                 page.get_by_role("button", name=label).click()
@@ -236,7 +222,7 @@ def test_each_action_on_one_task_is_done(either: World) -> None:
                 _confirm(page, label)
             _check_notice(page, f"Done: {verb}.")
             assert state is None or management.show(task).state == state
-        task = either.first(tenant="umbrella", **later)
+        task = world.first(tenant="umbrella", **later)
         page = viewer.visit(f"/tasks/task?id={task}")
         _confirm(page, "Reschedule", run_at="2099-01-31T09:00")
         _check_notice(page, "Done: reschedule.")
@@ -250,11 +236,10 @@ def test_each_action_on_one_task_is_done(either: World) -> None:
         until(lambda: management.show(task).state == State.DONE)
 
 
-@BOTH
-def test_selected_tasks_are_changed_after_a_confirmation(either: World) -> None:
-    tenant = f"chosen-{either.app.clock.now()}"
-    _submit_later(either, tenant, 4)
-    with either.viewer() as viewer:
+def test_selected_tasks_are_changed_after_a_confirmation(world: World) -> None:
+    tenant = f"chosen-{world.app.clock.now()}"
+    _submit_later(world, tenant, 4)
+    with world.viewer() as viewer:
         page = viewer.visit(f"/tasks?tenant={tenant}")
         for box in page.locator("input[name=task]").all()[:3]:
             box.check()
@@ -273,13 +258,12 @@ def _submit_later(world: World, tenant: str, number: int) -> None:
     )
 
 
-@MATRIX
-def test_all_that_match_are_changed_and_the_change_can_be_interrupted(either: World) -> None:
+def test_all_that_match_are_changed_and_the_change_can_be_interrupted(world: World) -> None:
     from playwright.sync_api import expect
 
-    tenant = f"many-{either.app.clock.now()}"
-    _submit_later(either, tenant, MANY)
-    with either.viewer() as viewer:
+    tenant = f"many-{world.app.clock.now()}"
+    _submit_later(world, tenant, MANY)
+    with world.viewer() as viewer:
         page = viewer.visit(f"/tasks?tenant={tenant}")
         page.get_by_label("that match").check()
         page.get_by_role("button", name="Cancel…").click()
@@ -296,12 +280,11 @@ def test_all_that_match_are_changed_and_the_change_can_be_interrupted(either: Wo
         assert changed.first.inner_text() == f"{MANY:,}"
 
 
-@MATRIX
-def test_queues_weights_and_periodic_tasks_are_changed(either: World) -> None:
+def test_queues_weights_and_periodic_tasks_are_changed(world: World) -> None:
     from playwright.sync_api import expect
 
-    management = either.app.management
-    with either.viewer() as viewer:
+    management = world.app.management
+    with world.viewer() as viewer:
         page = viewer.visit("/queues")
         row = page.locator("tbody tr", has=page.get_by_role("link", name="exports", exact=True))
         _confirm(row, "Pause")
@@ -326,14 +309,13 @@ def test_queues_weights_and_periodic_tasks_are_changed(either: World) -> None:
     assert not management.periodic.list()[0].record.paused
 
 
-@MATRIX
-def test_an_ordered_task_is_ended_for_the_next_of_its_key(either: World) -> None:
+def test_an_ordered_task_is_ended_for_the_next_of_its_key(world: World) -> None:
     from playwright.sync_api import expect
 
-    key = f"a-{either.app.clock.now()}"
+    key = f"a-{world.app.clock.now()}"
     at = datetime.now(UTC) + timedelta(hours=1)
-    either.module.post_entry.options(ordering_key=key, run_at=at).submit(number=1)
-    with either.viewer() as viewer:
+    world.module.post_entry.options(ordering_key=key, run_at=at).submit(number=1)
+    with world.viewer() as viewer:
         page = viewer.visit(f"/ordered/queue?name=ledger&key={key}")
         row = page.locator("tbody tr", has=page.get_by_role("link", name=key))
         expect(row).to_be_visible(timeout=SLOW)  # its owner reads the log, and the page follows
@@ -342,11 +324,10 @@ def test_an_ordered_task_is_ended_for_the_next_of_its_key(either: World) -> None
         expect(page.get_by_role("link", name=key)).to_have_count(0, timeout=SLOW)
 
 
-@MATRIX
-def test_policies_are_approved_switched_and_rolled_back(either: World) -> None:
-    policies = PolicyManagement(either.app.operate_context)
+def test_policies_are_approved_switched_and_rolled_back(world: World) -> None:
+    policies = PolicyManagement(world.app.operate_context)
     newest = policies.policies("mail")[0]
-    with either.viewer() as viewer:
+    with world.viewer() as viewer:
         page = viewer.visit(f"/policies/version?version={newest.version}")
         _confirm(page, "Approve", why="as expected")
         _check_notice(page, f"Version {newest.version} stays in force.")
@@ -364,10 +345,9 @@ def test_policies_are_approved_switched_and_rolled_back(either: World) -> None:
     assert rolled_back.version > newest.version and rolled_back.guarded["acme"] == 2.0
 
 
-@SQLITE
-def test_every_screen_is_clean_accessible_narrow_and_shows_hostile_names(either: World) -> None:
-    with either.viewer() as viewer:
-        for name, addresses in either.addresses().items():
+def test_every_screen_is_clean_accessible_narrow_and_shows_hostile_names(world: World) -> None:
+    with world.viewer() as viewer:
+        for name, addresses in world.addresses().items():
             for address in addresses:
                 page = viewer.visit(address)
                 assert viewer.axe() == [], address
@@ -384,15 +364,6 @@ def test_every_screen_is_clean_accessible_narrow_and_shows_hostile_names(either:
                 assert viewer.complaints == [], address
 
 
-@pytest.mark.parametrize("either", ["postgres"], indirect=True)
-def test_every_screen_opens_on_postgresql(either: World) -> None:
-    with either.viewer() as viewer:
-        for addresses in either.addresses().values():
-            for address in addresses:
-                viewer.visit(address)
-                assert viewer.complaints == [], address
-
-
 def _is_as_wide_as_the_window(page: Page) -> bool:
     wide: bool = page.evaluate(
         "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
@@ -400,18 +371,17 @@ def _is_as_wide_as_the_window(page: Page) -> bool:
     return wide
 
 
-@SQLITE
-def test_pages_follow_changes_but_not_while_paused_or_hidden(either: World) -> None:
+def test_pages_follow_changes_but_not_while_paused_or_hidden(world: World) -> None:
     from playwright.sync_api import expect
 
     def submit(number: int) -> None:
-        either.module.send_mail.options(fairness_key=f"newcomer-{number}").submit(to="a@b.example")
+        world.module.send_mail.options(fairness_key=f"newcomer-{number}").submit(to="a@b.example")
 
     hide = (
         "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange')); }"
     )
-    with either.viewer() as follower, either.viewer() as other:
+    with world.viewer() as follower, world.viewer() as other:
         address = "/tenants?search=newcomer"
         mine, theirs = follower.visit(address), other.visit(address)
         mine.evaluate("window.isTheSamePage = true")
@@ -439,12 +409,11 @@ def test_pages_follow_changes_but_not_while_paused_or_hidden(either: World) -> N
         assert mine.evaluate("window.isTheSamePage")
 
 
-@SQLITE
-def test_times_are_shown_in_the_zone_of_the_viewer(either: World) -> None:
+def test_times_are_shown_in_the_zone_of_the_viewer(world: World) -> None:
     from tests.browsers import ZONE
 
-    task = either.first(state=State.DONE, name="send_mail")
-    with either.viewer() as viewer:
+    task = world.first(state=State.DONE, name="send_mail")
+    with world.viewer() as viewer:
         page = viewer.visit(f"/tasks/task?id={task}")
         time = page.locator("dl.facts time").first
         at = datetime.fromisoformat(str(time.get_attribute("datetime"))).astimezone(ZoneInfo(ZONE))
@@ -452,14 +421,13 @@ def test_times_are_shown_in_the_zone_of_the_viewer(either: World) -> None:
         assert str(time.get_attribute("datetime")) in str(time.get_attribute("title"))
 
 
-@SQLITE
-def test_a_screen_that_is_loaded_again_keeps_the_focus_in_the_same_row(either: World) -> None:
+def test_a_screen_that_is_loaded_again_keeps_the_focus_in_the_same_row(world: World) -> None:
     from playwright.sync_api import expect
 
     def submit(key: str) -> None:
-        either.module.send_mail.options(fairness_key=key).submit(to="a@b.example")
+        world.module.send_mail.options(fairness_key=key).submit(to="a@b.example")
 
-    with either.viewer() as viewer:
+    with world.viewer() as viewer:
         page = viewer.visit("/tenants?search=focused")
         submit("focused-m")
         link = page.get_by_role("link", name="focused-m")
@@ -472,9 +440,8 @@ def test_a_screen_that_is_loaded_again_keeps_the_focus_in_the_same_row(either: W
         assert page.evaluate("document.activeElement.textContent") == "focused-m"
 
 
-@SQLITE
-def test_the_keyboard_reaches_and_confirms_an_action(either: World) -> None:
-    with either.viewer() as viewer:
+def test_the_keyboard_reaches_and_confirms_an_action(world: World) -> None:
+    with world.viewer() as viewer:
         page = viewer.visit("/queues")
         page.keyboard.press("Tab")
         skip = page.get_by_role("link", name="Skip to the content")
@@ -498,13 +465,12 @@ def test_the_keyboard_reaches_and_confirms_an_action(either: World) -> None:
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         _check_notice(page, "exports is paused")
-        either.app.management.unpause("exports")
+        world.app.management.unpause("exports")
 
 
-@SQLITE
-def test_lists_and_actions_work_without_scripts(either: World) -> None:
-    _submit_later(either, "scriptless", 3)
-    with either.viewer(has_scripts=False) as viewer:
+def test_lists_and_actions_work_without_scripts(world: World) -> None:
+    _submit_later(world, "scriptless", 3)
+    with world.viewer(has_scripts=False) as viewer:
         page = viewer.visit("/tasks")
         page.locator("[name=tenant]").fill("scriptless")
         page.get_by_role("button", name="Filter").click()

@@ -76,22 +76,11 @@ def test_the_file_is_kept_when_asked_for_and_never_overwritten(tmp_path: Path) -
     assert kept.read_bytes() == before
 
 
-def test_equal_seeds_make_equal_workloads() -> None:
-    assert workload(DemoSettings(seed=3)) == workload(DemoSettings(seed=3))
-    assert workload(DemoSettings(seed=3)) != workload(DemoSettings(seed=4))
-
-
 @pytest.mark.parametrize(
     "arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]]
 )
 def test_wrong_use_exits_with_code_2(tmp_path: Path, arguments: list[str]) -> None:
     fairlead_here(tmp_path, "demo", *arguments, exits=2)
-
-
-def test_a_name_to_keep_that_is_too_long_for_the_file_system_is_one_line(tmp_path: Path) -> None:
-    done = demo(tmp_path / "temporary", "--keep", tmp_path / ("n" * 300))
-    assert done.returncode == 2
-    assert "cannot open" in done.stderr and "Traceback" not in done.stderr
 
 
 def workers_below(folder: Path) -> list[int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,8 +17,7 @@ from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from fairlead.engine.membership import HEARTBEAT_SECONDS, SILENT_SECONDS
 from fairlead.model import Outcome
-from services.postgres import PostgresServer
-from tests.end_to_end.workers import ROOT, Crew
+from tests.end_to_end.workers import Crew
 
 PATIENCE = 90.0  # timeout in seconds
 
@@ -175,29 +172,6 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
     app.close()
 
 
-@pytest.mark.nightly("an outage")
-def test_workers_live_through_a_restart_of_postgresql(
-    tmp_path: Path, postgres_server: PostgresServer
-) -> None:
-    with PostgresServer() as server:  # a server of this test, since others share the session's
-        url = server.create_database()
-        app = app_of(url)
-        numbers = range(3000)
-        with Crew(url, tmp_path, 2) as crew:
-            submit(app, "work", numbers)
-            deadline = time.monotonic() + PATIENCE
-            while (
-                not (crew.runs() and crew.started == 2) and time.monotonic() < deadline
-            ):  # a worker that cannot start gives up
-                time.sleep(0.05)
-            server.restart("immediate")
-            wait_until_finished(app, crew)
-            assert [process.poll() for process in crew.processes] == [None, None]
-        runs = crew.runs()
-        assert set(runs) == set(numbers)
-        app.close()
-
-
 def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
     store_url: str, tmp_path: Path
 ) -> None:
@@ -232,42 +206,4 @@ def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
         Outcome.DONE: 80,
         Outcome.LOST: 60,
     }  # each task is completed once, by its last claimant
-    app.close()
-
-
-def test_two_processes_and_eight_threads_that_submit_the_same_keys_make_each_task_once(
-    store_url: str,
-) -> None:
-    app = app_of(store_url)
-    program = """
-import sys, threading
-sys.path.insert(0, sys.argv[2])
-from tests.end_to_end.test_kill import app_of
-app = app_of(sys.argv[1])
-from fairlead.declare.options import Options
-from fairlead.declare.task import Draft
-ids = []
-def go():
-    mine = []
-    for n in range(1000):
-        draft = Draft(app.handlers["work"], (), {"n": n}, Options(unique_key=f"key-{n}"))
-        mine.append(app.submit_many([draft])[0].id)
-    ids.append(mine)
-threads = [threading.Thread(target=go) for _ in range(4)]
-[t.start() for t in threads]; [t.join() for t in threads]
-assert all(mine == ids[0] for mine in ids)
-print(ids[0][0], ids[0][999])
-"""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, store_url, str(ROOT)],
-            env=environment,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    answers = {process.communicate(timeout=120)[0] for process in processes}
-    assert len(answers) == 1
-    assert len(app.management.find(limit=5000)) == 1000
     app.close()

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from fairlead import App, LifespanFailed
+from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.testing import drain, running
 from tests.end_to_end.test_command_line import fairlead, start_worker
@@ -93,6 +93,31 @@ def notes(output: str) -> dict[str, list[str]]:
     return found
 
 
+def stopped(
+    folder: Path, *options: str, number: signal.Signals, when: Callable[[list[str]], bool]
+) -> list[str]:
+    """Run a worker until `when` accepts its lines, then send it the signal; return all lines."""
+    worker = start_worker(folder, *options, stderr=subprocess.DEVNULL)
+    assert worker.stdout is not None
+    late = threading.Timer(SOON, worker.kill)
+    late.start()
+    lines = []
+    try:
+        for line in worker.stdout:
+            lines.append(line)
+            if when(lines):
+                break
+        worker.send_signal(number)
+        lines += [*worker.stdout]
+        assert worker.wait() == 0
+    finally:
+        late.cancel()
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    return lines
+
+
 WHOLE = ["open lifespan", "pay by client", "close lifespan"]
 
 
@@ -106,25 +131,12 @@ def test_a_worker_opens_and_closes_it_around_its_tasks(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_closes_it(folder: Path, workers: tuple[str, ...], number: signal.Signals) -> None:
     submit(folder)
-    worker = start_worker(folder, *workers, stderr=subprocess.DEVNULL)
-    assert worker.stdout is not None
-    late = threading.Timer(SOON, worker.kill)
-    late.start()
-    lines = []
-    try:
-        for line in worker.stdout:
-            lines.append(line)
-            opened = sum("open lifespan" in each for each in lines)
-            if any(" pay" in each for each in lines) and opened == (2 if workers else 1):
-                break
-        worker.send_signal(number)
-        lines += [*worker.stdout]
-        assert worker.wait() == 0
-    finally:
-        late.cancel()
-        worker.kill()
-        worker.wait()
-        worker.stdout.close()
+
+    def has_run(lines: list[str]) -> bool:
+        opened = sum("open lifespan" in each for each in lines)
+        return any(" pay" in each for each in lines) and opened == (2 if workers else 1)
+
+    lines = stopped(folder, *workers, number=number, when=has_run)
     found = sorted(notes("".join(lines)).values(), key=len)
     assert found[-1] == WHOLE, "".join(lines)
     assert found[:-1] == ([["open lifespan", "close lifespan"]] if workers else [])
@@ -159,26 +171,13 @@ def test_a_failure_at_the_end_shows_in_the_exit_code(folder: Path) -> None:
 def test_a_reloaded_worker_closes_and_opens_it_again(folder: Path) -> None:
     pytest.importorskip("watchfiles", reason="needs the extra reload")
     submit(folder)
-    worker = start_worker(folder, "--reload", stderr=subprocess.DEVNULL)
-    assert worker.stdout is not None
-    late = threading.Timer(SOON, worker.kill)
-    late.start()
-    lines = []
-    try:
-        for line in worker.stdout:
-            lines.append(line)
-            if " pay" in line:
-                write(folder, start="note('reloaded')")
-            if "reloaded" in line:
-                break
-        worker.send_signal(signal.SIGINT)
-        lines += [*worker.stdout]
-        assert worker.wait() == 0
-    finally:
-        late.cancel()
-        worker.kill()
-        worker.wait()
-        worker.stdout.close()
+
+    def is_reloaded(lines: list[str]) -> bool:
+        if " pay" in lines[-1]:
+            write(folder, start="note('reloaded')")
+        return "reloaded" in lines[-1]
+
+    lines = stopped(folder, "--reload", number=signal.SIGINT, when=is_reloaded)
     first, second = notes("".join(lines)).values()
     assert (first, second) == (WHOLE, ["open lifespan", "reloaded", "close lifespan"])
 
@@ -243,20 +242,3 @@ async def test_its_state_exists_while_it_is_open(sqlite_url: str) -> None:
     with pytest.raises(ConfigurationError, match="read it in a task that a worker runs"):
         _ = app.state
     app.close()
-
-
-async def test_a_failing_lifespan_fails_the_test(sqlite_url: str) -> None:
-    def lifespan(app: App) -> None:
-        raise ValueError("no settings")
-
-    app = App(sqlite_url, lifespan=lifespan)
-    app.migrate()
-    with pytest.raises(LifespanFailed, match="ValueError: no settings"):
-        await drain(app)
-    app.close()
-
-
-@pytest.mark.parametrize("lifespan", ["shop", 3, test_a_failing_lifespan_fails_the_test])
-def test_another_object_than_a_lifespan_is_refused(lifespan: object) -> None:
-    with pytest.raises(ConfigurationError, match="use an `async def` with one `yield`"):
-        App("sqlite:///never.db", lifespan=lifespan)

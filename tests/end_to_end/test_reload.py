@@ -15,8 +15,6 @@ import pytest
 
 pytest.importorskip("watchfiles", reason="needs the extra reload")
 from fairlead import App  # noqa: E402
-from fairlead.cli import reload  # noqa: E402
-from fairlead.errors import ConfigurationError  # noqa: E402
 from tests.end_to_end.test_command_line import start_worker  # noqa: E402
 
 SOON = 60.0
@@ -172,9 +170,3 @@ def test_no_worker_outlives_a_killed_reloader(tmp_path: Path) -> None:
         process.kill()
         assert process.stdout is not None
         assert "END" not in process.stdout.read()  # the pipe is closed: no worker is left
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "watchfiles", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'fairlead\[reload\]'"):
-        reload.run_again(["worker", "shop:app"], 1.0)

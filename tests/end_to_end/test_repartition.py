@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,50 +159,6 @@ async def test_killed_moves_lose_no_task_run_none_twice_and_keep_the_order_of_ke
         _ended(shop.move(5))
     assert sealed > 0 or kills < 20
     await shop.run_all(5, names)
-
-
-@pytest.mark.parametrize("stops", [1, pytest.param(10, marks=tiers.NIGHTLY("a long run"))])
-async def test_a_move_that_is_stopped_while_another_one_ends_changes_nothing_afterwards(
-    shop: Shop, stops: int
-) -> None:
-    seed = tiers.seed()
-    print(f"seed {seed}")
-    chance, refused = random.Random(seed), 0
-    with shop.submitting() as names:
-        for _ in range(stops):
-            stopped = shop.move(8)
-            try:
-                stopped.wait(chance.uniform(0.4, 1.6))
-            except subprocess.TimeoutExpired:
-                stopped.send_signal(signal.SIGSTOP)
-            other = shop.move(5)  # waits until the leases of the stopped one have expired
-            with suppress(subprocess.TimeoutExpired):  # the stopped one is within a transaction
-                other.wait(15)
-            stopped.send_signal(signal.SIGCONT)
-            told = [each.communicate(timeout=SOON) for each in (stopped, other)]
-            known = shop.kit.app.store.database.read_now(shop.kit.app.store.queue_settings())
-            views = await shop.statuses()
-            codes = stopped.returncode, other.returncode
-            print(codes, told)
-            if other.returncode == 0 and stopped.returncode != 0:
-                refused += 1
-                assert "run the move again" in told[0][1]
-                assert known[QUEUE].partitions == 5
-                assert all(view.moving_to is None for view in views)
-        _ended(shop.move(5))
-    assert refused > 0 or stops < 10
-    await shop.run_all(5, names)
-
-
-async def test_of_two_moves_at_once_one_waits_or_is_refused(shop: Shop) -> None:
-    with shop.submitting() as names:
-        movers = [shop.move(3), shop.move(8)]
-        told = [mover.communicate(timeout=SOON) for mover in movers]
-        assert 0 in [mover.returncode for mover in movers], told
-        known = shop.kit.app.store.database.read_now(shop.kit.app.store.queue_settings())
-        partitions = known[QUEUE].partitions
-        assert all(view.moving_to is None for view in await shop.statuses())
-    await shop.run_all(partitions, names)
 
 
 async def test_an_interrupted_move_ends_without_a_traceback_and_releases_its_leases(

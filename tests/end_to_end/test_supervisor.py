@@ -43,11 +43,6 @@ async def hold(n: int) -> None:
     while not os.path.exists("gate"):
         await asyncio.sleep(0.02)
 
-@app.task
-async def block(n: int) -> None:
-    say("blocked", n, os.getpid())
-    time.sleep(1000)
-
 @app.task(retry=fairlead.NoRetry())
 async def misuse(n: int) -> None:
     loop = asyncio.get_running_loop()
@@ -160,9 +155,6 @@ def shop(folder: Path) -> App:
     async def hold(n: int) -> None: ...
 
     @app.task
-    async def block(n: int) -> None: ...
-
-    @app.task
     async def misuse(n: int) -> None: ...
 
     @app.task(executor="process")
@@ -227,18 +219,6 @@ def test_one_signal_drains_all_workers_and_ready_is_503_meanwhile(
     assert stopped == {"w-1", "w-2"}
 
 
-@tiers.NIGHTLY("the matrix: unit tests show what each event does")
-def test_a_second_signal_ends_all_workers_at_once(folder: Path, start: Start) -> None:
-    crew = start(2)
-    crew.wait_for("worker is ready", 2)
-    submit(folder, "hold", 1)
-    crew.wait_for("held")
-    crew.process.send_signal(signal.SIGINT)
-    crew.wait_for("stopping")
-    crew.process.send_signal(signal.SIGINT)
-    assert crew.wait_for_end() == 130
-
-
 def test_a_killed_worker_is_started_again_and_no_counter_falls(folder: Path, start: Start) -> None:
     port = free_port()
     crew = start(2, "--metrics-port", str(port))
@@ -289,18 +269,6 @@ def test_no_child_process_outlives_a_killed_worker(folder: Path, start: Start) -
     assert alone.wait_for_end() == -signal.SIGKILL
 
 
-@tiers.NIGHTLY("a long run: the worker has ten seconds beyond its drain")
-def test_no_worker_with_a_blocked_loop_outlives_a_killed_supervisor(
-    folder: Path, start: Start
-) -> None:
-    crew = start(2, "--drain", "0")
-    crew.wait_for("worker is ready", 2)
-    submit(folder, "block", 1)
-    crew.wait_for("blocked")
-    crew.process.kill()
-    assert crew.wait_for_end() == -signal.SIGKILL
-
-
 @pytest.mark.parametrize(
     "case",
     tiers.matrix(
@@ -343,14 +311,6 @@ def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, st
     crew.wait_for("newly paid", 4)
 
 
-@tiers.NIGHTLY("the matrix: unit tests show what each event does")
-def test_until_empty_ends_with_the_last_worker(folder: Path, start: Start) -> None:
-    submit(folder, "pay", 20)
-    crew = start(2, "--until-empty")
-    assert crew.wait_for_end() == 0
-    assert sum(line.startswith("paid") for line in crew.lines) == 20
-
-
 @pytest.mark.parametrize("workers", [None, 1])
 def test_a_handler_that_cancels_all_tasks_and_stops_the_loop_ends_no_worker(
     folder: Path, start: Start, workers: int | None
@@ -369,25 +329,6 @@ def test_a_handler_that_cancels_all_tasks_and_stops_the_loop_ends_no_worker(
     (record,) = {(each.state, each.error_type) for each in app.management.find()}
     assert record == (State.ERROR, "fairlead.engine.executors.handler_tasks.LoopMisused")
     app.close()
-
-
-@tiers.NIGHTLY("the matrix: unit tests show what each event does")
-def test_a_worker_that_hangs_at_its_start_is_started_again(folder: Path, start: Start) -> None:
-    hang = (
-        "os.register_at_fork(after_in_child=lambda: time.sleep(1000 * os.path.exists('hangs')))\n"
-    )
-    (folder / "shop.py").write_text(SHOP + hang)
-    (folder / "hangs").touch()
-    port = free_port()
-    crew = start(2, "--start-timeout", "5", "--metrics-port", str(port))
-    crew.wait_for("worker is not ready in time and is killed", 2)
-    (folder / "hangs").unlink()
-    crew.wait_for("worker ended and is started again", 1)
-    status, body = get(port, "/ready")
-    assert status == 503
-    assert "starting" in body
-    crew.wait_for("worker is ready", 2)
-    assert get(port, "/ready")[0] == get(port, "/live")[0] == 200
 
 
 def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:

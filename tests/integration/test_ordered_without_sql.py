@@ -197,46 +197,5 @@ async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_
         worker.wait()
 
 
-@pytest.mark.nightly("an outage")
-async def test_a_worker_that_starts_without_the_database_keeps_to_the_pause_of_a_queue(
-    kit: Kit, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    command, environment = _worker(kit, tmp_path)
-    runs, output = tmp_path / "runs", tmp_path / "output"
-    schedule = kit.app.connections.schedule
-    assert schedule is not None
-    async with running(kit.app, lease_seconds=LEASE) as node:
-        kit.submit("first")
-        await kit.runs.until("first")
-        kit.app.management.pause("reminders")
-        async with asyncio.timeout(SOON):
-            while not node.parts.controls.is_paused("reminders"):
-                await asyncio.sleep(0.05)
-    await asyncio.to_thread(postgres.crash)
-    with output.open("w") as file:
-        worker = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
-    try:
-        for n, key in enumerate(keys_of_partitions(8, 8)):
-            kit.submit(f"during {n}", key)
-        async with asyncio.timeout(SOON):
-            while "queue paused" not in output.read_text() or not await schedule.has_due(
-                "reminders", kit.clock.now()
-            ):
-                assert worker.poll() is None, output.read_text()
-                await asyncio.sleep(0.1)
-        assert not runs.read_text()
-        await asyncio.to_thread(postgres.start)
-        async with asyncio.timeout(SOON):
-            while "queue resumed" not in output.read_text():
-                assert not runs.read_text()
-                kit.app.management.unpause("reminders")
-                await asyncio.sleep(0.5)
-            while len(runs.read_text().splitlines()) < 8:
-                await asyncio.sleep(0.1)
-    finally:
-        worker.kill()
-        worker.wait()
-
-
 async def _mail(name: str) -> None:
     """Stand for the task of the worker."""

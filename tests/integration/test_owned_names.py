@@ -76,35 +76,30 @@ async def test_two_applications_on_one_kafka_prefix_of_a_log_are_an_error_that_n
     assert not await problems(first)
 
 
-async def test_two_applications_on_one_kafka_prefix_of_triggers_are_an_error_that_names_both(
-    open_app: Open, kafka_url: str
+@pytest.mark.parametrize(
+    ("part", "server", "cure"),
+    [
+        ("channel", "kafka_url", "task.owner"),
+        ("coordinator", "zookeeper_url", "delete the znode"),
+        ("backlog", "migrated_cassandra_url", "fairlead_keyspace"),
+    ],
+    ids=["a Kafka prefix of triggers", "a ZooKeeper folder", "a keyspace of backlogs"],
+)
+async def test_two_applications_on_one_server_of_fair_queues_are_an_error_that_names_both(
+    open_app: Open, part: str, server: str, cure: str, request: pytest.FixtureRequest
 ) -> None:
-    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    servers = {part: request.getfixturevalue(server)}
     (first, remind), (second, _) = (
-        open_app(name, kind=None, channel=kafka_url) for name in ("shop", "blog")
+        open_app(name, kind=None, **servers) for name in ("shop", "blog")
     )
     async with running(first):
         remind.submit(number=1)
+        await ran(first, 1)
         with pytest.raises(BaseException) as caught:
-            await second.node().run()
-        assert is_refused(caught.value, "shop.db", "blog.db", "task.owner"), caught.value
+            await asyncio.wait_for(second.node().run(), SOON)
+        assert is_refused(caught.value, "shop.db", "blog.db", cure), caught.value
     assert "belongs to the application" in await problems(second)
     assert "belongs to the application" not in await problems(first)
-
-
-async def test_two_applications_in_one_zookeeper_folder_are_an_error_that_names_both(
-    open_app: Open, zookeeper_url: str
-) -> None:
-    pytest.importorskip("kazoo", reason="needs the extra zookeeper")
-    (first, _), (second, _) = (
-        open_app(name, kind=None, coordinator=zookeeper_url) for name in ("shop", "blog")
-    )
-    async with running(first):
-        with pytest.raises(BaseException) as caught:
-            await second.node().run()
-        assert is_refused(caught.value, "shop.db", "blog.db", "delete the znode"), caught.value
-    assert "belongs to the application" in await problems(second)
-    assert not await problems(first)
 
 
 async def test_two_applications_that_start_at_once_on_one_new_prefix_have_one_owner(
@@ -158,39 +153,6 @@ async def test_two_applications_on_one_keyspace_of_a_schedule_are_an_error_that_
     assert await ran(first, 8) == 8
     assert not second.sql_store.database.read_now(_attempts(second))
     assert "belongs to the application" not in await problems(first)
-
-
-async def test_two_applications_on_one_keyspace_of_backlogs_are_an_error_that_names_both(
-    open_app: Open, migrated_cassandra_url: str
-) -> None:
-    pytest.importorskip("cassandra", reason="needs the extra cassandra")
-    (first, remind), (second, other) = (
-        open_app(name, kind=None, backlog=migrated_cassandra_url) for name in ("shop", "blog")
-    )
-    async with running(first):
-        remind.submit(number=1)
-        other.submit(number=2)
-        await ran(first, 1)
-        with pytest.raises(BaseException) as caught:
-            await asyncio.wait_for(second.node().run(), SOON)
-        assert is_refused(caught.value, "shop.db", "blog.db", "fairlead_keyspace"), caught.value
-        assert "belongs to the application" in await problems(second)
-    assert "belongs to the application" not in await problems(first)
-
-
-async def test_applications_that_start_at_once_on_one_new_keyspace_have_one_owner(
-    open_app: Open, cassandra_url: str
-) -> None:
-    pytest.importorskip("cassandra", reason="needs the extra cassandra")
-    apps = [open_app(f"store{n}", schedule=cassandra_url)[0] for n in range(4)]
-    nodes = [asyncio.create_task(app.node().run()) for app in apps]
-    async with asyncio.timeout(SOON):
-        while sum(node.done() for node in nodes) < len(nodes) - 1:
-            await asyncio.wait(nodes, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
-    (winner,) = [node for node in nodes if not node.done()]
-    winner.cancel()
-    errors = await asyncio.gather(*nodes, return_exceptions=True)
-    assert all(is_refused(e, "belongs to") for e in errors if isinstance(e, Exception)), errors
 
 
 async def ran(app: App, count: int) -> int:

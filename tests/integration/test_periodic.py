@@ -85,55 +85,6 @@ async def test_periodic_tasks_of_two_applications_on_one_database_run_each_slot(
     assert minutes(first) == minutes(second) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.smoke
-async def test_the_latest_slot_of_an_outage_runs_when_a_worker_is_back(app: App) -> None:
-    app, slots = ticking(app.url, "0 * * * *")
-    await at(app, 58)
-    async with nodes(app):
-        await asyncio.sleep(MINUTE)
-    await asyncio.sleep(2 * HOUR + 10 * MINUTE)
-    async with nodes(app):
-        await asyncio.sleep(MINUTE)
-    now = to_datetime(app.clock.now())
-    assert slots == [now.replace(minute=0, second=0, microsecond=0)]
-
-
-@pytest.mark.smoke
-async def test_a_slot_from_before_the_first_registration_does_not_run(app: App) -> None:
-    app, slots = ticking(app.url, "0 * * * *")
-    await at(app, 3)
-    async with nodes(app):
-        await asyncio.sleep(10 * MINUTE)
-    assert slots == []
-
-
-async def test_several_nodes_run_each_slot_once(app: App) -> None:
-    apps = [App(app.url) for _ in range(3)]
-    slots: list[datetime] = []
-    for each in apps:
-
-        @each.periodic("* * * * *", timezone="Europe/Athens")
-        async def tick(slot: datetime) -> None:
-            slots.append(slot)
-
-    await at(app, 0, 30)
-    async with nodes(*apps):
-        await asyncio.sleep(10 * MINUTE)
-    assert minutes(slots) == [*range(1, 11)]
-
-
-async def test_slots_during_a_pause_do_not_run(app: App) -> None:
-    app, slots = ticking(app.url, "* * * * *", catch_up="all")
-    await at(app, 0, 30)
-    async with nodes(app):
-        await asyncio.sleep(MINUTE)
-        app.management.periodic.pause("tick")
-        await asyncio.sleep(3 * MINUTE)
-        app.management.periodic.resume("tick")
-        await asyncio.sleep(MINUTE)
-    assert minutes(slots) == [1, 5]
-
-
 @pytest.mark.parametrize(
     ("policy", "ran"), [("last", [10]), ("all", [2, 4, 6, 8, 10]), ("none", [])]
 )
@@ -160,18 +111,6 @@ async def test_the_catch_up_policy_all_runs_at_most_the_latest_thousand_slots(ap
     async with nodes(app):
         await asyncio.sleep(20)
     assert sorted(slots) == [last - timedelta(minutes=n) for n in reversed(range(1000))]
-
-
-async def test_a_changed_cron_expression_or_timezone_runs_no_earlier_slot(app: App) -> None:
-    old, before = ticking(app.url, "0 * * * *", timezone="UTC")
-    await at(app, 30)
-    async with nodes(old):
-        await asyncio.sleep(1)
-    await asyncio.sleep(HOUR)
-    new, after = ticking(app.url, "*/20 * * * *", timezone="Europe/Athens")
-    async with nodes(new):
-        await asyncio.sleep(30 * MINUTE + 5)
-    assert (before, minutes(after)) == ([], [40, 0])
 
 
 async def test_a_rolling_deploy_to_another_cron_expression_runs_each_slot_once(app: App) -> None:

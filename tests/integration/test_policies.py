@@ -8,7 +8,6 @@ import asyncio
 import pytest
 
 from fairlead import App
-from fairlead.engine.view import View
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft, SwitchMode
 from fairlead.testing import running, settled
@@ -162,47 +161,6 @@ async def until_limits(node, limits: dict[str, int]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
-    app: App,
-) -> None:
-    crowd, policies = Crowd(app), PolicyManagement(app.operate_context)
-    async with running(app, concurrency=4) as node:
-        crowd.push("long", 4)
-        await crowd.until(running=4)
-        crowd.push("long", 20)
-        crowd.push("short", 5)
-        # Tasks of `long` hold every slot, so no short task can run. The limit ends no run.
-        version = await asyncio.to_thread(policies.publish, limited(long=2), None)
-        await until_limits(node, {"long": 2})
-        assert (crowd.running, crowd.short) == (4, 0)
-        crowd.release(2)
-        await crowd.until(running=2, short=5)
-        crowd.most = 0
-        crowd.release(6)
-        crowd.push("short", 5)
-        await crowd.until(running=2, short=10)
-        # Publish a tighter limit while two tasks of `long` run.
-        second = await asyncio.to_thread(policies.publish, limited(long=1), version)
-        await until_limits(node, {"long": 1})
-        crowd.release(3)
-        await crowd.until(running=1)
-        assert crowd.most <= 2
-        # Raise the limit to two, then remove it: waiting tasks start at once, though no run ends.
-        third = await asyncio.to_thread(
-            policies.roll_back, policies.policy(second), version, "ann", "too tight"
-        )
-        await crowd.until(running=2)
-        await asyncio.to_thread(policies.roll_back, policies.policy(third), 0, "ann", "none at all")
-        await crowd.until(running=4)
-        assert node.parts.context.ledger.limits("q") == {}
-        await asyncio.to_thread(policies.publish, limited(long=1), third + 1)
-        await until_limits(node, {"long": 1})
-        await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
-        await until_limits(node, {})
-        crowd.release(24)
-        await settled(app, node)
-
-
 async def test_a_limit_that_a_person_sets_holds_until_it_is_lifted(app: App) -> None:
     crowd, management = Crowd(app), app.management
     async with running(app, concurrency=4) as node:
@@ -224,42 +182,6 @@ async def test_a_limit_that_a_person_sets_holds_until_it_is_lifted(app: App) -> 
         await crowd.until(running=4)  # waiting tasks start at once, though no run ends
         crowd.release(24)
         await settled(app, node)
-
-
-async def test_unchanged_limits_add_no_work_to_a_heartbeat(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Crowd(app)
-    policies = PolicyManagement(app.operate_context)
-    async with running(app, concurrency=1) as node:
-        await asyncio.to_thread(policies.publish, limited(long=2), None)
-        await until_limits(node, {"long": 2})
-        reads: list[str] = []
-        for name in ("weights", "limits"):
-            monkeypatch.setattr(app.store, name, lambda queue: reads.append(queue) or iter(()))
-        await node.parts.membership.beat()
-        await node.parts.membership.beat()
-        assert reads == []
-
-
-async def test_only_changed_limits_wake_the_dispatcher(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that a raised limit admits starts at once, without another event."""
-    Crowd(app)
-    async with running(app, concurrency=1) as node:
-        settings = await app.store.database.read(app.store.queue_settings())
-        notifications: list[int] = []
-        for limits, expected in (({"long": 1}, 1), ({"long": 1}, 1), ({"long": 2}, 2), ({}, 3)):
-            with monkeypatch.context() as patch:
-                patch.setattr(node.parts.dispatcher, "wake", lambda: notifications.append(1))
-                node.parts.on_view(
-                    View(
-                        {"q": settings["q"]}, {}, {"q": limits}, node.parts.ownership.shares.members
-                    )
-                )
-            assert len(notifications) == expected
-            assert node.parts.context.ledger.limits("q") == limits
 
 
 def limited(**limits: int) -> PolicyDraft:

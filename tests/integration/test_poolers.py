@@ -53,14 +53,6 @@ async def test_submits_of_threads_through_a_pooler_all_succeed(pooled: App) -> N
     assert sum(status.submitted for status in statuses) == 2 * SUBMITS + 200
 
 
-async def test_asynchronous_submits_through_a_pooler_all_succeed(pooled: App) -> None:
-    @pooled.task
-    async def work(n: int) -> None: ...
-
-    await asyncio.gather(*(work.submit_async(n=n) for n in range(SUBMITS)))
-    await work.submit_many_async([{"n": n} for n in range(200)])
-
-
 @pytest.mark.parametrize("kind", ["async", "thread", "transactional", "transactional thread"])
 async def test_workers_behind_a_pooler_run_every_kind_of_task(pooled: App, kind: str) -> None:
     runs: list[int] = []

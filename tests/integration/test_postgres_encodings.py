@@ -118,18 +118,6 @@ def test_the_callers_connection_may_have_another_encoding(
     assert keys(migrated_postgres_url) == [(KEY, number + 1)]
 
 
-async def test_an_asynchronous_connection_may_have_another_encoding(
-    app: App, migrated_postgres_url: str
-) -> None:
-    connection = await psycopg.AsyncConnection.connect(
-        migrated_postgres_url, client_encoding="LATIN1"
-    )
-    async with connection:
-        note = task_of(app).options(connection=connection, fairness_key=KEY)
-        await note.submit_many_async(rows(60))
-    assert keys(migrated_postgres_url) == [(KEY, 60)]
-
-
 def test_a_connection_without_an_encoding_is_refused(app: App, migrated_postgres_url: str) -> None:
     with psycopg.connect(migrated_postgres_url, client_encoding="SQL_ASCII") as connection:
         note = task_of(app).options(connection=connection, unique_key="one")

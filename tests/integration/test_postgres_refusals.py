@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ import pytest
 from fairlead import App, Exponential
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.errors import BatchTooLarge, ConfigurationError, StoreUnavailable
-from fairlead.model import ClaimedTask
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
-from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
 from services.postgres import PostgresServer, make_folder
 from tests.conftest import skip_if_missing
@@ -264,57 +262,4 @@ def test_an_event_trigger_that_refuses_commands_is_named(postgres_url: str) -> N
             app.migrate()
         admin.execute("DROP EVENT TRIGGER refusal")
     assert app.migrate()
-    app.close()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("state", matrix("53400", "P0001", "23514", "42501", "42703", "57014"))
-async def test_a_trigger_that_refuses_to_take_a_task_back_stops_no_worker_and_no_other_task(
-    postgres_url: str, state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, ran, keys = App(postgres_url), list[str](), ["bad", *"abc"]
-    app.migrate()
-
-    @app.task
-    async def note(key: str) -> None:
-        ran.append(key)
-
-    claim, lost = app.store.claim, set[str]()
-
-    async def lose_first(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        claimed = await claim(node, wanted, now)
-        if lost.issuperset(each.id for each in wanted):
-            return claimed
-        lost.update(each.id for each in wanted)
-        raise StoreUnavailable("the response to the claim was lost")
-
-    async def until(is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            assert not working.done(), working.exception()
-            await asyncio.sleep(0.02)
-
-    monkeypatch.setattr(app.store, "claim", lose_first)
-    app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(
-            f"""
-            CREATE FUNCTION refuse_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                RAISE 'no changes before Monday' USING ERRCODE = '{state}';
-            END $$;
-            CREATE TRIGGER refusal BEFORE UPDATE ON fairlead_tasks FOR EACH ROW
-            WHEN (OLD.state = 'PROCESSING' AND NEW.state = 'SUBMITTED' AND NEW.fairness_key = 'bad')
-            EXECUTE FUNCTION refuse_back()
-        """.encode()
-        )
-        node = app.node(drain=1.0)
-        working = asyncio.create_task(node.run())
-        await until(lambda: sorted(ran) == ["a", "b", "c"])
-        refused = [record for record in caplog.records if "the store refuses" in record.message]
-        assert "no changes before Monday" in vars(refused[0])["error"]
-        assert node.parts.reconciler.is_requested
-        await asyncio.to_thread(admin.execute, "DROP TRIGGER refusal ON fairlead_tasks")
-        await until(lambda: "bad" in ran)
-        assert not node.parts.reconciler.is_requested
-        node.stop()
-        await working
     app.close()

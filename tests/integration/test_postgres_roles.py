@@ -143,14 +143,6 @@ def test_a_submitter_submits_one_and_many(
 
 
 @NUMBERS
-async def test_a_submitter_submits_from_an_event_loop(
-    submitter: Submitting, installed: Installation, number: int
-) -> None:
-    await submitter.note.submit_many_async(rows(number))
-    assert count(installed) == number
-
-
-@NUMBERS
 def test_a_submitter_submits_in_its_own_transaction(
     submitter: Submitting, installed: Installation, number: int
 ) -> None:
@@ -235,16 +227,6 @@ def test_row_level_security_lets_a_submitter_submit_what_its_policy_allows(
         error = psycopg.errors.InsufficientPrivilege if joins else ConfigurationError
         with pytest.raises(error, match="row-level security"):
             note.options(fairness_key="umbrella").submit_many(rows(number))
-    assert count(installed) == number
-
-
-@NUMBERS
-async def test_row_level_security_lets_an_event_loop_submit(
-    submitter: Submitting, installed: Installation, number: int
-) -> None:
-    restrict(installed, "FOR INSERT TO submitter WITH CHECK (fairness_key = 'acme')")
-    note = submitter.note.options(fairness_key="acme")
-    await note.submit_many_async(rows(number))
     assert count(installed) == number
 
 

@@ -10,9 +10,8 @@ import psycopg
 import pytest
 
 from fairlead import App
-from fairlead.backends.postgres.notifier import PostgresNotifier, _listener
+from fairlead.backends.postgres.notifier import PostgresNotifier
 from fairlead.backends.postgres.presence import SessionPresence
-from fairlead.model.peer import Report
 from fairlead.ports.notification import Notification
 from fairlead.testing import drain
 
@@ -72,33 +71,6 @@ def test_a_submit_notifies_only_the_workers_of_its_schema(installations: Two, co
             first = await received.get()
         assert [lane.priority for lane in first.ready] == [9]
         await notifier.close()
-
-    asyncio.run(test())
-
-
-def test_a_waiting_thread_is_woken_only_from_its_schema(installations: Two) -> None:
-    one, two = installations
-    listener = _listener(two.database)  # type: ignore[arg-type]
-    for each, task_id in ((one, "other"), (two, "ours")):
-        each.database.run(each.app.store.announce(Notification(finished=[task_id])))
-    assert [n.finished for n in listener.receive(SOON)] == [["ours"]]
-    listener.close()
-
-
-def test_a_message_to_a_node_stays_in_its_schema(installations: Two) -> None:
-    async def test() -> None:
-        queues: list[asyncio.Queue[Notification]] = [asyncio.Queue(), asyncio.Queue()]
-        notifiers = [PostgresNotifier(each.database) for each in installations]  # type: ignore[arg-type]
-        for notifier, queue in zip(notifiers, queues, strict=True):
-            await notifier.listen(queue.put_nowait, "node")
-        for number, notifier in enumerate(notifiers):
-            notifier.send(Report("node", "other", claimed=[str(number)]))
-        for number, queue in enumerate(queues):
-            async with asyncio.timeout(SOON):
-                message = (await queue.get()).peer
-            assert isinstance(message, Report) and message.claimed == [str(number)]
-        for notifier in notifiers:
-            await notifier.close()
 
     asyncio.run(test())
 

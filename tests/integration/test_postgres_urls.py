@@ -17,7 +17,6 @@ import pytest
 from fairlead import App
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.testing import drain
 from services.postgres import PostgresServer
 from tests.certificates import make_certificates
 from tests.conftest import skip_if_missing
@@ -221,26 +220,6 @@ async def test_both_drivers_reach_the_same_with_a_url(name: str, form: str, plac
         assert is_encrypted
     if "sslmode=disable" in form or is_socket:
         assert not is_encrypted
-
-
-@pytest.mark.parametrize(
-    "name", ["Neon", "Cloud SQL", "Patroni", "IPv6", "certificates of the system"]
-)
-async def test_a_worker_runs_what_was_submitted_with_the_same_url(name: str, place: Place) -> None:
-    if "IPv6" in name and not has_ipv6():
-        pytest.skip("this machine has no IPv6")
-    app = App(place.fill(dict(TABLE)[name]))
-    ran: list[int] = []
-
-    @app.task
-    async def work(n: int) -> None:
-        ran.append(n)
-
-    await asyncio.to_thread(work.submit, n=1)
-    await work.submit_async(n=2)
-    await drain(app)
-    assert sorted(ran) == [1, 2]
-    await asyncio.to_thread(app.close)
 
 
 @pytest.mark.parametrize(

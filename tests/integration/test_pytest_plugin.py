@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fairlead import App
-from fairlead.connector import Connector
 
 pytest_plugins = ["pytester"]
 
@@ -349,13 +348,6 @@ def test_databases_of_tests_need_no_kit(
     result = project.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=is_of_tests, failed=not is_of_tests)
     assert (project.path / name).exists() == (is_of_tests or name == "tmp/../shop.db")
-
-
-def test_a_run_of_pytest_inside_a_process_leaves_it_as_it_was(project: pytest.Pytester):
-    before = Connector.guard
-    project.makepyfile(test_own="def test_own(): pass")
-    project.runpytest_inprocess().assert_outcomes(passed=1)
-    assert Connector.guard is before
 
 
 def test_the_plugin_imports_no_node_and_no_kit_before_its_use():

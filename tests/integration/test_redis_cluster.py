@@ -12,9 +12,10 @@ pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.redis_cluster import RedisCluster  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 
-kinds = pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+kinds = pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 QUEUES = [f"queue{n}" for n in range(4)]
 """Names of queues, of which each server has one or two, with each prefix."""
 

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import NotReplicated, ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.redis_group import RedisGroup  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 
 OPTIONS = "?wait_replicas=1&wait_ms=200"
@@ -52,7 +53,7 @@ def keys_of_replica(pair: RedisGroup, pattern: str) -> int:
         return len(client.keys(pattern))
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_a_write_returns_when_the_replica_has_it_and_raises_if_not(
     pair: RedisGroup, url: str, kind: str
 ) -> None:

@@ -66,8 +66,9 @@ def queue_on(pair: Pair, kind: str, reads: Any) -> Any:
     return Awaited(SyncShardedQueue(pair.url, "q", reads=reads))
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
-@pytest.mark.parametrize("reads", ["streams", "tenants"])
+@pytest.mark.parametrize(
+    ("kind", "reads"), [("asynchronous", "tenants"), ("synchronous", "streams")]
+)
 async def test_a_queue_goes_to_the_new_master_without_an_error(
     pair: Pair, kind: str, reads: Any
 ) -> None:
@@ -87,8 +88,9 @@ async def test_a_queue_goes_to_the_new_master_without_an_error(
     await queue.close()
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
-@pytest.mark.parametrize("reads", ["streams", "tenants"])
+@pytest.mark.parametrize(
+    ("kind", "reads"), [("asynchronous", "tenants"), ("synchronous", "streams")]
+)
 async def test_an_idle_reader_of_the_demoted_server_notices(
     pair: Pair, kind: str, reads: Any
 ) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.redis_group import SERVICE, Certificates, RedisGroup  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.redis_states import NO_MASTER  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 
@@ -46,7 +47,7 @@ async def persist(call: Callable[[], Awaitable[Any]]) -> Any:
                 await asyncio.sleep(0.05)
 
 
-kinds = pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+kinds = pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 
 
 def queue_on(url: str, kind: str) -> Any:

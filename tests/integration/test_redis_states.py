@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.redis_states import (  # noqa: E402
     PASSING,
     DrivenServer,
@@ -39,7 +40,7 @@ def a_queue(kind: str, url: str) -> Any:
 
 
 @states
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_a_queue_raises_the_cause_while_the_state_lasts_and_works_afterwards(
     code: str, kind: str
 ) -> None:
@@ -59,7 +60,7 @@ async def test_a_queue_raises_the_cause_while_the_state_lasts_and_works_afterwar
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_an_operator_who_unblocks_a_reader_does_not_end_its_wait(kind: str) -> None:
     with driven_server() as (server, client), a_queue(kind, server.url) as queue:
         reading = asyncio.create_task(queue.read("g", "c", block=20.0))
@@ -75,7 +76,7 @@ async def test_an_operator_who_unblocks_a_reader_does_not_end_its_wait(kind: str
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_a_queue_works_again_when_the_replica_of_its_master_has_restarted(kind: str) -> None:
     with driven_server() as (server, client), a_queue(kind, server.url) as queue:
         kept = await queue.write({"n": 1})
@@ -95,7 +96,7 @@ def without_password(server: DrivenServer, client: Any) -> str:
     return f"redis://127.0.0.1:{server.port}/0"
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_a_password_that_a_queue_does_not_have_is_an_error_with_its_cure(kind: str) -> None:
     with (
         driven_server() as (server, client),
@@ -112,7 +113,7 @@ async def test_a_password_that_a_queue_does_not_have_is_an_error_with_its_cure(k
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 async def test_a_missing_permission_is_an_error_with_its_cure(kind: str) -> None:
     with driven_server() as (server, client), a_queue(kind, server.url) as queue:
         await queue.write({"n": 1})
@@ -121,18 +122,4 @@ async def test_a_missing_permission_is_an_error_with_its_cure(kind: str) -> None
                 with pytest.raises(ConfigurationError, match="extend its ACL"):
                     await call()
         await queue.read("g", "c")
-        await queue.close()
-
-
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
-async def test_a_changed_password_is_an_error_with_its_cure(kind: str) -> None:
-    with driven_server() as (server, client), a_queue(kind, server.url) as queue:
-        await queue.write({"n": 1})
-        client.config_set("requirepass", "another")
-        client.client_kill_filter(skipme=True, _type="normal")
-        with suppress(StoreUnavailable):  # the killed connection may show first
-            with pytest.raises(ConfigurationError, match="check user and password"):
-                await queue.write({"n": 2})
-        with pytest.raises(ConfigurationError, match="check user and password"):
-            await queue.write({"n": 2})
         await queue.close()

@@ -205,32 +205,6 @@ async def test_another_number_is_refused_at_submit_and_start_and_the_doctor_name
     other.app.close()
 
 
-async def test_a_process_that_submits_during_a_move_uses_the_new_number_afterwards(
-    kit: Kit,
-) -> None:
-    names = ["n0"]
-    kit.submit("n0", KEYS[1])
-    new = open_app(kit.app.url, clock=kit.clock, partitions=7)
-    moving = asyncio.ensure_future(new.app.management.ordered.repartition(QUEUE, 7))
-    while not moving.done() or len(names) < 40:
-        names.append(f"n{len(names)}")
-        await asyncio.to_thread(kit.submit, names[-1], KEYS[len(names) % 5])
-        # A move on Kafka waits for seconds: thousands of tasks would then run for minutes.
-        await asyncio.wait([moving], timeout=0.05)
-    await moving
-    await asyncio.sleep(0.2)  # the time for which a submitter may use the old number
-    names.append("last")
-    kit.submit("last", "z")
-    async with running(new.app) as node:
-        await new.runs.until(*names)
-        await settled(new.app, node, SOON)
-    assert sorted(new.runs.names) == sorted(names)
-    for key in range(5):
-        mine = [name for n, name in enumerate(names[:-1], 1) if n % 5 == key]
-        assert [name for name in new.runs.names if name in mine] == mine
-    new.app.close()
-
-
 async def test_entries_by_an_old_number_that_come_after_the_move_run_too(kit: Kit) -> None:
     log = kit.app.connections.log
     assert log is not None
@@ -260,45 +234,6 @@ async def test_entries_by_an_old_number_that_come_after_the_move_run_too(kit: Ki
         await settled(last.app, node, SOON)
     new.app.close()
     last.app.close()
-
-
-async def test_a_move_that_was_cut_off_at_any_call_goes_on(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repartition, "LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(repartition, "PATIENCE_SECONDS", 20.0)
-    names = [f"{key} {n}" for key in KEYS[:8] for n in range(3)]
-    async with running(kit.app) as node:
-        for name in names:
-            kit.submit(name, name.split()[0], kit.at(3600 + int(name[-1])))
-        kit.submit("done")
-        await settled(kit.app, node, SOON)
-    kit.submit("unread", "a", kit.at(7200))
-    calls = is_sealed = 0
-    while True:
-        calls += 7
-        target = (8, 3)[calls % 2]
-        try:
-            await _cut_off_after(kit.app, target, calls)
-        except StoreUnavailable:
-            views = await kit.app.management.ordered.status(QUEUE)
-            if any(view.moving_to for view in views):
-                is_sealed += 1
-                assert "has not ended" in await _problems(kit.app)
-        else:
-            break
-    assert is_sealed > 2
-    new = open_app(kit.app.url, clock=kit.clock, partitions=target)
-    kit.clock.ahead += 7300
-    async with running(new.app) as node:
-        await new.runs.until("unread")
-        await settled(new.app, node, SOON)
-    assert sorted(new.runs.names) == sorted([*names, "unread"])
-    for key in KEYS[:8]:
-        assert [name for name in new.runs.names if name.split()[0] == key] == [
-            f"{key} {n}" for n in range(3)
-        ]
-    new.app.close()
 
 
 async def test_a_submitter_reads_the_number_again_as_soon_as_the_database_of_the_log_is_back(

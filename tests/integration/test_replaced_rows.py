@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import psycopg
 import pytest
 
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
@@ -31,8 +30,8 @@ from fairlead.model import (
     State,
     TaskKey,
 )
-from fairlead.model.history import START, Position
-from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
+from fairlead.model.history import Position
+from fairlead.ports.periodic_store import PeriodicDeclaration
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import MOST_BYTES, Submit
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, make
@@ -127,57 +126,6 @@ def test_a_permit_ledger_is_read_and_written_without_a_read_of_earlier_versions(
         version += 1
 
 
-def test_one_node_makes_a_ledger_whatever_was_written_to_it_since(
-    store: PostgresTaskStore,
-) -> None:
-    leases = DatabaseCoordinator(store)
-    assert store.database.run(leases._write_ledger(("limit", ""), "first", 0))
-    assert store.database.run(leases._write_ledger(("limit", ""), "second", 1))
-    assert not store.database.run(leases._write_ledger(("limit", ""), "other", 0))
-    assert store.database.run(leases._read_ledger("limit", "")) == (b"second", 2)
-
-
-def test_records_of_periodic_tasks_are_read_and_written_without_a_read_of_earlier_ones(
-    store: PostgresTaskStore,
-) -> None:
-    periodics, names = store.periodics, ["first", "second"]
-    declared = [
-        PeriodicDeclaration(name, name, "mail", "* * * * *", "UTC", "last") for name in names
-    ]
-    store.database.run(periodics.register(declared, "node", NOW))
-    store.database.run(periodics.records())
-    for number, explain in rounds(store):
-        for _ in range(50):
-            store.database.run(periodics.declare(names, "node", NOW, -SECOND))
-            for record in store.database.run(periodics.records()):
-                advance = Advance(record.name, record.version, NOW + number, NOW + number)
-                assert store.database.run(periodics.submission(advance, []))
-        records = do(periodics.records(), explain)
-        assert [record.passed_at for record in records] == [NOW + number] * 2
-        do(periodics.declare(names, "node", NOW, 0), explain)
-        advance = Advance("first", records[0].version, NOW + number, None)
-        assert do(periodics.submission(advance, []), explain)
-
-
-def test_periodic_tasks_that_others_register_and_remove_are_seen(store: PostgresTaskStore) -> None:
-    other = PostgresTaskStore(store.database)
-
-    def names() -> list[str]:
-        return [record.name for record in store.database.run(store.periodics.records())]
-
-    assert names() == []
-    for name in ("m", "a", "z", "p"):
-        one = PeriodicDeclaration(name, name, "mail", "* * * * *", "UTC", "last")
-        for _ in range(3):
-            store.database.run(other.periodics.register([one], "node", NOW))
-        assert name in names()
-    assert names() == ["a", "m", "p", "z"]
-    for record in store.database.run(other.periodics.records()):
-        assert store.database.run(other.periodics.remove(record.name, record.declared_at))
-    store.database.run(other.periodics.register([one], "node", NOW))  # from a lower number on
-    assert names() == ["p"]
-
-
 def test_two_nodes_that_register_a_periodic_task_at_the_same_time_share_one_record(
     store: PostgresTaskStore,
 ) -> None:
@@ -198,25 +146,6 @@ def is_waiting() -> Steps[bool]:
     return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
 
 
-def test_readers_of_the_history_are_read_and_advanced_without_a_read_of_earlier_positions(
-    store: PostgresTaskStore,
-) -> None:
-    history, other = SqlHistory(store.database), SqlHistory(store.database)
-    for _, explain in rounds(store):
-        for _ in range(60):
-            seq = len(explain.findings)
-            store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
-            store.database.run(history.advance("lake/events", "events", Position(1, seq), NOW))
-            store.database.run(history.checked("lake", Position(1, seq), NOW))
-        for each in (other, store._history):
-            store.database.run(each.readers())
-        assert [reader.name for reader in do(other.readers(), explain)] == ["lake", "lake/events"]
-        do(history.advance("lake", "lake", START, NOW), explain)
-        do(history.checked("lake", START, NOW), explain)
-        for name in ("clean_attempts", "clean_events"):
-            do(store._clean(name, NOW, 10), explain)
-
-
 def test_two_processes_that_add_a_reader_at_the_same_time_share_one_row(
     store: PostgresTaskStore,
 ) -> None:
@@ -231,18 +160,6 @@ def test_two_processes_that_add_a_reader_at_the_same_time_share_one_row(
         added.result()
     (reader,) = store.database.run(first.readers())
     assert (reader.position, reader.updated_at) == (Position(1, 5), NOW + 1)
-
-
-def test_a_reader_that_was_dropped_is_added_again(store: PostgresTaskStore) -> None:
-    history, other = SqlHistory(store.database), SqlHistory(store.database)
-    for seq in (1, 2, 3):
-        store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
-    assert store.database.run(other.drop_reader("lake"))
-    store.database.run(other.advance("lake", "lake", Position(0, 7), NOW))
-    assert store.database.run(history.reader("lake")).position == Position(0, 7)
-    assert store.database.run(other.drop_reader("lake"))
-    store.database.run(history.advance("lake", "lake", Position(0, 8), NOW))
-    assert store.database.run(other.reader("lake")).position == Position(0, 8)
 
 
 def test_the_record_of_a_lane_is_kept_without_a_read_of_earlier_ones(
@@ -276,35 +193,6 @@ def test_entries_of_the_task_log_are_read_without_a_read_of_those_before(
         settle(store, log)
         assert not do(log._receive([PARTITION, FREE], 20, MOST_BYTES), explain)
         assert not do(log._has_entries("letters"), explain)
-
-
-def test_an_entry_that_commits_long_after_its_position_was_drawn_is_received(
-    store: PostgresTaskStore,
-) -> None:
-    log = PostgresTaskLog(store, SYSTEM_CLOCK)
-    (late,) = ordered(1)
-    with psycopg.connect(store.database.url) as slow:
-        store.database.join(slow, log.appending([Submit(late)]))
-        for _ in range(5):
-            store.database.run(log.appending([Submit(task) for task in ordered(3)]))
-            (batch,) = asyncio.run(log.receive([PARTITION], 20))
-            asyncio.run(log.commit(batch))
-            settle(store, log)
-        assert not store.database.run(log._has_entries("letters"))
-        slow.commit()
-    assert store.database.run(log._has_entries("letters"))
-    (batch,) = asyncio.run(log.receive([PARTITION], 20))
-    assert batch.entries == [Submit(late)]
-
-
-def test_an_entry_of_a_queue_that_no_worker_has_registered_is_found(
-    store: PostgresTaskStore,
-) -> None:
-    log = PostgresTaskLog(store, SYSTEM_CLOCK)
-    (task,) = make(1, queue="new", partition=7, ordering_key="one")
-    assert not store.database.run(log._has_entries("new"))
-    store.database.run(log.appending([Submit(task)]))
-    assert store.database.run(log._has_entries("new"))
 
 
 def settle(store: PostgresTaskStore, log: PostgresTaskLog) -> None:

@@ -1,4 +1,4 @@
-"""Progress, checkpoints and log lines of runs, on the SQL stores, in every executor."""
+"""Progress, checkpoints and log lines of runs. The contract suite covers the stores."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import pytest
 from fairlead import App, ConfigurationError, Fixed, InvalidTask, NoRetry, State, current_task
 from fairlead.declare.current import CurrentTask
 from fairlead.errors import NotSupported
-from fairlead.model import Progress, ProgressReport
+from fairlead.model import ProgressReport
 from fairlead.ports.statements import Statement
 from fairlead.testing import drain
-from fairlead.testing.contract.tasks import FACTS, claimed, done, make, submit
 
-STORES = ["sqlite_url", "migrated_postgres_url"]
 AGAIN = Fixed(0.001, max_attempts=3)
 
 
-@pytest.fixture(params=STORES)
-def app(request: pytest.FixtureRequest) -> Iterator[App]:
-    app = App(request.getfixturevalue(request.param))
+@pytest.fixture
+def app(sqlite_url: str) -> Iterator[App]:
+    app = App(sqlite_url)
     app.migrate()
     yield app
     app.close()
@@ -40,31 +38,15 @@ def running() -> CurrentTask:
 # progress -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_the_last_progress_is_seen_during_the_run_and_after_it(
-    app: App, is_async: bool
-) -> None:
+async def test_the_last_progress_is_seen_during_the_run_and_after_it(app: App) -> None:
     go = threading.Event()
 
-    def report() -> None:
+    @app.task(name="load", retry=NoRetry())
+    def load() -> None:
         for row in range(5):
             running().progress(row, 10, f"row {row}")
-
-    if is_async:
-
-        @app.task(name="load", retry=NoRetry())
-        async def load() -> None:
-            report()
-            await asyncio.to_thread(go.wait, 30)
-            running().progress(10, 10)
-
-    else:
-
-        @app.task(name="load", retry=NoRetry())
-        def load() -> None:
-            report()
-            go.wait(30)
-            running().progress(10, 10)
+        go.wait(30)
+        running().progress(10, 10)
 
     handle = load.submit()
     assert handle.progress() is None
@@ -144,7 +126,6 @@ async def test_progress_out_of_range_is_refused_and_fails_the_run(app: App) -> N
     assert handle.state() == State.DONE and len(found) == 5
 
 
-@pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
 @pytest.mark.parametrize(
     ("note", "kept"),
     [
@@ -159,31 +140,14 @@ async def test_progress_out_of_range_is_refused_and_fails_the_run(app: App) -> N
     ids=["whole", "ascii", "characters", "cut characters", "huge", "not storable", "empty"],
 )
 async def test_a_note_never_fails_its_run_and_is_cut_at_a_whole_character(
-    app: App, kind: str, note: str, kept: str, caplog: pytest.LogCaptureFixture
+    app: App, note: str, kept: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def report() -> None:
+    @app.task(name="load", retry=NoRetry())
+    async def load() -> None:
         for row in range(3):
             running().progress(row, 2, note)
 
-    if kind == "async":
-
-        @app.task(name="load", retry=NoRetry())
-        async def load() -> None:
-            report()
-
-    elif kind == "thread":
-
-        @app.task(name="load", retry=NoRetry())
-        def load() -> None:
-            report()
-
-    else:
-
-        @app.task(name="load", retry=NoRetry(), transactional=True)
-        def load(connection: Any) -> None:
-            report()
-
-    handle = load.submit()  # type: ignore[call-arg]
+    handle = load.submit()
     await drain(app)
     assert handle.state() == State.DONE
     seen = handle.progress()
@@ -232,37 +196,6 @@ async def test_the_next_attempt_reads_the_checkpoint_and_the_end_of_the_task_dro
     await drain(app)
     assert handle.state() == State.DONE
     assert read == [None, {"row": 10}, {"row": 20}]
-
-
-async def test_a_stale_run_can_write_neither_progress_nor_a_checkpoint(app: App) -> None:
-    store, database = app.store, app.store.database
-    notes = store.run_notes
-    (task,) = make()
-    submit(store, [task])
-    now = task.submitted_at
-    await store.register_node("old", [], [], now, FACTS)
-    await store.register_node("new", [], [], now, FACTS)
-    (old,) = await claimed(store, [task], node="old")
-    assert await database.run_async(notes.store_checkpoint("old", task.id, old.version, b"1"))
-    await notes.write_progress("old", [report(old, 1, now)])
-    await store.resume_lost(["old"], now, 10)
-    (new,) = await claimed(store, [task], node="new", version=old.version + 1)
-    assert new.checkpoint == b"1" and new.attempt == 2
-    assert not await database.run_async(notes.store_checkpoint("old", task.id, old.version, b"2"))
-    assert not await database.run_async(notes.store_checkpoint("old", task.id, new.version, b"2"))
-    await notes.write_progress("old", [report(old, 2, now + 1)])
-    await notes.write_progress("new", [report(new, 7, now + 5)])
-    await notes.write_progress("new", [report(new, 6, now + 4)])  # late
-    assert database.read_now(notes.progress(task.id)) == Progress(7, None, None, now + 5, 2)
-    first, second = database.read_now(notes.notes(task.id))
-    assert first.progress == Progress(1, None, None, now, 1) and second.attempt == 2
-    await store.complete("new", [done(new)])
-    await notes.write_progress("new", [report(new, 8, now + 9)])
-    assert database.read_now(notes.progress(task.id)) == Progress(7, None, None, now + 5, 2)
-
-
-def report(task: Any, done: float, at: int) -> ProgressReport:
-    return ProgressReport(task.id, task.version, Progress(done, None, None, at, task.attempt))
 
 
 async def test_a_checkpoint_is_bounded_and_names_its_limit(app: App) -> None:
@@ -369,17 +302,3 @@ async def test_an_application_may_keep_the_logs_of_all_its_tasks(sqlite_url: str
     assert len(notes.lines) == 8 and notes.dropped == 12  # 32,768 characters of 4,000 each
     assert app.management.notes(other.id) == []
     app.close()
-
-
-async def test_notes_are_cleaned_with_the_history(app: App) -> None:
-    @app.task(name="load")
-    async def load() -> None:
-        running().progress(1)
-
-    handle = load.submit()
-    await drain(app)
-    assert handle.progress() is not None
-    later = app.clock.now() + 10**12
-    while await app.store.clean(later, 1000):
-        pass
-    assert app.management.notes(handle.id) == []

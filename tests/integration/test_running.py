@@ -179,26 +179,6 @@ async def test_handlers_that_raise_system_exit_stop_no_other_task(app: App) -> N
     assert sorted(ran) == list(range(1, 40, 2))
 
 
-@pytest.mark.ordered
-async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(app: App) -> None:
-    running_now: set[str] = set()
-    order: dict[str, list[int]] = {"a": [], "b": []}
-
-    @app.task
-    async def step(key: str, n: int) -> None:
-        assert key not in running_now
-        running_now.add(key)
-        await asyncio.sleep(0.002)
-        running_now.discard(key)
-        order[key].append(n)
-
-    for n in range(30):
-        for key in order:
-            step.options(ordering_key=key).submit(key=key, n=n)
-    await drain(app)
-    assert order == {"a": list(range(30)), "b": list(range(30))}
-
-
 async def test_results_are_kept_when_asked_for(app: App) -> None:
     @app.task(keep_result=True, retry=NoRetry())
     def divide(a: int, b: int) -> float:

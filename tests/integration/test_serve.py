@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import App, Fixed
+from fairlead import App
 from fairlead.cli.serve import _serve
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
@@ -38,53 +38,6 @@ async def test_until_empty_survives_an_outage_of_the_store(
     node = app.node()
     async with asyncio.timeout(60):
         await _serve(node, until_empty=True, health=NodeHealth(node))
-    app.close()
-
-
-@pytest.mark.virtual_time
-async def test_until_empty_counts_the_tasks_once_however_long_it_waits_for_a_retry(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = App(sqlite_url)
-    app.migrate()
-
-    @app.task(retry=Fixed(30, max_attempts=2))
-    async def fails_once() -> None:
-        runs.append(loop.time())
-        if len(runs) == 1:
-            raise ValueError
-
-    runs: list[float] = []
-    counts: list[float] = []
-    loop, unfinished = asyncio.get_running_loop(), Node.unfinished
-
-    async def counted(node: Node) -> tuple[int, int]:
-        counts.append(loop.time())
-        return await unfinished(node)
-
-    monkeypatch.setattr(Node, "unfinished", counted)
-    fails_once.submit()
-    node = app.node()
-    await _serve(node, until_empty=True, health=NodeHealth(node))
-    assert len(runs) == 2 and runs[1] > runs[0] + 10
-    assert len(counts) == 1 and counts[0] > runs[1]
-    app.close()
-
-
-@pytest.mark.virtual_time
-async def test_a_worker_ends_with_the_error_of_its_search_for_tasks(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(node: Node) -> bool:
-        raise LookupError("no such column")
-
-    app = App(sqlite_url)
-    app.migrate()
-    monkeypatch.setattr(Node, "has_unfinished", fails)
-    node = app.node()
-    with pytest.raises(LookupError):
-        async with asyncio.timeout(60):
-            await _serve(node, until_empty=True, health=NodeHealth(node))
     app.close()
 
 

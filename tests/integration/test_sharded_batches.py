@@ -11,7 +11,7 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
 from fairlead.sharded.steps import MOST_BYTES, QueueSteps, RunScript  # noqa: E402
-from tests.sharded_queues import drain, pass_time  # noqa: E402
+from tests.sharded_queues import drain  # noqa: E402
 
 
 @pytest.fixture(params=["streams", "tenants"])
@@ -93,14 +93,6 @@ def test_a_message_for_later_can_be_deleted(queue) -> None:
     assert queue.stats("g").later == 0
 
 
-def test_messages_for_later_do_not_expire_while_the_queue_lives(queue, client) -> None:
-    queue.write({"n": 1}, at=datetime.now(UTC) + timedelta(hours=1))
-    for _ in range(5):
-        pass_time(client, "q", 70_000_000)
-        queue.write({"n": 2})
-    assert queue.stats("g").later == 1
-
-
 def test_a_claim_that_is_extended_is_not_reclaimed(queue) -> None:
     queue.write_many(some(4))
     held = queue.read_many("g", "alive", count=2)
@@ -148,21 +140,3 @@ def test_large_messages_are_written_and_read_by_scripts_of_a_limited_size(
     while len(found) < 20:  # a read is limited too
         found += queue.read_many("g", "c", count=20)
     assert 20 * 300_000 <= sum(sent) < 20 * 301_000 and max(sent) <= MOST_BYTES
-
-
-@pytest.mark.parametrize(("tenants", "most"), [(1, 0.5), (20, 2)])
-def test_a_message_of_a_batch_needs_few_commands(redis_url, client, tenants, most) -> None:
-    """The server counts the commands inside the scripts: one for each message would be too many."""
-    with SyncShardedQueue(
-        redis_url, "q", streams=16, streams_per_shard=2, reads="tenants"
-    ) as queue:
-        queue.write_many([NewMessage({"n": n}, f"t{n % tenants}") for n in range(1200)])
-        client.config_resetstat()
-        found = []
-        while len(found) < 1200:
-            found += queue.read_many("g", "c", count=200)
-        assert queue.ack("g", *(each.id for each in found)) == 1200
-        stats = client.info("commandstats")
-        assert queue.len() == 0
-    assert sorted(number(each) for each in found) == list(range(1200))
-    assert sum(each["calls"] for each in stats.values()) / 1200 <= most

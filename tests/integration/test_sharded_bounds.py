@@ -8,7 +8,6 @@ Lua before each script count its commands, and their arguments and the elements 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -306,19 +305,6 @@ def test_reclaims_get_every_claim_once_however_many_there_are(
         assert (stats.pending, stats.waiting, stats.messages) == (0, waiting, waiting)
 
 
-def test_callers_share_a_long_round_of_reclaims(queue, client) -> None:
-    queue.write_many([NewMessage({"n": n}, f"k{n % 9}") for n in range(3000)])
-    for _ in range(6):
-        queue.read_many("g", "gone", count=500)
-
-    def runs() -> int:
-        client.config_resetstat()
-        assert queue.reclaim("g", "d", min_idle=3600) == []
-        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-    assert [runs() >= 6, runs(), runs()] == [True, 1, 1]
-
-
 def test_a_group_whose_removal_was_interrupted_is_removed_by_another_call(queue, client) -> None:
     for group in ("g", "other"):
         with pytest.raises(Empty):
@@ -355,32 +341,6 @@ def test_a_time_that_redis_cannot_store_is_refused_before_anything_changes(
         with pytest.raises(InvalidMessage, match="and at most"):
             call()
     assert queue.ack("g", id) == 1
-
-
-def test_tags_beyond_the_precise_numbers_are_lowered_in_parts_and_keep_every_share(
-    redis_url, client
-) -> None:
-    with SyncShardedQueue(redis_url, "q", reads="tenants") as queue:
-        tenants = [f"t{n}" for n in range(1500)]
-        queue.write_many([NewMessage({"n": n}, key) for n in range(3) for key in tenants])
-        for _ in range(30):
-            queue.ack("g", *(each.id for each in queue.read_many("g", "c", count=50)))
-        most = 2.0**50
-        for key in ("{q}:tenants:g", "{q}:passes:g"):
-            for name, tag in client.zrange(key, 0, -1, withscores=True):
-                client.zadd(key, {name: tag + most})
-        client.hset("{q}:meta", "virtual:g", int(most) + int(client.hget("{q}:meta", "virtual:g")))
-        served: Counter[str] = Counter()
-        least_left = 0
-        while sum(served.values()) < 3000:
-            found = queue.read_many("g", "c", count=50)
-            queue.ack("g", *(each.id for each in found))
-            served.update(each.shard_key for each in found)
-            least_left += client.hexists("{q}:meta", "lowered:g")
-        assert least_left > 1, "not all in one run"
-        assert not client.hexists("{q}:meta", "lowered:g")
-        assert set(served.values()) == {2}, "each tenant has the rest of its messages"
-        assert client.zcount("{q}:tenants:g", most, "+inf") == 0
 
 
 def test_ids_beyond_the_precise_numbers_keep_a_message_for_a_slower_group(queue, client) -> None:

@@ -4,11 +4,8 @@ other writers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
-
-from fairlead.errors import StoreUnavailable
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
@@ -106,28 +103,6 @@ def test_no_message_is_lost_while_any_one_key_holds_foreign_data(
         assert used.found() >= set(used.written), name
         used.queue.close()
     assert refused
-
-
-@pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_a_full_server_refuses_writes_and_can_be_drained(redis_url, client, reads) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, reads=reads) as queue:
-        written = {queue.write({"n": n}, shard_key=f"k{n}") for n in range(10)}
-        queue.read("g", "dead")
-        queue.write({"n": 10}, at=(due := ago(seconds=-0.1)))
-        while datetime.now(UTC) <= due:
-            pass  # wait until the message is due
-        client.config_set("maxmemory", 1)
-        try:
-            with pytest.raises(StoreUnavailable):
-                queue.write({"n": 1})
-            reclaimed = queue.reclaim("g", "c", min_idle=0)
-            queue.ack("g", *(message.id for message in reclaimed))
-            read = drain(queue)
-            assert {message.id for message in (*reclaimed, *read)} >= written
-            assert len(read) == 10, "the message for later is read too"
-        finally:
-            client.config_set("maxmemory", 0)
-        assert queue.len() == 0
 
 
 def test_reserved_fields_of_other_writers_do_not_hide_dead_letters(redis_url, client) -> None:

@@ -13,7 +13,6 @@ from redis import Redis  # noqa: E402
 from fairlead.errors import ConfigurationError  # noqa: E402
 from fairlead.sharded import (  # noqa: E402
     Empty,
-    InvalidMessage,
     NewMessage,
     QueueDamaged,
     ShardedQueue,
@@ -67,15 +66,6 @@ def test_heads_list_every_dead_letter_once_without_its_large_fields(queue, clien
     assert (letter.deliveries, letter.position) == (1, found[321].position)
 
 
-def test_dead_letters_come_in_pages_with_all_their_fields(queue) -> None:
-    ids = bury(queue, *[NewMessage({"body": b"x" * 30_000}) for _ in range(120)])
-    first = queue.dead_letters(count=100)
-    rest = queue.dead_letters(after=first[-1].position)
-    assert {letter.id for letter in first + rest} == set(ids)
-    assert (len(first), len(rest)) == (100, 20)
-    assert all(len(letter.values["body"]) == 30_000 for letter in first + rest)
-
-
 def test_no_command_on_dead_letters_returns_more_than_about_a_megabyte(queue, client) -> None:
     bury(queue, *[NewMessage({"body": b"x" * 100_000}) for _ in range(60)])
     client.config_set("client-output-buffer-limit", "normal 4000000 0 0")
@@ -87,14 +77,6 @@ def test_no_command_on_dead_letters_returns_more_than_about_a_megabyte(queue, cl
     finally:
         client.config_set("client-output-buffer-limit", "normal 0 0 0")
     assert (len(letters), queue.len(), sizes(client)) == (60, 60, (0, 0, 0))
-
-
-def test_a_head_of_many_and_large_fields_stays_small(queue, client) -> None:
-    many = {f"field {n}": b"x" * 100 for n in range(900)}
-    bury(queue, NewMessage({**many, "large": b"x" * 100_000}))
-    assert client.memory_usage("{q}:dead:heads") < 10_000
-    (head,) = queue.dead_letter_heads()
-    assert head.size > 100_000
 
 
 # requeue and delete -------------------------------------------------------------------------------
@@ -156,30 +138,6 @@ def test_a_letter_stays_whole_if_its_stream_is_damaged(redis_url, client) -> Non
         client.restore("{q}:s1", 0, kept, replace=True)
         assert queue.requeue_dead_letters(id) == [id]
         assert (queue.len(), sizes(client)) == (1, (0, 0, 0))
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_claim_is_kept_while_a_key_of_the_dead_letters_is_damaged(queue, client, key) -> None:
-    id = queue.write({"n": 1})
-    queue.read("g", "c")
-    client.set(key, "foreign")
-    with pytest.raises(QueueDamaged, match=key):
-        sharded_queues.bury(queue, "g", "c", id)
-    client.delete(key)
-    assert (queue.pending("g"), sizes(client)) == (1, (0, 0, 0))
-    sharded_queues.bury(queue, "g", "c", id)
-    assert (queue.pending("g"), sizes(client)) == (0, (1, 1, 1))
-
-
-def test_a_letter_gets_a_head_after_the_letters_were_lost_and_the_clock_was_set_back(
-    queue, client
-) -> None:
-    client.xadd("{q}:dead:heads", {"n": 1}, id=f"{int(client.time()[0]) * 1000 + 3_600_000}-0")
-    client.xtrim("{q}:dead:heads", maxlen=0)
-    (id,) = bury(queue, NewMessage({"n": 1}))
-    (head,) = queue.dead_letter_heads()
-    assert queue.dead_letter(id).position == head.position
-    assert sizes(client) == (1, 1, 1)
 
 
 # time to live -------------------------------------------------------------------------------------
@@ -311,11 +269,6 @@ def test_a_message_given_back_to_one_group_does_not_come_to_another(queue) -> No
     assert drain(queue, "other") == []
     assert [found.id for found in drain(queue)] == [message.id]
     assert queue.len() == 0
-
-
-def test_a_delay_that_is_no_time_is_refused(queue) -> None:
-    with pytest.raises(InvalidMessage, match="delay"):
-        queue.nack("g", "c", "0/1-1", delay=-1.0)
 
 
 # heartbeats ---------------------------------------------------------------------------------------

@@ -3,12 +3,10 @@ sharding from a flood."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from math import comb
-from typing import Any
 
 import pytest
 
@@ -41,22 +39,6 @@ def apart(streams: int, per_shard: int, tenants: int) -> list[str]:
     return found
 
 
-def test_two_tenants_that_fill_six_streams_each_are_read_equally_often_in_every_cycle(
-    opened,
-) -> None:
-    queue = opened()
-    a, b = apart(64, 6, 2)
-    for key in (a, b):
-        for n in range(1000):
-            queue.write({"n": n}, shard_key=key)
-    read = [message.shard_key for message in drain(queue)]
-    assert Counter(read) == {a: 1000, b: 1000}
-    for end in range(12, 2001, 12):
-        counts = Counter(read[:end])
-        assert counts[a] == counts[b], f"after {end}"
-    assert abs(Counter(read[:1996])[a] - 998) <= 6
-
-
 class Bulk:
     """A tenant with six full streams beside one with one waiting message at a time."""
 
@@ -81,21 +63,6 @@ class Bulk:
 
     def _write_small(self) -> None:
         self.queue.write({"n": 0}, shard_key=self.small, weight=self._weight)
-
-
-def test_by_streams_six_full_streams_get_six_reads_to_one(opened) -> None:
-    """The small tenant writes its next message after each cycle, so it gets one read in seven."""
-    queue = opened(reads="streams")
-    bulk, small = apart(64, 6, 2)
-    for n in range(600):
-        queue.write({"n": n}, shard_key=bulk)
-    served: list[str] = []
-    for _ in range(80):
-        queue.write({"n": 0}, shard_key=small, streams_per_shard=1)
-        for _ in range(7):
-            served.append((message := queue.read("g", "c")).shard_key)
-            queue.ack("g", message.id)
-        assert Counter(served) == {bulk: 6 * len(served) // 7, small: len(served) // 7}
 
 
 def test_by_streams_a_small_tenant_waits_for_at_most_six_others(opened) -> None:
@@ -125,19 +92,6 @@ def test_by_tenants_a_weight_set_at_run_time_counts_for_waiting_messages(opened)
     assert 49 <= Counter(tenants.read(100))["s"] <= 51
 
 
-def test_by_tenants_an_idle_tenant_saves_up_no_share(opened) -> None:
-    queue = opened(reads="tenants")
-    a, b = apart(64, 6, 2)
-    for n in range(100):
-        queue.write({"n": n}, shard_key=a)
-    for _ in range(60):
-        assert queue.read("g", "c").shard_key == a
-    for n in range(40):
-        queue.write({"n": n}, shard_key=b)
-    counts = Counter(queue.read("g", "c").shard_key for _ in range(40))
-    assert abs(counts[a] - counts[b]) <= 2
-
-
 def test_by_tenants_virtual_time_is_lowered_long_before_it_exceeds_the_exact_integers(
     opened, redis_url
 ) -> None:
@@ -151,36 +105,6 @@ def test_by_tenants_virtual_time_is_lowered_long_before_it_exceeds_the_exact_int
         served = Counter(queue.read("g", "c").shard_key for _ in range(40))
         assert abs(served[b] - 30) <= 1
         assert float(client.hget("{q}:meta", "virtual:g")) < 2**50
-
-
-def test_by_tenants_every_message_arrives_and_tenants_keep_their_order(opened) -> None:
-    """A key that begins like another one, or has a part of an entry's name, is a tenant of its own."""
-    queue = opened(reads="tenants")
-    keys = [
-        "",
-        "a",
-        "a:",
-        "a:1",
-        "1:a",
-        "\x00",
-        "a\x00",
-        "a b",
-        "é",
-        "13",
-        "a:13179",
-        *map(str, range(26)),
-    ]
-    written = {
-        queue.write({"n": n}, shard_key=keys[n % 37], weight=1 + n % 3): n for n in range(300)
-    }
-    read = drain(queue)
-    assert sorted(message.id for message in read) == sorted(written)
-    for key in keys:
-        of_key = [int(message.values["n"]) for message in read if message.shard_key == key]
-        # Two messages of one millisecond in two streams have no order.
-        moments = [message.id.partition("/")[2] for message in read if message.shard_key == key]
-        assert moments == sorted(moments)
-        assert sorted(of_key) == [n for n in range(300) if keys[n % 37] == key]
 
 
 def test_by_tenants_places_of_messages_that_are_gone_are_skipped(opened, redis_url) -> None:
@@ -272,36 +196,3 @@ def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> N
 
 def is_same_shard(key: str, other: str) -> bool:
     return set(shard(key, 16, 2)) == set(shard(other, 16, 2))
-
-
-def test_a_read_of_64_streams_costs_a_known_number_of_commands(opened, redis_url) -> None:
-    """Count the server's commands. With reads by streams, a full queue needs two commands for each
-    stream that it passes; by tenants, one for each stream at first, and then none."""
-    with redis.Redis.from_url(redis_url) as client:
-
-        def cost(queue: Any, group: str) -> tuple[int, float]:
-            client.config_resetstat()
-            began = time.perf_counter()
-            for _ in range(50):
-                queue.read(group, "c")
-            spent = (time.perf_counter() - began) / 50
-            found = client.info("commandstats")
-            return sum(
-                int(found.get(f"cmdstat_{each}", {"calls": 0})["calls"])
-                for each in ("xlen", "xrange", "xinfo|groups")
-            ), spent
-
-        queue = opened()
-        tenants = opened(reads="tenants")
-        for n in range(640):
-            queue.write({"n": n}, shard_key=f"k{n}")
-        by_streams, by_tenants = cost(queue, "a"), cost(tenants, "b")
-        print(f"50 reads of 64 full streams: by streams {by_streams}, by tenants {by_tenants}")
-        assert by_streams[0] <= 50 * 2
-        assert by_tenants[0] <= 2 * 64 + 50 * 2  # two scripts make the index
-        drain(queue, "a")
-        drain(tenants, "b")
-        client.config_resetstat()
-        with pytest.raises(Empty):
-            tenants.read("b", "c")
-        assert int(client.info("commandstats")["cmdstat_xlen"]["calls"]) <= 2 * 64

@@ -19,9 +19,7 @@ from fairlead.sharded import (  # noqa: E402
     Empty,
     ShardedQueue,
     SyncShardedQueue,
-    script,
 )
-from fairlead.sharded.script import Script  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
 
 
@@ -95,35 +93,6 @@ def test_reclaim_cordons_messages_past_their_deadline(queue) -> None:
     assert queue.reclaim("g", "d", min_idle=0) == []
     assert [(each.id, each.deliveries) for each in queue.cordoned()] == [(id, 1)]
     assert queue.len() == 0
-
-
-def test_a_message_that_was_deleted_under_its_consumer_is_not_reclaimed(queue, client) -> None:
-    id = queue.write({"n": 1})
-    queue.read("g", "c")
-    stream, _, entry = id.partition("/")
-    client.xdel(f"{{q}}:s{stream}", entry)
-    assert queue.reclaim("g", "d", min_idle=0) == []
-    assert queue.pending("g") == 0
-
-
-def test_consumers_without_messages_are_dropped_after_an_hour_of_silence(
-    queue, client, monkeypatch
-) -> None:
-    key = f"{{q}}:s{queue.write({'n': 1}).partition('/')[0]}"
-    queue.read("g", "at work")
-    queue.ack("g", queue.write({"n": 2}), queue.read("g", "gone").id)
-    names = {each["name"] for each in client.xinfo_consumers(key, "g")}
-    assert queue.reclaim("g", "d", min_idle=60) == []
-    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == names, (
-        "both consumers were active just now"
-    )
-
-    impatient = Script("index", "reclaim")
-    impatient.text = impatient.text.replace("math.max(min_idle, 3600000)", "0")
-    impatient.sha = "0" * 40
-    monkeypatch.setattr(script, "RECLAIM", impatient)
-    assert queue.reclaim("g", "d", min_idle=60) == []
-    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == {b"at work"}
 
 
 def test_reclaim_drops_silent_consumers_a_few_at_a_time(queue, client) -> None:
@@ -251,30 +220,3 @@ class ClusterServer(RedisServer):
         with Path(self.folder / "redis.conf").open("a") as settings:
             # The default, 10000 above the port, may be the port of an outgoing connection.
             settings.write(f"cluster-enabled yes\ncluster-port {free_port()}\n")
-
-
-@pytest.mark.usefixtures("redis_server")
-async def test_the_queue_works_on_a_cluster() -> None:
-    with ClusterServer() as server:
-        with redis.Redis.from_url(server.url) as node:
-            node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            await until(lambda: node.cluster("INFO").get("cluster_state") == "ok")
-        cluster = redis.asyncio.RedisCluster.from_url(server.url)
-        queue = ShardedQueue(
-            cluster, "jobs", streams=8, streams_per_shard=2, reads="tenants", max_deliveries=1
-        )
-        written = [await queue.write({"n": n}, shard_key=f"k{n}", weight=2.0) for n in range(5)]
-        await cluster.xadd("jobs", {"n": 5})
-        read = [await queue.read("g", "c", block=1.0) for _ in range(6)]
-        assert {message.id for message in read} >= set(written)
-        await queue.ack("g", *(message.id for message in read[:5]))
-        with pytest.raises(Empty):
-            await queue.read("g", "c", block=0.05)
-        assert await queue.reclaim("g", "d", min_idle=0) == []
-        assert [dead.id for dead in await queue.dead_letters()] == [read[5].id]
-        await queue.write(
-            {"n": 6}, shard_key="late", deadline=datetime.now(UTC) - timedelta(hours=1)
-        )
-        assert len(await queue.cordon()) == 1
-        assert (await queue.stats("g")).messages == 0
-        await cluster.aclose()

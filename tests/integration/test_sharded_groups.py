@@ -10,7 +10,6 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import (  # noqa: E402
     Empty,
-    ShardedQueue,
     steps,
 )
 from tests.sharded_queues import SOON, until  # noqa: E402
@@ -51,48 +50,6 @@ async def test_a_dropped_group_holds_back_no_message(queue) -> None:
     assert (await queue.read("three", "c")).id == last, "the waiting message is still delivered"
 
 
-async def test_a_dropped_group_with_empty_streams_holds_back_no_message(
-    queue,
-) -> None:
-    written = {await queue.write({"n": n}) for n in range(2)}
-    for group in ("one", "two"):
-        assert {(await queue.read(group, "c")).id for _ in written} == written
-    for group in ("one", "two"):
-        await queue.ack(group, *written)
-    assert await queue.drop_group("two") == 0
-    for n in range(2):
-        id = await queue.write({"n": n})
-        await queue.read("one", "c")
-        assert await queue.ack("one", id) == 1
-        assert await queue.len() == 0, "no other group waits for the message"
-
-
-async def test_messages_acknowledged_by_one_group_wait_only_for_the_others(
-    queue,
-) -> None:
-    for group in ("one", "two"):
-        with pytest.raises(Empty):
-            await queue.read(group, "c")
-    for n in range(6):
-        await queue.write({"n": n})
-    for _ in range(4):
-        await queue.ack("one", (await queue.read("one", "c")).id)
-    await queue.read("one", "c")
-    one, two = await queue.stats("one"), await queue.stats("two")
-    assert (one.messages, one.pending, one.waiting) == (6, 1, 1)
-    assert (two.messages, two.pending, two.waiting) == (6, 0, 6)
-
-
-async def test_entries_that_old_consumers_acknowledged_but_left_do_not_wait(queue, client) -> None:
-    client.xgroup_create("q", "q", "0", mkstream=True)
-    for n in range(5):
-        client.xadd("q", {"n": n})
-    ((_, entries),) = client.xreadgroup("q", "old", {"q": ">"}, count=4)
-    client.xack("q", "q", *(id for id, _ in entries[:3]))
-    found = await queue.stats("g")
-    assert (found.messages, found.pending, found.waiting) == (5, 1, 1)
-
-
 async def test_old_producers_and_consumers_of_the_plain_stream_work_beside_new_ones(
     queue, client
 ) -> None:
@@ -113,52 +70,6 @@ async def test_old_producers_and_consumers_of_the_plain_stream_work_beside_new_o
     assert await queue.ack("g", *(message.id for message in new)) == 12
     assert await queue.len() == 3, "messages held by old consumers still count"
     assert client.pttl("q") == -1, "the stream of the old consumers does not expire"
-
-
-async def test_old_and_new_producers_and_consumers_drain_the_queue_without_a_gap(
-    redis_url,
-) -> None:
-    """The old consumer dies while messages are left, and its messages are reclaimed."""
-    old: list[int] = []
-    new: list[int] = []
-    plain = redis.asyncio.Redis.from_url(redis_url)
-    async with ShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as queue:
-        await plain.xgroup_create("q", "q", "0", mkstream=True)
-
-        async def produce_old() -> None:
-            for n in range(300):
-                await plain.xadd("q", {"n": n})
-
-        async def produce(first: int) -> None:
-            for n in range(first, first + 150):
-                await queue.write({"n": n}, shard_key=f"k{n % 7}")
-
-        async def consume_old() -> None:
-            while True:
-                for _, ((id, fields),) in await plain.xreadgroup("q", "old", {"q": ">"}, count=1):
-                    if len(old) == 20:
-                        return
-                    old.append(int(fields[b"n"]))
-                    await plain.xack("q", "q", id)
-
-        async def consume(consumer: str) -> None:
-            while True:
-                message = await queue.read("g", consumer, block=SOON)
-                new.append(int(message.values["n"]))
-                await queue.ack("g", message.id)
-
-        async with asyncio.timeout(SOON):
-            consumers = [asyncio.create_task(consume(f"c{n}")) for n in range(3)]
-            await asyncio.gather(consume_old(), produce_old(), produce(300), produce(450))
-            await until(lambda: len(old) + len(new) == 599)
-        for consumer in consumers:
-            consumer.cancel()
-        await asyncio.gather(*consumers, return_exceptions=True)
-        (left,) = await queue.reclaim("g", "last", min_idle=0)
-        assert await queue.ack("g", left.id) == 1
-        assert (await queue.stats("g")).waiting == 0
-    await plain.aclose()
-    assert sorted([*old, *new, int(left.values["n"])]) == list(range(600))
 
 
 async def test_an_old_producer_wakes_a_waiting_reader(queue, client) -> None:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
-from fairlead.sharded import Empty, NewMessage, QueueDamaged, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import Empty, NewMessage, SyncShardedQueue  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
 
@@ -105,79 +104,23 @@ def test_notifications_are_trimmed_while_the_clock_is_behind_their_ids(redis_url
         assert len(drain(queue)) == 3000
 
 
-def test_a_reader_is_woken_while_the_clock_is_behind_the_notifications(redis_url, client) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=64, streams_per_shard=1) as queue:
-        queue.write({"n": 0})
-        client.xadd("{q}:notifications", {"in": "0"}, id=future(client))
-        drain(queue)
-        after = client.xrevrange("{q}:notifications", count=1)[0][0].decode()
-        queue.write_many([NewMessage({"n": n}, shard_key=f"k{n}") for n in range(20)])
-        response = queue._do(_one(queue._steps.read_once("g", "c", 20, "", after)))
-        assert len(response[2:]) == 20
-
-
-def test_dead_letters_outlive_a_clock_that_jumps_ahead(redis_url, client) -> None:
-    with SyncShardedQueue(redis_url, "q", ttl=1000.0, max_deliveries=1) as queue:
-        for n in range(300):
-            client.xadd("{q}:dead", {"fairlead:id": f"0/1-{n}", "fairlead:deliveries": 1, "n": n})
-        now = int(client.time()[0]) * 1000
-        old = client.xrange("{q}:dead")
-        client.delete("{q}:dead")  # give them ids from before the jump
-        for n, (_, fields) in enumerate(old):
-            client.xadd("{q}:dead", fields, id=f"{now - 100 * HOUR}-{n}")
-        queue.write({"n": 300})
-        queue.read("g", "dead")
-        assert queue.reclaim("g", "c", min_idle=0) == []
-        assert len(queue.dead_letters()) == 301
-
-
-@pytest.mark.parametrize("kind", ["dead", "cordoned"])
-def test_copies_are_dropped_after_ttl_of_use_whatever_the_clock_says(
-    redis_url, client, kind
-) -> None:
+def test_copies_are_dropped_after_ttl_of_use_whatever_the_clock_says(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", ttl=1000.0, max_deliveries=1) as queue:
         client.xadd(
-            f"{{q}}:{kind}", {"fairlead:id": "0/1-1", "fairlead:deliveries": 1}, id=future(client)
+            "{q}:cordoned", {"fairlead:id": "0/1-1", "fairlead:deliveries": 1}, id=future(client)
         )
         client.hset("{q}:meta", "refreshed", int(client.time()[0]) * 1000 + HOUR)
 
         def remove(n: int) -> None:
-            if kind == "dead":
-                queue.write({"n": n})
-                queue.read("g", "dead")
-                queue.reclaim("g", "c", min_idle=0)
-            else:
-                queue.write({"n": n}, deadline=ago(hours=1))
-                with pytest.raises(Empty):
-                    queue.read("g", "c")
+            queue.write({"n": n}, deadline=ago(hours=1))
+            with pytest.raises(Empty):
+                queue.read("g", "c")
 
-        removed = queue.dead_letters if kind == "dead" else queue.cordoned
         for n in range(8):
             remove(n)
             pass_time(client, "q", 126_000)
-        assert len(removed()) == 9, "kept for ttl"
+        assert len(queue.cordoned()) == 9, "kept for ttl"
         for n in range(20):
             remove(8 + n)
             pass_time(client, "q", 126_000)
-        assert 8 <= len(removed()) <= 12
-
-
-# writes that fail ---------------------------------------------------------------------------------
-
-
-def test_a_dead_letter_stays_if_it_cannot_be_written_back(redis_url, client) -> None:
-    with SyncShardedQueue(
-        redis_url, "q", streams=2, streams_per_shard=1, max_deliveries=1
-    ) as queue:
-        queue.write({"n": 1}, shard_key=key_of(2, 0))
-        queue.read("g", "c")
-        queue.reclaim("g", "c", min_idle=0)
-        (head,) = queue.dead_letter_heads()
-        moved = msgspec.structs.replace(head, shard_key=key_of(2, 1))
-        client.set("{q}:s1", "foreign")
-        with pytest.raises(QueueDamaged):
-            queue._do(queue._dead_letters.revive([moved]))
-        assert len(queue.dead_letters()) == 1
-        client.delete("{q}:s1")
-        assert queue._do(queue._dead_letters.revive([moved])) == [True]
-        assert (queue.len(), len(queue.dead_letters())) == (1, 0)
+        assert 8 <= len(queue.cordoned()) <= 12

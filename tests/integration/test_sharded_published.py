@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import (
-    Empty,
-    InvalidMessage,
     QueueDamaged,
     ShardedQueue,
     SyncShardedQueue,
-    steps,
 )
 from tests import tiers  # noqa: E402
-from tests.sharded_queues import SOON, ago, drain, key_of, lives, pass_time, until  # noqa: E402
+from tests.sharded_queues import ago, drain, key_of, lives, pass_time  # noqa: E402
 
 DAY = 86_400.0
 
@@ -45,33 +40,6 @@ def test_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client
             assert queue.len() == 0
 
 
-def test_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
-    chance = random.Random(seed := tiers.seed())
-    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, shrink_after=0) as queue:
-        written, read = set(), []
-        for n in range(400):
-            streams = chance.choice((16, 16, 8)) if n < 200 else 8
-            written.add(queue.write({"n": n}, shard_key=f"k{n % 20}", streams=streams))
-            if chance.random() < 0.8:
-                message = queue.read("g", "c")
-                read.append(message.id)
-                queue.ack("g", message.id)
-        read += [message.id for message in drain(queue)]
-        assert sorted(read) == sorted(written), f"seed {seed}"
-        queue.write({"n": 0}, streams=8)
-        assert queue.stats("g").streams == 8
-
-
-@pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_an_offset_beyond_the_remaining_streams_skips_no_stream(redis_url, client, reads) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
-        for offset in range(16):
-            for stream in range(4):
-                written = queue.write({"n": 1}, shard_key=key_of(4, stream))
-                client.hset("{q}:meta", "offset:g", offset)
-                assert [message.id for message in drain(queue)] == [written], f"{offset=}"
-
-
 def test_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
     chance = random.Random(seed := tiers.seed())
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, ttl=1000.0) as queue:
@@ -88,42 +56,6 @@ def test_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> N
             for key in client.keys("{q}:*"):
                 assert lives(client, key, 990_000), f"seed {seed}: {key!r}"
         assert {int(message.values["n"]) for message in drain(queue)} >= set(range(8))
-
-
-def test_readers_alone_keep_the_queue_alive_even_if_they_find_nothing(redis_url, client) -> None:
-    with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, ttl=1000.0) as queue:
-        queue.write({"n": 1})
-        queue.read("g", "c")
-        for _ in range(5):
-            pass_time(client, "q", 900_000)
-            with pytest.raises(Empty):
-                queue.read("g", "c")
-        pass_time(client, "q", 1_200_000)
-        assert queue.len() == 1, "no claimed message expires"
-
-
-def test_the_longest_ttl_of_all_writers_holds(redis_url, client) -> None:
-    with (
-        SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
-        SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
-    ):
-        patient.write({"n": 1}, shard_key="a")
-        hasty.write({"n": 2}, shard_key="b")
-        drain(hasty)
-        assert all(lives(client, key, 23 / 24 * DAY * 1000) for key in client.keys("*"))
-
-
-def test_a_longer_ttl_applies_to_existing_messages(redis_url, client) -> None:
-    with (
-        SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
-        SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
-    ):
-        with pytest.raises(Empty):
-            hasty.read("g", "c")
-        hasty.write({"n": 1}, shard_key="b")
-        patient.write({"n": 2}, shard_key="a")
-        for key in client.keys("*"):
-            assert lives(client, key, 23 / 24 * DAY * 1000), key
 
 
 def test_writers_with_different_stream_counts_do_not_make_the_count_flap(redis_url, client) -> None:
@@ -155,42 +87,6 @@ def test_a_failed_read_returns_no_message_and_moves_no_offset(sync_queue, client
     assert sync_queue.read("g", "c").id == good
 
 
-async def test_a_reader_that_prefers_a_stream_gets_messages_of_the_others_too(
-    queue, client
-) -> None:
-    reading = asyncio.create_task(queue.read("g", "c", block=SOON, prefer_stream=3))
-    await until(lambda: client.info("clients")["blocked_clients"] == 1)
-    began = time.monotonic()
-    written = await queue.write({"n": 1}, shard_key=key_of(16, 7, 8))
-    assert (await reading).id == written
-    assert time.monotonic() - began < steps.WAIT_SECONDS
-
-
-async def test_a_preferred_stream_needs_no_group_and_moves_no_offset(queue, client) -> None:
-    written = {await queue.write({"n": n}, shard_key=key_of(16, 3, 4)) for n in range(4)}
-    preferred = await queue.read("new", "c", prefer_stream=4)
-    assert preferred.stream == "4"
-    assert client.hget("{q}:meta", "offset:new") is None
-    rest = {(await queue.read("new", "c", prefer_stream=4)).id for _ in range(3)}
-    assert rest | {preferred.id} == written
-    for wrong in ("x", -1, "s3", "3/1-1", ""):
-        with pytest.raises((InvalidMessage, Empty)):
-            await queue.read("new", "c", prefer_stream=wrong)
-
-
-async def test_cordoning_in_parts_loses_and_leaves_no_message(queue) -> None:
-    written = {await queue.write({"n": n}, deadline=ago(days=n)) for n in range(1, 8)}
-    claimed = await queue.write({"n": 0}, shard_key="other", deadline=ago(seconds=-0.3))
-    assert (
-        await queue.read("g", "c")
-    ).id == claimed  # the read also cordons messages past their deadline
-    found = {each.id for each in await queue.cordoned()}
-    while part := await queue.cordon(count=2):
-        found |= {each.id for each in part}
-    assert found == written
-    assert {each.id for each in await queue.cordoned()} == written
-
-
 async def test_names_and_values_may_hold_any_character_and_queues_stay_apart(
     redis_url, client
 ) -> None:
@@ -217,18 +113,3 @@ async def test_names_and_values_may_hold_any_character_and_queues_stay_apart(
                 assert await queue.len() == 0
         client.delete(*client.keys("{q}:*"))
         assert len(await one.cordoned()) == len(awkward)
-
-
-async def test_the_shortest_stream_is_the_one_with_the_fewest_waiting_messages(queue) -> None:
-    key = key_of(16, 3, 4)
-    first = await queue.write({"n": 0}, shard_key=key)
-    claimed = [(await queue.read("g", "c")).stream]
-    for n in range(3):
-        await queue.write({"n": n}, shard_key=key_of(16, int(claimed[0])), streams_per_shard=1)
-        claimed.append((await queue.read("g", "c")).stream)
-    assert claimed == [first.partition("/")[0]] * 4
-    other = next(stream for stream in ("3", "4") if stream != claimed[0])
-    await queue.write({"n": 4}, shard_key=key_of(16, int(other)), streams_per_shard=1)
-    assert (await queue.write({"n": 5}, shard_key=key)).startswith(f"{claimed[0]}/"), (
-        "four messages of this stream are claimed, and none waits"
-    )

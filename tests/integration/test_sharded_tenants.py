@@ -54,7 +54,7 @@ def write(queue: SyncShardedQueue, keys: list[str], weight: float = 1.0) -> None
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-@pytest.mark.parametrize("tenants", [40, 400, 4000])
+@pytest.mark.parametrize("tenants", [40, 4000])
 def test_new_tenants_wait_for_no_more_than_one_message_of_each_tenant(
     opened, tenants, batch
 ) -> None:
@@ -67,18 +67,6 @@ def test_new_tenants_wait_for_no_more_than_one_message_of_each_tenant(
     places = [served.index(key) + 1 for key in new]
     print(f"{tenants} tenants: places of 20 new ones {places}")
     assert max(places) <= min(tenants, SPREAD) + 20 + 10
-
-
-@pytest.mark.parametrize("tenants", [80, 400, 4000])
-def test_heavy_tenants_get_their_share_among_any_number_of_light_ones(opened, tenants) -> None:
-    queue = opened()
-    heavy = [f"h{n}" for n in range(4)]
-    light = [f"t{n}" for n in range(tenants - 4)]
-    turn = tenants - 4 + 40
-    write(queue, [key for key in heavy for _ in range(45)], 10.0)
-    write(queue, [key for key in light for _ in range(5)])
-    share = sum(key in heavy for key in read(queue, 4 * turn)) / (4 * turn)
-    assert abs(share - 40 / turn) <= 0.1 * 40 / turn
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(40, 4))
@@ -208,7 +196,7 @@ def test_messages_of_a_lost_index_are_reclaimed_while_readers_fill_a_new_one(
     assert not client.exists("{q}:waiting:g", "{q}:tenants:g")
 
 
-@pytest.mark.parametrize("place", ["garbage", "", "0", "99", "131", "0119901/9", "011011/s", "\0"])
+@pytest.mark.parametrize("place", ["garbage", "", "131", "011011/s", "\0"])
 def test_a_foreign_member_of_the_index_keeps_no_message_back(opened, client, place) -> None:
     queue = opened()
     written = {queue.write({"n": n}, shard_key="a") for n in range(3)}
@@ -230,81 +218,6 @@ def test_a_foreign_start_tag_neither_stops_reads_nor_takes_the_share_of_others(
     assert abs(served["a"] - served["c"]) <= 1
     assert served["a"] >= 3
     assert len(drain(queue)) == 45
-
-
-def test_a_reader_gets_messages_although_writers_are_faster_than_the_index(opened) -> None:
-    queue = opened()
-    steps = queue._steps.read_many("g", "c", 1, 0.0)
-    command = next(steps)
-    with pytest.raises(StopIteration) as end:
-        for _ in range(100):
-            write(queue, [f"t{n}" for n in range(600)])
-            command = steps.send(queue._do(given(command)))
-    assert len(end.value.value) == 1
-    assert len(drain(queue)) % 600 == 599, "each of the others once"
-
-
-def test_the_server_frees_long_keys_of_an_index_beside_its_commands(opened, client) -> None:
-    def freed() -> int:
-        memory = client.info("memory")
-        return int(memory["lazyfreed_objects"] + memory["lazyfree_pending_objects"])
-
-    queue = opened()
-    write(queue, [f"t{n}" for n in range(300)])
-    before = freed()
-    assert len(drain(queue)) == 300
-    assert freed() > before, "the passes, when the queue is empty"
-    write(queue, [f"t{n}" for n in range(300)])
-    queue.read("g", "c")
-    before = freed()
-    queue.drop_group("g")
-    assert freed() >= before + 2, "the tenants and their messages"
-
-
-def test_the_claims_of_hundreds_of_dead_consumers_are_reclaimed_beside_a_long_index(opened) -> None:
-    queue = opened()
-    write(queue, [f"t{n % 300}" for n in range(6000)])
-    held = {m.id for n in range(200) for m in queue.read_many("g", f"dead {n}", count=20)}
-    found: set[str] = set()
-    calls = 0
-    while found < held:
-        calls += 1
-        now = queue.reclaim("g", "alive", min_idle=0, count=500)
-        fresh = {message.id for message in now if message.deliveries == 2}
-        assert fresh <= held
-        found |= fresh
-        queue.ack("g", *fresh)
-        assert calls < 50
-    assert queue.stats("g").waiting == 2000
-
-
-def test_a_fleet_with_readers_that_know_no_index_reads_each_message_once(opened, client) -> None:
-    """Plain clients claim from the streams, reclaim what is idle for long, and record the newest
-    notification at which they found the streams empty."""
-    queue = opened(streams=4, streams_per_shard=2, max_deliveries=1)
-    read: list[str] = []
-    written: set[str] = set()
-    keys = [f"{{q}}:s{stream}" for stream in range(4)]
-    for turn in range(20):
-        written |= {queue.write({"n": n}, shard_key=f"k{n}") for n in range(10)}
-        read.append(queue.read("g", "c").id)  # moves the others to the index
-        written.add(queue.write({"n": 10}, shard_key="later"))
-        for key in keys if turn % 2 else ():
-            found: Any = client.xreadgroup("g", "old", {key: ">"})
-            read += [f"{key[5:]}/{id.decode()}" for id, _ in (found[0][1] if found else ())]
-        (pending,) = client.xpending_range(keys[0], "g", "-", "+", 1, "fairlead:waiting") or [None]
-        if pending is not None:
-            assert pending["times_delivered"] == 0
-            claimed = client.xclaim(keys[0], "g", "old", 0, [pending["message_id"]])
-            read += [f"0/{id.decode()}" for id, _ in claimed]
-        client.hdel("{q}:meta", "virtual:g")
-        client.delete("{q}:passes:g")
-        for _ in range(5):
-            read.append(queue.read("g", "c").id)
-    newest = client.xrevrange("{q}:notifications", count=1)[0][0].decode()
-    client.hset("{q}:meta", "empty:g", f"{newest} 0-0")
-    read += [message.id for message in drain(queue)]
-    assert sorted(read) == sorted(written)
 
 
 def test_a_reader_by_streams_also_reads_the_index_that_readers_by_tenants_left(
@@ -336,19 +249,6 @@ def test_each_group_has_an_index_and_no_index_outlives_its_queue(opened, client)
     assert [key for key in client.keys("{q}:*") if client.ttl(key) < 0] == []
 
 
-def test_large_messages_come_into_the_index_a_few_at_a_time(opened, client) -> None:
-    queue = opened(streams=4, streams_per_shard=2)
-    body = b"x" * 100_000
-    for part in range(6):
-        queue.write_many([NewMessage({"body": body}, f"k{part * 10 + n}") for n in range(10)])
-    client.script_flush()
-    run = queue._steps.read_once("g", "c", 1)
-    first = client.eval(run.script.text, 1, run.key, *run.arguments)
-    assert first == [b"again"]
-    assert 10 <= client.zcard("{q}:waiting:g") < 60
-    assert len({message.shard_key for message in drain(queue)}) == 60
-
-
 def test_the_plain_stream_gets_its_turn_beside_the_index(opened, client) -> None:
     queue = opened()
     write(queue, [f"t{n % 5}" for n in range(100)])
@@ -362,7 +262,7 @@ def test_the_plain_stream_gets_its_turn_beside_the_index(opened, client) -> None
     )
 
 
-@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "1e9", "", "heavy"])
+@pytest.mark.parametrize("weight", ["0", "nan", "1e9", "heavy"])
 def test_a_foreign_weight_counts_as_one(opened, client, weight) -> None:
     queue = opened()
     write(queue, ["a", "b"] * 20)

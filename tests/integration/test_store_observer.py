@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import pytest
 
 from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.clock import MICROS
 from fairlead.pipeline.incidents import store_observer as module
 from fairlead.pipeline.incidents.detector import Observation
 from fairlead.pipeline.incidents.store_observer import StoreObserver
@@ -135,56 +134,3 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, reader:
         assert found.silent == [name]
         assert (found.running, found.claimed_at > 0) == (0, True)
         gate.set()
-
-
-def test_running_tasks_are_counted_again_rarely_and_within_a_bounded_time(
-    app: App, reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @app.task(queue="work")
-    async def job() -> None: ...
-
-    monkeypatch.setattr(module, "RUNNING_EVERY", 2.0)
-    app.store.database.run(app.sql_store.registration({"work": 1}))
-    assert reader.look()["work"].running == 0
-    assert reader.look()["work"].running is None, "just counted, and nothing waits"
-    job.submit()
-    while reader.look()["work"].running is None:
-        time.sleep(0.01)  # a task waits and none ends, so running tasks are counted again
-    counting = reader.history.running
-
-    def slow(most_bytes: int | None):  # type: ignore[no-untyped-def]
-        time.sleep(0.2)  # as in a table of millions of rows
-        return (yield from counting(most_bytes))
-
-    monkeypatch.setattr(reader.history, "running", slow)
-    while reader.look()["work"].running is None:
-        time.sleep(0.01)
-    assert reader.look()["work"].running is None, (
-        "the next count waits ten times as long as the last one took"
-    )
-
-
-class BehindClock:
-    """A clock that is an hour behind."""
-
-    def now(self) -> int:
-        return SYSTEM_CLOCK.now() - 3600 * MICROS
-
-
-async def test_an_observer_whose_clock_is_behind_reports_what_waits(
-    app: App, reader: Reader
-) -> None:
-    if app.url.startswith("sqlite"):
-        pytest.skip("one machine has one clock")
-    reader.observer = StoreObserver(app.sql_store, reader.history, BehindClock())
-
-    @app.task(queue="work")
-    async def job() -> None: ...
-
-    await job.submit_async()
-    await asyncio.to_thread(app.sql_store.database.run, app.sql_store.registration({"work": 1}))
-    found = await asyncio.to_thread(lambda: reader.look()["work"])
-    assert found.waits_since is not None and found.waits_since <= found.at
-    assert abs(found.at - SYSTEM_CLOCK.now()) < 600 * MICROS
-    again = await asyncio.to_thread(lambda: reader.look()["work"])
-    assert found.time < again.time

@@ -59,18 +59,3 @@ def test_the_pieces_of_a_large_submit_are_stored_in_turns_together(app: App) -> 
     flood, late = ["a"] * (2 * BULK), ["b"] * 5
     expected = list(itertools.chain(*zip(flood, late, strict=False)))
     assert stored(app, "fair", flood + late) == [*expected, *flood[5:]]
-
-
-def test_the_first_of_two_drafts_with_one_unique_key_is_kept(app: App) -> None:
-    app.queue("q", order="fair")
-
-    @app.task(queue="q")
-    async def note() -> None: ...
-
-    drafts = [
-        note.options(fairness_key=key, unique_key=unique).draft()
-        for key, unique in [("a", None), ("a", "same"), ("b", "same")]
-    ]
-    first, kept, refused = app.submit_many(drafts)
-    assert [first.is_new, kept.is_new, refused.is_new] == [True, True, False]
-    assert kept.id == refused.id

@@ -19,9 +19,8 @@ from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
-from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
+from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
-from fairlead.testing.contract.tasks import FACTS
 from tests.attempts import outcomes, reaches
 
 pytestmark = pytest.mark.virtual_time
@@ -37,38 +36,6 @@ def pollers(app: App, announce: Callable[[Notification], None]) -> Pollers:
         lambda reports: None,
         silent_nodes=AsyncMock(),
     )
-
-
-async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app: App) -> None:
-    """SUBMITTED tasks need no such rescue: a sweep of the owner of their partition finds them."""
-
-    @app.task(name="again", processing=Processing(max_stuck=0.05, when_stuck="resume"))
-    async def again() -> None: ...
-
-    @app.task(name="person", processing=Processing(max_stuck=0.05, when_stuck="error"))
-    async def person() -> None: ...
-
-    @app.task(name="leave", processing=Processing(max_stuck=0.05, when_stuck="ignore"))
-    async def leave() -> None: ...
-
-    handles = [task.submit() for task in (again, person, leave)]
-    store = app.store
-    now = app.clock.now()
-    policies = (RESUME_STUCK, 0, IGNORE_STUCK)
-    wanted = [
-        Claim(handle.id, 1, "hook", now - 1, policy)
-        for handle, policy in zip(handles, policies, strict=True)
-    ]
-    await store.register_node("ghost", [], [], now, FACTS)
-    assert len(await store.claim("ghost", wanted, now)) == 3
-    await pollers(app, lambda notification: None).stuck()
-    assert [handle.state() for handle in handles] == [
-        State.SUBMITTED,
-        State.ERROR,
-        State.PROCESSING,
-    ]
-    assert outcomes(app, handles[0]) == outcomes(app, handles[1]) == ["lost"]
-    await store.database.close_async()
 
 
 @pytest.mark.parametrize("what", ["resume", "error", "ignore"])

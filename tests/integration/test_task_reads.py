@@ -12,7 +12,7 @@ import pytest
 
 from fairlead import App, NoRetry, State
 from fairlead.errors import InvalidTask, UnknownTask
-from fairlead.model import IncidentKind, tenant_of
+from fairlead.model import tenant_of
 from fairlead.model.task_facts import TaskPage
 from fairlead.operate.doctor import explain, explanation
 from fairlead.operate.filters import Counted
@@ -222,7 +222,7 @@ async def test_the_summary_says_what_needs_a_person(shop) -> None:
     assert await nodes(app.operate_context) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 async def test_nothing_of_another_tenant_is_in_any_read(shop, seed: int) -> None:
     app, pay = shop
     source = random.Random(seed)
@@ -299,17 +299,6 @@ async def test_an_explanation_counts_tasks_ahead_up_to_a_bound(shop) -> None:
         position = found.reasons[-1].position
         assert position is not None
         assert (position.ahead, position.is_cut) == (ahead, is_cut)
-
-
-async def test_open_incidents_are_listed_by_kind_the_latest_first(shop) -> None:
-    app, pay = shop
-    app.submit_many([pay.draft(n=0) for _ in range(3)])
-    await drain(app)
-    store = app.operate_context.store
-    found = store.database.read_now(store.incidents.open([IncidentKind.ERROR], 2))
-    assert [incident.kind for incident in found] == [IncidentKind.ERROR] * 2
-    assert found[0].id > found[1].id
-    assert store.database.read_now(store.incidents.open([IncidentKind.STUCK], 2)) == []
 
 
 async def test_an_explanation_does_not_name_the_task_of_another_tenant_that_holds_the_key(

@@ -8,13 +8,11 @@ import asyncio
 import pytest
 
 from fairlead import App, Incident, NoRetry
-from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.model import IncidentKind
 from fairlead.operate.doctor import examine
-from fairlead.pipeline.incidents import store_observer as module
 from fairlead.pipeline.incidents.detector import Observation, Rules
 from fairlead.pipeline.pollers import Watch
 from fairlead.pipeline.watcher import AGAIN, Watcher
@@ -65,18 +63,6 @@ async def test_a_burst_of_errors_is_one_incident_whoever_watches(app: App) -> No
     assert "since 20" in incident.details and "fairlead tasks list" in incident.details
     findings = await examine(app.operate_context)
     assert any("error burst of queue 'payouts'" in each.what for each in findings)
-
-
-async def test_a_long_table_is_not_read_for_running_tasks(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if app.url.startswith("sqlite"):
-        pytest.skip("SQLite finds running tasks by their claims")
-    monkeypatch.setattr(module, "MOST_BYTES", -1)
-    history = SqlHistory(app.sql_store.database)
-    read = app.store.database.read_now
-    assert await asyncio.to_thread(read, history.running(-1)) is None
-    await watch_of(app)()
 
 
 class Given:

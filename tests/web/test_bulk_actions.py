@@ -32,14 +32,6 @@ async def test_a_worker_goes_on_with_an_action_and_the_console_does_not_claim_it
     assert (found.state, found.performer) == (ActionState.WAITING, None)
 
 
-async def test_who_may_not_cancel_cannot_go_on_with_a_cancellation(app: App) -> None:
-    number, browser = interrupted(app), may(app, {"retry"})
-    assert "Go on" not in (await browser.get(f"/actions/action?id={number}")).text
-    response = await browser.post("/actions/resume", id=number)
-    assert response.status_code == 403 and "cancel" in response.text
-    assert app.management.actions.show(number).state == ActionState.INTERRUPTED
-
-
 async def test_a_viewer_comes_back_to_the_filtered_list_after_a_change_of_selected_tasks(
     app: App,
 ) -> None:

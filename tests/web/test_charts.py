@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairlead.web.charts import bar_chart, line_chart, share_bar, sparkline
+from fairlead.web.charts import bar_chart, line_chart, sparkline
 
 HOUR = 3_600_000_000
 
@@ -42,14 +42,3 @@ def test_odd_values_make_a_chart_too(values: list[float | None]) -> None:
     times = list(range(len(values)))
     ElementTree.fromstring(line_chart("Odd", times, [("a", values)]))
     ElementTree.fromstring(sparkline(values, "odd"))
-
-
-def test_shares_stay_within_the_bar() -> None:
-    for got in (-1.0, 0.5, 7.0, float("nan")):
-        rect = ElementTree.fromstring(share_bar(got, 0.25)).findall("rect")[1]
-        assert 0 <= float(rect.get("width") or -1) <= 100
-
-
-def test_too_many_lines_are_refused() -> None:
-    with pytest.raises(ValueError, match="at most 6 lines"):
-        line_chart("Many", [0], [(str(n), [1]) for n in range(7)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from fairlead.operate.doctor import examine
 from fairlead.operate.facts import read_facts
 from fairlead.operate.queues import queue_list
 from fairlead.web import Access
-from fairlead.web.waiting import ReadLoop
 from tests.web.browsing import Browser, with_access
 
 SCREENS = [
@@ -91,62 +89,6 @@ async def test_queues_of_the_facts_are_those_that_are_counted(app: App) -> None:
 async def test_the_doctor_finds_the_same_in_the_facts(app: App) -> None:
     context = app.operate_context
     assert await examine(context, facts=read_facts(context)) == await examine(context)
-
-
-def test_coroutines_of_all_threads_share_one_loop_until_it_rests(app: App) -> None:
-    import asyncio
-
-    loops = set()
-
-    async def read() -> None:
-        loops.add(asyncio.get_running_loop())
-
-    reads = ReadLoop(app, idle_seconds=3600)
-    threads = [threading.Thread(target=lambda: reads.wait_for(read())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loops) == 1 and reads.is_open
-    reads.close()
-    assert not reads.is_open
-    reads.wait_for(read())
-    assert len(loops) == 2
-    reads.close()
-
-
-def test_a_loop_without_reads_ends(app: App) -> None:
-    async def read() -> int:
-        return 5
-
-    reads = ReadLoop(app, idle_seconds=0)
-    assert reads.wait_for(read()) == 5
-    thread = reads._thread
-    if thread is not None:
-        thread.join()
-    assert not reads.is_open
-
-
-async def test_a_list_shorter_than_its_page_is_not_counted_again(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    browser = Browser(with_access(app, Access.full()))
-    with statements(app, monkeypatch) as found:
-        page = (await browser.get("/tasks?tenant=acme")).text
-        assert "1 match" in page
-        assert (await browser.get("/tasks?tenant=nobody")).text.count("0 match") == 1
-    assert max(found.values()) <= 2, found
-
-
-async def test_pages_of_tenants_share_the_settings_of_their_keys(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    browser = Browser(with_access(app, Access.full()))
-    with statements(app, monkeypatch) as found:
-        for rows in range(50, 55):
-            await browser.get(f"/tenants?rows={rows}")
-    settings = [text for text in found if "fairlead_weights" in text]
-    assert sum(found[text] for text in settings) == 1, settings
 
 
 async def test_a_list_without_a_filter_walks_over_its_own_rows_only(

@@ -133,7 +133,7 @@ def serving(folder: Path, *command: str) -> Iterator[str]:
 
 def browser(base: str, **given: Any) -> httpx.Client:
     """Return a browser with these headers or cookies."""
-    client = httpx.Client(base_url=base, timeout=60, **given)
+    client = httpx.Client(base_url=base, timeout=None, **given)
     client.headers["accept"] = "text/html"
     return client
 

@@ -68,16 +68,6 @@ async def test_a_login_from_a_link_on_another_site_leads_on_by_a_page_of_ours(ap
     assert 'url=/queues"' in response.text
 
 
-async def test_a_logout_ends_the_session(app: App) -> None:
-    made = console(app)
-    browser = Browser(made)
-    await browser.log_in(made.token)
-    await browser.get("/queues")
-    response = await browser.post("/logout")
-    assert response.headers["location"] == "/login"
-    assert (await browser.get("/queues")).headers["location"].startswith("/login")
-
-
 async def test_wrong_tokens_are_refused_and_counted(app: App) -> None:
     made = console(app, token=TOKEN)
     browser = Browser(made)
@@ -202,7 +192,10 @@ def test_only_our_own_pages_may_send_actions(headers: dict[str, str], is_ours: b
     assert is_same_origin(Headers({"host": "localhost:8350", **headers})) is is_ours
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8350", "", "[::2]:8350"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example:8350", "localhost:80@evil.example", "[localhost", ""],
+)
 async def test_another_host_name_is_refused_on_this_machine(app: App, host: str) -> None:
     made = console(app)
     browser = Browser(made)
@@ -262,10 +255,10 @@ async def test_many_parameters_and_odd_bytes_are_refused(app: App) -> None:
     assert response.status_code == 400 and "give it once" in response.text
 
 
-@pytest.mark.parametrize("length", ["-1", "9" * 30, "x"])
+@pytest.mark.parametrize("length", ["-1", "9" * 30, "x", "\xb2", " 1", "1_0"])
 async def test_a_wrong_length_is_refused(app: App, length: str) -> None:
     response = await Browser(with_access(app, Access.full())).client.post(
-        "/queues/pause", headers={**SAME_ORIGIN, "content-length": length}
+        "/queues/pause", headers={**SAME_ORIGIN, "content-length": length.encode("latin-1")}
     )
     assert response.status_code == 413
 

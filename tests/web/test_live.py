@@ -34,16 +34,6 @@ def test_pages_are_loaded_again_once_after_a_change_and_seldom_at_rest() -> None
     assert told[0] == 1
 
 
-def test_another_mark_of_the_store_is_a_change_and_the_first_is_not() -> None:
-    changes = Changes(look=1.0, rest=5.0, longest_rest=60.0)
-    first = changes.look(0.0)
-    changes.see(("1.7", None))
-    changes.see(("1.7", None))
-    assert changes.look(2.0) == first
-    changes.see(("1.8", None))
-    assert changes.look(3.0) == first + 1
-
-
 def test_many_viewers_beside_busy_workers_hear_less_often() -> None:
     def count(viewers: int) -> int:
         changes = Changes()
@@ -101,40 +91,6 @@ async def test_too_many_viewers_are_told_so(app: App) -> None:
     assert response.status_code == 503 and "Close other pages" in response.text
 
 
-async def test_viewers_of_one_screen_share_one_read() -> None:
-    reads, count = SharedReads(), 0
-
-    def read() -> int:
-        nonlocal count
-        count += 1
-        return count
-
-    results = await asyncio.gather(
-        *(asyncio.to_thread(reads.get, "queues", read) for _ in range(20))
-    )
-    assert set(results) == {1}
-    reads.clear()
-    assert reads.get("queues", read) == 2
-
-
-def test_shared_reads_are_bounded_and_an_error_is_not_kept() -> None:
-    reads = SharedReads(seconds=60, most=3)
-    for n in range(10):
-        reads.get(n, lambda n=n: n)  # type: ignore[misc]
-    assert len(reads._found) == 3 and not reads._reading
-
-    def fail() -> int:
-        raise ValueError
-
-    for _ in range(2):
-        try:
-            reads.get("fails", fail)
-        except ValueError:
-            continue
-        raise AssertionError
-    assert reads.get("fails", lambda: 5) == 5
-
-
 def test_a_viewer_gets_the_last_result_while_one_thread_reads_a_new_one() -> None:
     reads, ends = SharedReads(), threading.Event()
     number = 0
@@ -153,15 +109,6 @@ def test_a_viewer_gets_the_last_result_while_one_thread_reads_a_new_one() -> Non
     reads.close()
     assert number == 2
     assert reads.last("facts", read, 60.0, 3600.0) == (2, False)
-
-
-def test_a_last_result_that_is_too_old_or_dropped_is_read_again() -> None:
-    reads = SharedReads()
-    reads.last("facts", lambda: 1, 60.0, 3600.0)
-    assert reads.last("facts", lambda: 2, -1.0, -1.0) == (2, False)
-    reads.close()
-    reads.clear()
-    assert reads.last("facts", lambda: 3, 60.0, 3600.0) == (3, False)
 
 
 def test_a_store_that_fails_keeps_the_last_result(caplog: pytest.LogCaptureFixture) -> None:

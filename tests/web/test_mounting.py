@@ -5,31 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
 import pytest
-from a2wsgi import ASGIMiddleware
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fairlead import App
 from fairlead.web import Access, console
-from tests.web.browsing import HOST, PAGE, SAME_ORIGIN, Browser, with_access
+from tests.web.browsing import Browser, with_access
 
 
 def in_starlette(made: Any, prefix: str) -> Any:
     return Starlette(routes=[Mount(prefix, made)])
-
-
-def in_fastapi(made: Any, prefix: str) -> Any:
-    outer = FastAPI()
-    outer.mount(prefix, made)
-    return outer
-
-
-def in_two(made: Any, prefix: str) -> Any:
-    first, _, second = prefix.strip("/").partition("/")
-    return Starlette(routes=[Mount(f"/{first}", routes=[Mount(f"/{second}", made)])])
 
 
 def behind_a_proxy(made: Any, prefix: str) -> Any:
@@ -41,7 +27,7 @@ def behind_a_proxy(made: Any, prefix: str) -> Any:
     return server
 
 
-@pytest.mark.parametrize("mount", [in_starlette, in_fastapi, in_two, behind_a_proxy])
+@pytest.mark.parametrize("mount", [in_starlette, behind_a_proxy])
 async def test_every_address_of_a_page_is_under_the_prefix(app: App, mount: Any) -> None:
     made = console(app)
     outer = mount(made, "/admin/tasks")
@@ -62,25 +48,6 @@ async def test_every_address_of_a_page_is_under_the_prefix(app: App, mount: Any)
     assert "mail is paused" in (await browser.get("/admin/tasks/queues")).text
     cookie = next(each for each in browser.client.cookies.jar)
     assert cookie.path == "/admin/tasks/"
-
-
-def test_a_wsgi_server_serves_the_console_by_a2wsgi(app: App) -> None:
-    made = console(app, token="a token of a person", live=False)
-    wsgi: Any = ASGIMiddleware(made)
-    transport = httpx.WSGITransport(wsgi, script_name="/admin", remote_addr="127.0.0.1")
-    with httpx.Client(transport=transport, base_url=HOST, headers=PAGE) as client:
-        response = client.get("/queues")
-        assert response.headers["location"] == "/admin/login?next=%2Fqueues"
-        response = client.get("/login", params={"token": "a token of a person"})
-        # This transport leaves the prefix to the server, and would send no cookie of it.
-        cookie = {"cookie": response.headers["set-cookie"].partition(";")[0]}
-        page = client.get("/queues", headers=cookie)
-        assert page.status_code == 200 and "data-live-source" not in page.text
-        assert client.get("/live", headers=cookie).status_code == 404
-        token = re.findall(r'data-csrf="(\w+)"', page.text)[0]
-        form = {"csrf_token": token, "queue": "mail"}
-        response = client.post("/queues/pause", data=form, headers=SAME_ORIGIN | cookie)
-        assert response.status_code == 303 and app.management.queues()[0].paused
 
 
 async def test_a_prefix_with_odd_characters_is_written_as_in_addresses(app: App) -> None:

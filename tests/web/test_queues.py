@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fairlead import App
 from fairlead.web import Access
 from tests.web.browsing import Browser, with_access
-
-
-async def test_the_screen_shows_each_queue_with_its_tasks(app: App) -> None:
-    response = await Browser(with_access(app, Access.read())).get("/queues")
-    assert response.status_code == 200
-    assert "mail" in response.text and "Pause" not in response.text
-
-
-async def test_an_empty_store_says_how_a_queue_begins(tmp_path: Path) -> None:
-    empty = App(f"sqlite:///{tmp_path}/empty.db")
-    empty.migrate()
-    response = await Browser(with_access(empty, Access.read())).get("/queues")
-    assert "No queue yet" in response.text and "fairlead worker" in response.text
 
 
 async def test_a_queue_is_paused_and_resumed_and_the_page_says_so_once(app: App) -> None:

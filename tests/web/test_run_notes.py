@@ -96,15 +96,6 @@ def check(found: Any) -> None:
     assert found["more_logs"] == 0
 
 
-async def test_a_task_without_notes_has_no_progress_and_no_logs(app: App) -> None:
-    @app.task(name="plain")
-    def plain() -> None: ...
-
-    handle = plain.submit()
-    found = reads(app, None).task(handle.id)
-    assert (found.progress, found.logs, found.more_logs) == (None, [], 0)
-
-
 async def test_logs_beyond_the_bound_of_a_response_are_counted(sqlite_url: str) -> None:
     app = App(sqlite_url, keep_log=True)
 

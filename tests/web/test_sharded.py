@@ -231,17 +231,3 @@ async def test_the_api_of_sharded_queues_is_guarded_and_masked(
     text = (await masked.get("/api/v1/sharded/dead-letters?name=images")).text
     assert '"html":"images ***"' in text and "<b>" not in text
     assert len(queues[0].dead_letter_heads()) == 3
-
-
-async def test_the_api_says_which_queue_cannot_be_read(
-    app: App, queues: list[SyncShardedQueue]
-) -> None:
-    from fairlead.sharded import SyncShardedQueue
-
-    with SyncShardedQueue("redis://127.0.0.1:1/0", "away") as away:
-        browser = Browser(with_access(app, Access.full(), sharded=[*queues, away]))
-        found = (await browser.get("/api/v1/sharded")).json()["queues"]
-        assert [each["name"] for each in found if each["trouble"] is not None] == ["away"]
-        for path in ("queue", "dead-letters"):
-            response = await browser.get(f"/api/v1/sharded/{path}?name=away")
-            assert response.status_code == 503, path
