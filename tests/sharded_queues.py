@@ -10,10 +10,12 @@ from functools import cache, partial
 from itertools import count
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from fairlead.core.sharding.shards import shard
-from fairlead.sharded import Empty, Message, SyncShardedQueue
+from fairlead.sharded import Empty, Message, ShardedQueue, SyncShardedQueue
+from tests import tiers
 
 SOON = 30.0
 """Timeout of every wait, in seconds."""
@@ -36,6 +38,17 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return partial(asyncio.to_thread, getattr(self._queue, name))
+
+
+kinds = pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+"""Both kinds of queues run the same steps, so `make test` runs a test with one of them."""
+
+
+def queue_on(url: str, kind: str, name: str = "q", **settings: Any) -> Any:
+    """Return a queue of this kind, with methods to await."""
+    if kind == "asynchronous":
+        return ShardedQueue(url, name, **settings)
+    return Awaited(SyncShardedQueue(url, name, **settings))
 
 
 def ago(**span: float) -> datetime:

@@ -43,6 +43,11 @@ _KEPT = [
 """Tables that migrations fill."""
 
 
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+"""Marks of slow tests of processes, for which one database is enough."""
+
+
 def settings_of(url: str) -> dict[str, Any]:
     """Return the entry of DATABASES for a URL."""
     parts = urlsplit(url)

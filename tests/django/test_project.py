@@ -34,7 +34,14 @@ from fairlead.contrib.django.management.commands.fairlead import APPLICATION, co
 from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.schema import PACKAGES
 from fairlead.contrib.django.testing import adrain, clear, drain, run_tasks
-from tests.django.conftest import ROOT, SHOP, settings_of, use_database
+from tests.django.conftest import (
+    ON_POSTGRES,
+    ON_SQLITE,
+    ROOT,
+    SHOP,
+    settings_of,
+    use_database,
+)
 
 
 def manage(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -93,6 +100,7 @@ async def test_an_asynchronous_view_enqueues(database: str) -> None:
     assert result.return_value == "attempt 1: thanks, acme"
 
 
+@ON_POSTGRES
 def test_commands_know_the_database_of_the_project(database: str) -> None:
     order = Order.objects.create(customer="acme", amount=1)
     result = charge.enqueue(order.id)
@@ -115,6 +123,7 @@ def test_a_worker_starts_again_after_changes_only_in_debug() -> None:
     assert complete(["periodic", "run", "x"], True) == ["periodic", "run", APPLICATION, "x"]
 
 
+@ON_SQLITE
 def test_options_of_manage_py_may_stand_after_the_command(database: str) -> None:
     options = ("--settings", "shop_site.settings", f"--pythonpath={SHOP}")
     ended = manage(database, "fairlead", "worker", *options, "--until-empty")
@@ -361,9 +370,8 @@ def test_urls_are_made_from_databases() -> None:
     assert url_of("default", "sqlite", {"NAME": Path("/a b/c.db")}) == "sqlite:////a%20b/c.db"
 
 
-def test_no_password_is_shown(postgres_server: Any, database: str) -> None:
-    if not database.startswith("postgresql"):
-        pytest.skip("SQLite has no password")
+@ON_POSTGRES
+def test_no_password_is_shown(database: str) -> None:
     password = connections["default"].settings_dict["PASSWORD"]
     assert password and password not in repr(get_app().connector.settings)
     listed = manage(database, "fairlead", "worker", "--until-empty", "--log-level", "debug")

@@ -17,7 +17,7 @@ from django.db import connections
 from fairlead.contrib.django.compat import TaskResultStatus
 from fairlead.contrib.django.models import Task
 from tests.django import sample_tasks as tasks
-from tests.django.conftest import ROOT, SHOP
+from tests.django.conftest import ON_SQLITE, ROOT, SHOP
 from tests.django.test_project import manage
 
 
@@ -69,6 +69,7 @@ def fifo(tmp_path: Path) -> str:
     return str(tmp_path / "fifo")
 
 
+@ON_SQLITE
 def test_a_worker_that_is_killed_loses_no_task(database: str, fifo: str, tmp_path: Path) -> None:
     result = wait_for_line.enqueue(fifo, "one")
     others = [make_once.enqueue(f"group {n}") for n in range(20)]
@@ -93,6 +94,7 @@ def test_a_worker_that_is_killed_loses_no_task(database: str, fifo: str, tmp_pat
     assert Group.objects.count() == 21 and not Task.objects.exists()
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_worker_that_is_stopped_ends_its_task_first(
     number: signal.Signals, database: str, fifo: str, tmp_path: Path

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, State
+from fairlead import App
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from services.process import free_port
@@ -42,16 +42,6 @@ async def hold(n: int) -> None:
     say("held", n, os.getpid())
     while not os.path.exists("gate"):
         await asyncio.sleep(0.02)
-
-@app.task(retry=fairlead.NoRetry())
-async def misuse(n: int) -> None:
-    loop = asyncio.get_running_loop()
-    for task in asyncio.all_tasks():
-        task.cancel()
-    loop.call_soon(loop.stop)
-    loop.call_soon(loop.remove_signal_handler, 15)
-    say("misused", n, os.getpid())
-    loop.stop()
 
 @app.task(executor="process")
 def spin(n: int) -> None:
@@ -154,9 +144,6 @@ def shop(folder: Path) -> App:
     @app.task
     async def hold(n: int) -> None: ...
 
-    @app.task
-    async def misuse(n: int) -> None: ...
-
     @app.task(executor="process")
     def spin(n: int) -> None: ...
 
@@ -236,19 +223,6 @@ def test_a_killed_worker_is_started_again_and_no_counter_falls(folder: Path, sta
     assert finished(get(port, "/metrics")[1]) == 20
 
 
-def test_tasks_of_a_killed_worker_are_resumed(folder: Path, start: Start) -> None:
-    crew = start(2)
-    crew.wait_for("worker is ready", 2)
-    submit(folder, "hold", 8)
-    held = {match[1]: int(match[2]) for match in crew.wait_for(r"held (\d+) (\d+)", 8)}
-    victim = held["0"]
-    os.kill(victim, signal.SIGKILL)
-    lost = {n for n, pid in held.items() if pid == victim}
-    resumed = {match[1] for match in crew.wait_for(r"held (\d+) (\d+)", len(lost))}
-    assert resumed == lost
-    assert victim not in crew.pids()
-
-
 def test_no_worker_outlives_a_killed_supervisor(folder: Path, start: Start) -> None:
     crew = start(2, "--drain", "0")
     crew.wait_for("worker is ready", 2)
@@ -309,26 +283,6 @@ def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, st
     (folder / "shop.py").write_text(SHOP)
     submit(folder, "pay", 4)
     crew.wait_for("newly paid", 4)
-
-
-@pytest.mark.parametrize("workers", [None, 1])
-def test_a_handler_that_cancels_all_tasks_and_stops_the_loop_ends_no_worker(
-    folder: Path, start: Start, workers: int | None
-) -> None:
-    submit(folder, "misuse", 5)
-    crew = start(workers)
-    pids = {match[1] for match in crew.wait_for(r"misused \d+ (\d+)", 5)}
-    submit(folder, "pay", 5)
-    pids |= {match[1] for match in crew.wait_for(r"paid \d+ (\d+)", 5)}
-    assert len(pids) == 1
-    os.kill(int(*pids), signal.SIGTERM)
-    if workers is not None:
-        crew.process.send_signal(signal.SIGTERM)
-    assert crew.wait_for_end() == 0
-    app = shop(folder)
-    (record,) = {(each.state, each.error_type) for each in app.management.find()}
-    assert record == (State.ERROR, "fairlead.engine.executors.handler_tasks.LoopMisused")
-    app.close()
 
 
 def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,6 +174,24 @@ def _text(plan: dict[str, Any], depth: int = 0) -> str:
         f" cost={plan['Total Cost']:.0f} {'; '.join(words)[:200]}"
     )
     return "\n".join([line, *(_text(child, depth + 1) for child in plan.get("Plans", ()))])
+
+
+@contextmanager
+def explaining(
+    database: PostgresDatabase, case: tuple[str, str], leave_a_few: Callable[[Explainer], None]
+) -> Iterator[Explainer]:
+    """Yield an explainer that does not check yet, in the mode of the case. `leave_a_few`: gives the
+    tables a few rows, before the server analyses them, if the statistics are of these."""
+    statistics, mode = case
+    with database.connect() as connection:
+        connection.prepare_threshold = None  # its own statements would be deallocated with ours
+        connection.execute(f"SET plan_cache_mode = {mode}".encode())
+        explain = Explainer(connection, is_checking=False)
+        if statistics in ("few", "emptied"):
+            leave_a_few(explain)
+        if statistics in ("empty", "few", "emptied"):
+            connection.execute("VACUUM ANALYZE")
+        yield explain
 
 
 def do(steps: Any, explain: Explainer) -> Any:

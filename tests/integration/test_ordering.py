@@ -120,24 +120,3 @@ async def test_the_first_task_of_a_key_in_error_holds_its_key_or_is_skipped(
             app.management.fail(handles[0].id)
         await settled(app, node)
     assert [n for n in ran if n >= 0] == [0, 1, 2]
-
-
-async def test_many_tasks_of_one_key_leave_room_for_the_others(app: App, order: str) -> None:
-    app.queue("q", order=order, partitions=1)
-    ran: list[str] = []
-    others = asyncio.Event()
-
-    @app.task(queue="q")
-    async def step(n: int) -> None:
-        if n == 0:
-            await others.wait()
-        ran.append(f"step {n}")
-
-    @app.task(queue="q")
-    async def other() -> None:
-        others.set()
-
-    step.options(ordering_key="a").submit_many([{"n": n} for n in range(700)])
-    other.submit()
-    await drain(app, look_ahead=75)
-    assert ran == [f"step {n}" for n in range(700)]

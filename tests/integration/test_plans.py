@@ -15,7 +15,7 @@ from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, LaneRecord, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests import tiers
-from tests.integration.plans import CASES, Explainer, do, lie, unanalyzed
+from tests.integration.plans import CASES, Explainer, do, explaining, lie, unanalyzed
 
 BATCHES = (1, 64, 500)
 LANE = LaneKey("mail", 0, 5)
@@ -32,23 +32,16 @@ def test_no_frequent_statement_is_planned_to_read_a_table(
 ) -> None:
     statistics, mode = case
     store = PostgresTaskStore(database)
-    with database.connect() as connection:
-        connection.prepare_threshold = None  # its own statements would be deallocated with ours
-        connection.execute(f"SET plan_cache_mode = {mode}")
-        explain = Explainer(connection, is_checking=False)
-        if statistics == "few":
-            _leave_a_few(store, explain)
-        if statistics in ("empty", "few"):
-            connection.execute("VACUUM ANALYZE")
+    with explaining(database, case, lambda explain: _leave_a_few(store, explain)) as explain:
         _work(store, explain, 1)  # caches the plans of the statements
         if mode == "auto":
             for _ in range(6):
                 _work(store, explain, 1)
         tasks = [*make(1000), *_of_keys(2000)]
         do(store.submission(tasks), explain)
-        lie(connection, statistics)
+        lie(explain.connection, statistics)
         explain.is_checking = True
-        connection.execute("SET statement_timeout = '2s'")
+        explain.connection.execute("SET statement_timeout = '2s'")
         for size in BATCHES:
             _work(store, explain, size)
     assert not explain.faults(), "\n\n".join(explain.faults())

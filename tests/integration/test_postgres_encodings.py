@@ -15,7 +15,7 @@ from fairlead import App
 from fairlead.backends.postgres import requirements
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql.migrate import check, migrate
-from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.errors import ConfigurationError
 from fairlead.model import LaneKey
 from services.postgres import PostgresServer
 
@@ -80,14 +80,12 @@ def test_a_database_of_another_encoding_is_refused_with_the_cure(odd_url: str) -
 
 
 @NUMBERS
-@pytest.mark.parametrize("source", ["url", "role", "environment"])
+@pytest.mark.parametrize("source", ["role", "environment"])
 def test_our_own_connections_use_utf8_whatever_the_default_is(
     migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch, number: int, source: str
 ) -> None:
     url = migrated_postgres_url
-    if source == "url":
-        url += "?client_encoding=LATIN1"
-    elif source == "environment":
+    if source == "environment":
         monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     else:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -123,43 +121,6 @@ def test_a_connection_without_an_encoding_is_refused(app: App, migrated_postgres
         note = task_of(app).options(connection=connection, unique_key="one")
         with pytest.raises(ConfigurationError, match="SQL_ASCII.* client_encoding UTF8"):
             note.submit(n=1)
-
-
-@NUMBERS
-def test_texts_that_postgresql_cannot_store_are_refused_before_anything_is_written(
-    app: App, migrated_postgres_url: str, number: int
-) -> None:
-    @app.task
-    def say(text: str) -> None: ...
-
-    for text in ("a\0b", "\ud800"):
-        for option in ("fairness_key", "ordering_key", "unique_key"):
-            with pytest.raises(InvalidTask, match=option):
-                say.options(**{option: text}).submit_many([{"text": "fine"}] * number)
-    with pytest.raises(InvalidTask):
-        say.submit_many([{"text": "\ud800"}] * number)
-    assert keys(migrated_postgres_url) == []
-    for context in ({"a\0b": "c"}, {"a": "c\0d"}, {"a": "\ud800"}):
-        with pytest.raises(InvalidTask, match="context"):
-            say.options(context=context).submit_many([{"text": "fine"}] * number)
-    # JSON escapes what a text of PostgreSQL cannot contain.
-    say.submit_many([{"text": "a\0b"}] * number)
-    assert keys(migrated_postgres_url) == [("", number)]
-    (found, *_) = app.management.find()
-    assert app.management.payload(found.id) == b'{"text":"a\\u0000b"}'
-
-
-@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_names_that_a_store_cannot_keep_are_refused(name: str) -> None:
-    app = App("sqlite:///never")
-    with pytest.raises(
-        ConfigurationError, match="task name .*: (must not hold a NUL|not valid Unicode)"
-    ):
-        app.task(name=name)(lambda: None)
-    with pytest.raises(
-        ConfigurationError, match="queue name .*: (must not hold a NUL|not valid Unicode)"
-    ):
-        app.queue(name)
 
 
 def test_a_server_that_is_too_old_is_refused(

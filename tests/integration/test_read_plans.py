@@ -23,7 +23,7 @@ from fairlead.model.history import Position
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from tests import tiers
-from tests.integration.plans import CASES, GROWING, Explainer, lie, unanalyzed
+from tests.integration.plans import CASES, GROWING, Explainer, explaining, lie, unanalyzed
 
 FILLED = GROWING - {"fairlead_schedule", "fairlead_completions"}
 """Tables that the test fills; test_schedule_plans.py fills the others."""
@@ -257,14 +257,8 @@ def test_no_read_of_few_rows_is_planned_to_read_a_table(
 ) -> None:
     statistics, mode = case
     long = []
-    with database.connect() as connection:
-        connection.prepare_threshold = None  # its own statements would be deallocated with ours
-        connection.execute(f"SET plan_cache_mode = {mode}".encode())
-        explain = Explainer(connection, is_checking=False)
-        if statistics == "few":
-            _fill(explain, 30)
-        if statistics in ("empty", "few"):
-            connection.execute("VACUUM ANALYZE")
+    with explaining(database, case, lambda explain: _fill(explain, 30)) as explain:
+        connection = explain.connection
         for _ in range(7 if mode == "auto" else 1):  # caches the plans of the statements
             for read in _reads(database):
                 _run(read, explain)

@@ -10,12 +10,10 @@ import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import Empty  # noqa: E402
 from services.redis_cluster import RedisCluster  # noqa: E402
-from tests import tiers  # noqa: E402
-from tests.sharded_queues import Awaited  # noqa: E402
+from tests.sharded_queues import kinds, queue_on  # noqa: E402
 
-kinds = pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
 QUEUES = [f"queue{n}" for n in range(4)]
 """Names of queues, of which each server has one or two, with each prefix."""
 
@@ -30,13 +28,6 @@ def cluster(redis_server: Any) -> Iterator[RedisCluster]:
 def url(cluster: RedisCluster) -> str:
     cluster.flush()
     return cluster.url
-
-
-def queue_on(url: str, kind: str, name: str = "q") -> Any:
-    """Return a queue of this kind, with methods to await."""
-    if kind == "asynchronous":
-        return ShardedQueue(url, name)
-    return Awaited(SyncShardedQueue(url, name))
 
 
 @kinds

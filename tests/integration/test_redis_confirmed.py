@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import NotReplicated, ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import NotReplicated, SyncShardedQueue  # noqa: E402
 from services.redis_group import RedisGroup  # noqa: E402
-from tests import tiers  # noqa: E402
-from tests.sharded_queues import Awaited  # noqa: E402
+from tests.sharded_queues import kinds, queue_on  # noqa: E402
 
 OPTIONS = "?wait_replicas=1&wait_ms=200"
 MESSAGE = "0 of 1 replicas confirmed it within 200 ms"
@@ -53,15 +52,11 @@ def keys_of_replica(pair: RedisGroup, pattern: str) -> int:
         return len(client.keys(pattern))
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_a_write_returns_when_the_replica_has_it_and_raises_if_not(
     pair: RedisGroup, url: str, kind: str
 ) -> None:
-    queue: Any = (
-        ShardedQueue(url + OPTIONS, "q")
-        if kind == "asynchronous"
-        else Awaited(SyncShardedQueue(url + OPTIONS, "q"))
-    )
+    queue = queue_on(url + OPTIONS, kind)
     for n in range(20):
         await queue.write({"n": n})
     with pair.members[1].operator() as replica, SyncShardedQueue(replica, "q") as copy:

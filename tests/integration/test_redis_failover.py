@@ -14,7 +14,7 @@ pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from tests.redis_states import DrivenServer, wait_until  # noqa: E402
-from tests.sharded_queues import Awaited, until  # noqa: E402
+from tests.sharded_queues import queue_on, until  # noqa: E402
 
 
 class Pair:
@@ -59,20 +59,13 @@ def pair(tmp_path: Path, redis_server: Any) -> Iterator[Pair]:
         yield Pair(old, new, tmp_path)
 
 
-def queue_on(pair: Pair, kind: str, reads: Any) -> Any:
-    """Return a queue of this kind, with methods to await."""
-    if kind == "asynchronous":
-        return ShardedQueue(pair.url, "q", reads=reads)
-    return Awaited(SyncShardedQueue(pair.url, "q", reads=reads))
-
-
 @pytest.mark.parametrize(
     ("kind", "reads"), [("asynchronous", "tenants"), ("synchronous", "streams")]
 )
 async def test_a_queue_goes_to_the_new_master_without_an_error(
     pair: Pair, kind: str, reads: Any
 ) -> None:
-    queue = queue_on(pair, kind, reads)
+    queue = queue_on(pair.url, kind, reads=reads)
     written = [await queue.write({"n": n}) for n in range(2)]
     claimed = await queue.read("g", "c")
     pair.promote()
@@ -94,7 +87,7 @@ async def test_a_queue_goes_to_the_new_master_without_an_error(
 async def test_an_idle_reader_of_the_demoted_server_notices(
     pair: Pair, kind: str, reads: Any
 ) -> None:
-    queue = queue_on(pair, kind, reads)
+    queue = queue_on(pair.url, kind, reads=reads)
     with pytest.raises(Empty):
         await queue.read("g", "c")
     pair.promote()

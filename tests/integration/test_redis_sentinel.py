@@ -12,11 +12,10 @@ import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import Empty, ShardedQueue  # noqa: E402
 from services.redis_group import SERVICE, Certificates, RedisGroup  # noqa: E402
-from tests import tiers  # noqa: E402
 from tests.redis_states import NO_MASTER  # noqa: E402
-from tests.sharded_queues import Awaited  # noqa: E402
+from tests.sharded_queues import kinds, queue_on  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("redis_server")  # skips the tests without Redis
 
@@ -45,14 +44,6 @@ async def persist(call: Callable[[], Awaitable[Any]]) -> Any:
                 return await call()
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
-
-
-kinds = pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
-
-
-def queue_on(url: str, kind: str) -> Any:
-    """Return a queue of this kind, with methods to await."""
-    return ShardedQueue(url, "q") if kind == "asynchronous" else Awaited(SyncShardedQueue(url, "q"))
 
 
 @pytest.mark.nightly("an outage")

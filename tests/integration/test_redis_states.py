@@ -4,15 +4,14 @@ and go on, and the doctor names the state."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
-from tests import tiers  # noqa: E402
+from fairlead.sharded import Empty  # noqa: E402
 from tests.redis_states import (  # noqa: E402
     PASSING,
     DrivenServer,
@@ -21,7 +20,7 @@ from tests.redis_states import (  # noqa: E402
     no_permission,
     restarting_replica,
 )
-from tests.sharded_queues import Awaited, until  # noqa: E402
+from tests.sharded_queues import kinds, queue_on, until  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("redis_server"),  # skips the tests without Redis
@@ -30,21 +29,13 @@ pytestmark = [
 states = pytest.mark.parametrize("code", PASSING)
 
 
-@contextmanager
-def a_queue(kind: str, url: str) -> Any:
-    if kind == "synchronous":
-        with SyncShardedQueue(url, "q") as queue:
-            yield Awaited(queue)
-    else:
-        yield ShardedQueue(url, "q")
-
-
 @states
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_a_queue_raises_the_cause_while_the_state_lasts_and_works_afterwards(
     code: str, kind: str
 ) -> None:
-    with driven_server(code) as (server, client), a_queue(kind, server.url) as queue:
+    with driven_server(code) as (server, client):
+        queue = queue_on(server.url, kind)
         kept = await queue.write({"n": 1})
         with PASSING[code](server, client):
             with pytest.raises(StoreUnavailable, match=code):
@@ -60,9 +51,10 @@ async def test_a_queue_raises_the_cause_while_the_state_lasts_and_works_afterwar
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_an_operator_who_unblocks_a_reader_does_not_end_its_wait(kind: str) -> None:
-    with driven_server() as (server, client), a_queue(kind, server.url) as queue:
+    with driven_server() as (server, client):
+        queue = queue_on(server.url, kind)
         reading = asyncio.create_task(queue.read("g", "c", block=20.0))
 
         def blocked() -> list[Any]:
@@ -76,9 +68,10 @@ async def test_an_operator_who_unblocks_a_reader_does_not_end_its_wait(kind: str
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_a_queue_works_again_when_the_replica_of_its_master_has_restarted(kind: str) -> None:
-    with driven_server() as (server, client), a_queue(kind, server.url) as queue:
+    with driven_server() as (server, client):
+        queue = queue_on(server.url, kind)
         kept = await queue.write({"n": 1})
         with restarting_replica(server, client):
             with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
@@ -96,12 +89,10 @@ def without_password(server: DrivenServer, client: Any) -> str:
     return f"redis://127.0.0.1:{server.port}/0"
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_a_password_that_a_queue_does_not_have_is_an_error_with_its_cure(kind: str) -> None:
-    with (
-        driven_server() as (server, client),
-        a_queue(kind, without_password(server, client)) as queue,
-    ):
+    with driven_server() as (server, client):
+        queue = queue_on(without_password(server, client), kind)
         written = await queue.write({"n": 1})
         with new_password(server, client):
             with suppress(StoreUnavailable, ConfigurationError):
@@ -113,9 +104,10 @@ async def test_a_password_that_a_queue_does_not_have_is_an_error_with_its_cure(k
         await queue.close()
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@kinds
 async def test_a_missing_permission_is_an_error_with_its_cure(kind: str) -> None:
-    with driven_server() as (server, client), a_queue(kind, server.url) as queue:
+    with driven_server() as (server, client):
+        queue = queue_on(server.url, kind)
         await queue.write({"n": 1})
         with no_permission(server, client):
             for call in (lambda: queue.write({"n": 2}), lambda: queue.read("g", "c")):

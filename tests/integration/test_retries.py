@@ -23,30 +23,17 @@ from tests.attempts import outcomes
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_task_that_fails_all_its_five_tries_goes_to_error(app: App, kind: str) -> None:
+async def test_a_task_that_fails_all_its_five_tries_goes_to_error(app: App) -> None:
     tries: list[int] = []
     fences: list[int] = []
 
-    def fail() -> None:
+    @app.task(retry=Exponential(max_attempts=5, first=0.01, jitter=0))
+    async def pay() -> None:
         task = fairlead.current_task()
         assert task is not None
         tries.append(task.tries)
         fences.append(task.fence)
         raise ConnectionError("the partner is down")
-
-    policy = Exponential(max_attempts=5, first=0.01, jitter=0)
-    if kind == "async":
-
-        @app.task(retry=policy)
-        async def pay() -> None:
-            fail()
-
-    else:
-
-        @app.task(retry=policy)
-        def pay() -> None:
-            fail()
 
     handle = pay.submit()
     await drain(app)

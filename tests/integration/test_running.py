@@ -162,23 +162,6 @@ async def test_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     assert (record.task_id, record.context) == (handle.id, {"trace": "abc"})  # type: ignore[attr-defined]
 
 
-async def test_handlers_that_raise_system_exit_stop_no_other_task(app: App) -> None:
-    ran: list[int] = []
-
-    @app.task(retry=NoRetry())
-    async def maybe(n: int) -> None:
-        if n % 2 == 0:
-            raise SystemExit("poison")
-        ran.append(n)
-
-    maybe.submit_many([{"n": n} for n in range(20)])
-    async with running(app) as node:
-        await settled(app, node)
-        maybe.submit_many([{"n": n} for n in range(20, 40)])
-        await settled(app, node)
-    assert sorted(ran) == list(range(1, 40, 2))
-
-
 async def test_results_are_kept_when_asked_for(app: App) -> None:
     @app.task(keep_result=True, retry=NoRetry())
     def divide(a: int, b: int) -> float:

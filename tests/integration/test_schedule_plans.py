@@ -12,7 +12,7 @@ from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.rows import batch
 from fairlead.ports.statements import Statement
 from tests import tiers
-from tests.integration.plans import CASES, MODES, Explainer, lie, unanalyzed
+from tests.integration.plans import CASES, MODES, Explainer, explaining, lie, unanalyzed
 
 QUEUE = "mail"
 EMPTIED = [("emptied", mode) for mode in MODES]
@@ -75,14 +75,8 @@ def test_no_statement_of_an_owner_passes_over_its_partition(
 ) -> None:
     statistics, mode = case
     store = PostgresScheduleStore(PostgresTaskStore(database))
-    with database.connect() as connection:
-        connection.prepare_threshold = None  # its own statements would be deallocated with ours
-        connection.execute(f"SET plan_cache_mode = {mode}".encode())
-        explain = Explainer(connection, is_checking=False)
-        if statistics in ("few", "emptied"):
-            _fill(explain, 30)
-        if statistics in ("empty", "few", "emptied"):
-            connection.execute("VACUUM ANALYZE")
+    with explaining(database, case, lambda explain: _fill(explain, 30)) as explain:
+        connection = explain.connection
         for _ in range(7 if mode == "auto" else 1):  # caches the plans of the statements
             _work(store, explain)
         connection.execute("DELETE FROM fairlead_schedule; DELETE FROM fairlead_completions")

@@ -73,13 +73,6 @@ async def test_no_screen_counts_every_task(app: App, monkeypatch: pytest.MonkeyP
     assert [text for text in found if "state <> 'ERROR' GROUP BY queue, name" in text] == []
 
 
-async def test_an_action_makes_the_next_page_read_again(app: App) -> None:
-    browser = Browser(with_access(app, Access.full()))
-    await browser.get("/queues")
-    await browser.post("/queues/pause", queue="mail")
-    assert "paused" in (await browser.get("/queues")).text
-
-
 async def test_queues_of_the_facts_are_those_that_are_counted(app: App) -> None:
     context = app.operate_context
     found = queue_list(context)

@@ -114,21 +114,23 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(folder: Path, *command: str) -> Iterator[str]:
-    """Run a server on a socket that listens already; yield its address."""
+    """Run a server on a socket that listens already; yield its address. The server alone holds the
+    socket, so that requests are refused when the server has ended."""
     with socket.create_server(("127.0.0.1", 0)) as port:
+        address = f"http://127.0.0.1:{port.getsockname()[1]}"
         process = subprocess.Popen(
             [sys.executable, *(word.format(fd=port.fileno()) for word in command)],
             cwd=folder,
-            env=os.environ,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings"},
             pass_fds=[port.fileno()],
             stdout=subprocess.DEVNULL,
             stderr=(folder / "errors").open("w"),
         )
-        try:
-            yield f"http://127.0.0.1:{port.getsockname()[1]}"
-        finally:
-            process.kill()
-            process.wait()
+    try:
+        yield address
+    finally:
+        process.kill()
+        process.wait()
 
 
 def browser(base: str, **given: Any) -> httpx.Client:

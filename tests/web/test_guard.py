@@ -156,14 +156,6 @@ async def test_a_csrf_token_of_another_session_or_viewer_is_refused(app: App) ->
     assert (await ada.post("/queues/pause", queue="mail")).status_code == 303
 
 
-async def test_a_script_sends_the_csrf_token_in_a_header(app: App) -> None:
-    browser = Browser(with_access(app, Access.full()))
-    await browser.get("/queues")
-    headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
-    response = await browser.client.post("/queues/pause", data={"queue": "mail"}, headers=headers)
-    assert response.status_code == 303
-
-
 # origin and host ----------------------------------------------------------------------------------
 
 
@@ -263,16 +255,6 @@ async def test_a_wrong_length_is_refused(app: App, length: str) -> None:
     assert response.status_code == 413
 
 
-async def test_head_and_options_change_nothing_and_allow_no_other_site(app: App) -> None:
-    client = Browser(with_access(app, Access.full())).client
-    response = await client.head("/queues")
-    assert response.status_code == 200 and response.content == b""
-    response = await client.options("/queues/pause", headers={"origin": "http://evil.example"})
-    assert response.status_code == 405
-    assert not [name for name in response.headers if name.startswith("access-control")]
-    assert (await client.get("/queues/pause")).status_code == 405
-
-
 # authorize ----------------------------------------------------------------------------------------
 
 
@@ -298,10 +280,6 @@ async def test_a_failure_of_authorize_lets_nobody_in_and_is_logged_once(
     response = await Browser(console(app, authorize=broken)).get("/queues")
     assert response.status_code == 500 and "secret problem" not in response.text
     assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
-
-    wrong: Any = lambda _request: True  # noqa: E731
-    response = await Browser(console(app, authorize=wrong)).get("/queues")
-    assert response.status_code == 500
 
 
 async def test_there_is_no_login_where_the_application_has_one(app: App) -> None:
