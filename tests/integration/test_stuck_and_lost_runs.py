@@ -21,6 +21,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
+from fairlead.testing.contract.tasks import FACTS
 from tests.attempts import outcomes, reaches
 
 pytestmark = pytest.mark.virtual_time
@@ -72,7 +73,8 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
 
     def steps():
         at = app.clock.now() - round(ago_seconds * 1e6)
-        yield app.store.statement("register_node", "ghost", at, "[]", "[]", "", None, None, None)
+        facts = (FACTS.slots, FACTS.version, FACTS.python)
+        yield app.store.statement("register_node", "ghost", at, "[]", "[]", "", *facts)
         yield from app.store._first_heartbeat("ghost", at)
 
     app.store.database.run(steps())
