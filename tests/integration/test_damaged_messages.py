@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from fairlead import App
-from fairlead.model import NewTask
 from fairlead.ports import notification, task_log
 from fairlead.ports.notification import Lane, Notification
 from fairlead.testing import running
-from tests import tiers
+from tests import builders, tiers
 from tests.damage import damaged, fuzz_count
 from tests.ids import id_of
 
@@ -55,10 +54,14 @@ async def test_damaged_messages_in_topics_of_kafka_end_no_worker(
 ) -> None:
     app, tasks, ran = open_app(sqlite_url, channel=kafka_url, log=kafka_url)
     endpoint, count = KafkaEndpoint.of(kafka_url), fuzz_count(FEW)
-    task = NewTask(
-        id_of(1), "reminders", 0, "remind", b'{"number":1}', "json", 5, "", 1.0, "a", "u", 5, 5,
-        False, None,
-    )  # fmt: skip
+    task = builders.task(
+        id_of(1),
+        queue="reminders",
+        name="remind",
+        payload=b'{"number":1}',
+        ordering_key="a",
+        unique_key="u",
+    )
     topics = {
         endpoint.topic("mail"): [encode_hint(Lane("mail", 0, 5, 1))],
         endpoint.log.topic("reminders"): [task_log.encode(task_log.Submit(task))],

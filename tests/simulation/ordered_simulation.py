@@ -41,6 +41,7 @@ from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_log import Drop, Submit
+from tests import builders
 from tests.memory_schedule import MemoryScheduleStore
 from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
@@ -367,22 +368,14 @@ class Simulation:
                 + self.chance.randrange(5)
             )
             task_id = id_text(self.number)
-            made = NewTask(
+            made = builders.task(
                 task_id,
-                QUEUE,
-                self.of(ordering_key),
-                "work",
-                b"{}",
-                "json",
-                5,
-                "",
-                1.0,
-                ordering_key,
-                self.chance.choice("uv"),
-                run_at,
-                now,
-                False,
-                None,
+                queue=QUEUE,
+                partition=self.of(ordering_key),
+                ordering_key=ordering_key,
+                unique_key=self.chance.choice("uv"),
+                run_at=run_at,
+                submitted_at=now,
             )
             key = ScheduledTask.of(made).key
             self.keys[task_id] = key

@@ -10,18 +10,18 @@ import pytest
 
 from fairlead.engine.arrivals import Arrivals
 from fairlead.model import Trigger
+from tests.builders import trigger
 from tests.tiers import seeds
-
-
-def _trigger(key: str, seq: int) -> Trigger:
-    return Trigger(f"{key}{seq}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=seq)
 
 
 @pytest.mark.parametrize("seed", seeds(200, few=20))
 def test_triggers_of_a_key_get_levels_in_their_order(seed: int) -> None:
     chance = Random(seed)
     arrivals, levelled = Arrivals(), list[Trigger]()
-    waiting = {key: [_trigger(key, seq) for seq in range(n, 60, 3)] for n, key in enumerate("abc")}
+    waiting = {
+        key: [trigger(f"{key}{seq}", key=key, seq=seq) for seq in range(n, 60, 3)]
+        for n, key in enumerate("abc")
+    }
     passed = chance.randint(0, 30)
     while any(waiting.values()) or arrivals:
         match chance.randint(0, 3):
@@ -38,7 +38,7 @@ def test_triggers_of_a_key_get_levels_in_their_order(seed: int) -> None:
                 levelled += page
                 passed = max([passed, *(trigger.seq for trigger in page)])
     by_key = defaultdict(list)
-    for trigger in levelled:
-        by_key[trigger.fairness_key].append(trigger.seq)
+    for each in levelled:
+        by_key[each.fairness_key].append(each.seq)
     assert {key: len(seqs) for key, seqs in by_key.items()} == dict.fromkeys("abc", 20)
     assert all(seqs == sorted(seqs) for seqs in by_key.values())

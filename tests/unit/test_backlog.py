@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,29 +18,18 @@ from fairlead.core.fair.levels import FIRST_PASS
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+from tests.builders import trigger
 from tests.tiers import examples
 
 
-def trigger(
-    id: str, key: str | None = None, name: str = "pay", weight: float = 1.0, seq: int = 0
-) -> Trigger:
-    return Trigger(
-        id=id,
-        version=1,
-        queue="q",
-        partition=0,
-        name=name,
-        priority=5,
-        fairness_key=id[0] if key is None else key,
-        weight=weight,
-        ordering_key=None,
-        seq=seq,
-    )
+def of_letter(id: str, **fields: Any) -> Trigger:
+    """Return a trigger whose key is the first letter of its id."""
+    return trigger(id, key=id[0], **fields)
 
 
 def triggers(ids: str, name: str = "pay") -> list[Trigger]:
     """Return triggers for names such as `a1 a2 b1`; the letter is the key."""
-    return [trigger(id, name=name) for id in ids.split()]
+    return [of_letter(id, name=name) for id in ids.split()]
 
 
 def ids(found: Sequence[Trigger]) -> str:
@@ -289,7 +279,7 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_move_the_ack_level_past_entries
     None
 ):
     backlog = backlog_of(4)
-    backlog.add([trigger("h1", name="held"), *triggers("a0 a1 a2")])
+    backlog.add([of_letter("h1", name="held"), *triggers("a0 a1 a2")])
     high = backlog.loaded()[-1]
     assert high.id == "a2"
     backlog.take([high])
@@ -363,7 +353,7 @@ def test_two_owners_never_give_the_same_id() -> None:
 
 def level_one(backlog: Backlog, number: int) -> int:
     backlog.capacity = 1000
-    added = backlog.add([trigger(f"a{number}")])
+    added = backlog.add([of_letter(f"a{number}")])
     assert isinstance(added, Changes)
     return level(added.added[0]).id
 
@@ -409,13 +399,13 @@ def test_a_key_that_arrives_comes_into_memory_although_its_virtual_time_is_read_
 
 def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
     backlog = backlog_of()
-    backlog.add([trigger("h1", name="held"), *triggers("a1 a2 a3 a4")])
+    backlog.add([of_letter("h1", name="held"), *triggers("a1 a2 a3 a4")])
     for _ in range(4):
         free = [one for one in backlog.loaded() if one.name == "pay"][:1]
         backlog.take(free)
         backlog.ack(free)
     assert backlog.virtual_time == FIRST_PASS + 3 * STRIDE_SCALE
-    added = backlog.add([trigger("x1", name="held"), trigger("y1", name="pay")])
+    added = backlog.add([of_letter("x1", name="held"), of_letter("y1", name="pay")])
     assert isinstance(added, Changes)
     passes = [level(one).pass_ for one in added.added]
     assert passes == [FIRST_PASS, FIRST_PASS - 1 + 3 * STRIDE_SCALE]
@@ -423,9 +413,9 @@ def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
 
 def test_a_name_that_was_idle_starts_with_the_lane() -> None:
     backlog = backlog_of()
-    backlog.add([trigger("h1", name="other"), *triggers("a1 a2 a3 a4")])
+    backlog.add([of_letter("h1", name="other"), *triggers("a1 a2 a3 a4")])
     dispatch(backlog, 5)
-    added = backlog.add([trigger("x1", name="other"), trigger("y1", name="new")])
+    added = backlog.add([of_letter("x1", name="other"), of_letter("y1", name="new")])
     assert isinstance(added, Changes)
     assert [level(one).pass_ for one in added.added] == [backlog.virtual_time - 1] * 2
 
@@ -519,7 +509,7 @@ def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_pas
 
 def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
     backlog = backlog_of()
-    backlog.add([trigger("a1", seq=5), trigger("a2", seq=6), trigger("b1", seq=9)])
+    backlog.add([of_letter("a1", seq=5), of_letter("a2", seq=6), of_letter("b1", seq=9)])
     assert backlog.record().read_seq == 4
     assert backlog.record().next_passes == [("a", FIRST_PASS), ("b", FIRST_PASS)]
     dispatch(backlog, 2)
@@ -533,8 +523,8 @@ def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
 
 def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
     backlog = backlog_of(1)
-    backlog.add([trigger("a1", seq=5)])
-    write = written(backlog.add([trigger("a2", seq=6)]))
+    backlog.add([of_letter("a1", seq=5)])
+    write = written(backlog.add([of_letter("a2", seq=6)]))
     assert write.record.read_seq == 6
     assert write.record.next_passes == [("a", FIRST_PASS + 2 * STRIDE_SCALE)]
 
@@ -777,8 +767,8 @@ def flooded(of_a: int, of_b: int = 0, capacity: int = 80) -> Backlog:
     """Make a backlog with triggers of a and b in memory, and more in the channel."""
     backlog = backlog_of(capacity)
     backlog.is_read_by_key = True
-    add(backlog, [trigger(f"a{n}") for n in range(of_a)])
-    add(backlog, [trigger(f"b{n}") for n in range(of_b)])
+    add(backlog, [of_letter(f"a{n}") for n in range(of_a)])
+    add(backlog, [of_letter(f"b{n}") for n in range(of_b)])
     return backlog
 
 
@@ -803,7 +793,7 @@ def test_keys_that_are_due_wait_until_memory_has_room() -> None:
     backlog = backlog_of(80)
     backlog.is_read_by_key = True
     for n in range(2):
-        add(backlog, [trigger(f"{chr(1000 + key)}{n}") for key in range(35)])
+        add(backlog, [of_letter(f"{chr(1000 + key)}{n}") for key in range(35)])
     assert not chosen_of(backlog, found="bcz", unread=100) and not backlog.is_asking
     dispatch(backlog, 15)
     assert backlog.is_asking
@@ -850,7 +840,7 @@ def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:
     backlog.is_read_by_key = True
     new = "".join(chr(1000 + n) for n in range(40))
     assert chosen_of(backlog, announced=new, unread=100).keys() == {*new[:20]}
-    add(backlog, [trigger(f"{key}1") for key in new[:20]])
+    add(backlog, [of_letter(f"{key}1") for key in new[:20]])
     assert not backlog.is_stored
     assert not backlog.is_asking and not chosen_of(backlog, unread=100)
     backlog.take(first(backlog, 2))
@@ -863,7 +853,7 @@ def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
     count, found = 0, "ab"
     while "a" in (chosen := chosen_of(backlog, found=found)):
         for key, number in chosen.items():
-            add(backlog, [trigger(f"{key}{count + n}") for n in range(number)])
+            add(backlog, [of_letter(f"{key}{count + n}") for n in range(number)])
             count += number
         found = "".join(chosen)
         assert len(backlog) <= 80
@@ -874,7 +864,7 @@ def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
 def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
     backlog = flooded(50, 5)
     assert [*chosen_of(backlog, found="ab")] == ["b"]
-    add(backlog, [trigger(f"b{n}") for n in range(5, 30)])
+    add(backlog, [of_letter(f"b{n}") for n in range(5, 30)])
     assert not chosen_of(backlog, found="b")
 
 
@@ -892,8 +882,8 @@ def test_the_channel_is_asked_again_when_memory_is_half_empty_or_keys_come_to_an
 
 def test_more_triggers_are_read_of_a_key_of_greater_weight() -> None:
     backlog = backlog_of(80, weights={"b": 8.0})
-    add(backlog, [trigger(f"{key}0") for key in "acdefghijklmnopqrst"])
-    add(backlog, [trigger(f"{key}1") for key in "acdefghijklmnopqrst"])
+    add(backlog, [of_letter(f"{key}0") for key in "acdefghijklmnopqrst"])
+    add(backlog, [of_letter(f"{key}1") for key in "acdefghijklmnopqrst"])
     chosen = chosen_of(backlog, found="bz", unread=100)
     assert chosen == {"b": 8, "z": 1}
 
@@ -906,9 +896,9 @@ def test_a_key_that_is_remembered_twice_is_read_once() -> None:
 
 def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:
     backlog = backlog_of()
-    add(backlog, [trigger("a1", seq=5)])
+    add(backlog, [of_letter("a1", seq=5)])
     backlog.is_read_by_key = True
-    add(backlog, [trigger("b1", seq=900)])
+    add(backlog, [of_letter("b1", seq=900)])
     assert (backlog.read_seq, backlog.highest_seq) == (5, 900)
     record = backlog.record(are_all_stored=True)
     later = backlog_of(record=record, range_id=2)
@@ -920,7 +910,7 @@ def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane(
 
 def test_a_smaller_memory_drops_only_what_the_store_has() -> None:
     backlog = backlog_of(capacity=20)
-    backlog.add([trigger(f"a{n:02}", seq=n) for n in range(16)])
+    backlog.add([of_letter(f"a{n:02}", seq=n) for n in range(16)])
     backlog.capacity = 4
     write = written(backlog.shrink())
     assert len(write.entries) == 16 == len(backlog)
@@ -932,7 +922,7 @@ def test_a_smaller_memory_drops_only_what_the_store_has() -> None:
 
 def test_what_left_a_smaller_memory_is_read_again_in_its_order() -> None:
     backlog = backlog_of(capacity=20)
-    stored = add(backlog, [trigger(f"a{n:02}", seq=n) for n in range(25)])
+    stored = add(backlog, [of_letter(f"a{n:02}", seq=n) for n in range(25)])
     backlog.capacity = 4
     shrunk = backlog.shrink()
     assert isinstance(shrunk, Changes) and len(backlog) == 4

@@ -9,13 +9,13 @@ pytest.importorskip("cassandra", reason="needs the extra cassandra")
 from fairlead.backends.cassandra.backlog import _pieces
 from fairlead.backends.cassandra.schedule_writes import Write, batches_of
 from fairlead.backends.cassandra.session import MOST_BYTES, bytes_of
-from fairlead.model import Trigger
+from tests.builders import trigger
 
 LONG = "\u4e2d" * 1000  # 3,000 bytes
 
 
 def test_pieces_of_a_backlog_are_measured_in_bytes() -> None:
-    entries = [Trigger(str(n), 1, "q", 0, "t", 5, LONG, 1.0, None) for n in range(600)]
+    entries = [trigger(n, key=LONG) for n in range(600)]
     pieces = list(_pieces(entries))
     assert [each for piece in pieces for each in piece] == entries
     assert all(sum(bytes_of(t.fairness_key) for t in piece) <= MOST_BYTES for piece in pieces)

@@ -16,6 +16,7 @@ from fairlead.errors import BatchTooLarge
 from fairlead.model import ClaimedTask, Trigger
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Claim, Woken
+from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
 
 TASKS, ORDERED = object(), object()
@@ -126,7 +127,7 @@ async def test_a_refused_claim_is_tried_again_after_a_pause_and_the_others_are_m
     store = Refusing({"70"}, error)
     clock = VirtualClock()
     claimer, back = make_claimer(store, clock)
-    triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(200)]
+    triggers = [trigger(n) for n in range(200)]
     executions = await claimer.claim(triggers, True)
     assert {each.claimed.id for each in executions} == {f"{n}" for n in range(200) if n != 70}
     assert len(store.sizes) <= 40
@@ -145,7 +146,7 @@ async def test_a_refused_claim_is_tried_again_after_a_pause_and_the_others_are_m
 async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
     store = Limited(30)
     claimer, _ = make_claimer(store)
-    triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(200)]
+    triggers = [trigger(n) for n in range(200)]
     executions = await claimer.claim(triggers, True)
     assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]
     assert sum(size > 30 for size in store.sizes) <= 6
@@ -168,7 +169,7 @@ async def test_the_first_of_two_triggers_of_a_task_runs_because_it_has_charged_i
     context.store.claim = claim_distinct
     sources = SimpleNamespace(taken=lambda triggers: None, claim_ended=lambda triggers: None)
     claimer = TaskClaimer(context, sources, None)  # type: ignore[arg-type]
-    first, second = (Trigger("1", 1, "q", 0, "t", 5, "", 1.0, None, seq=n) for n in range(2))
+    first, second = (trigger(1, seq=n) for n in range(2))
     [execution] = await claimer.claim([first, second], False)
     assert execution.trigger is first
 
@@ -204,6 +205,6 @@ async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from
 
     claimer, settled = make_claimer(Store())
     task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
-    execution = Execution(Trigger("1", 1, "q", 0, "t", 5, "", 1.0, None), task, None, True)
+    execution = Execution(trigger(1), task, None, True)
     await claimer.hand_back([execution])
     assert settled == ["1"]

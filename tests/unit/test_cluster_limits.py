@@ -20,14 +20,11 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
+from tests.builders import trigger
 from tests.tiers import seeds
 from tests.unit.ledger_store import LedgerStore
 
 TTL = 15.0
-
-
-def trigger(n: int, name: str = "pay", key: str = "") -> Trigger:
-    return Trigger(str(n), 1, "q", 0, name, 5, key, 1.0, None, n)
 
 
 class Cluster:

@@ -24,7 +24,6 @@ from fairlead.errors import InvalidTask
 from fairlead.model import (
     LaneRecord,
     Level,
-    NewTask,
     PartitionKey,
     TaskKey,
     Trigger,
@@ -35,13 +34,12 @@ from fairlead.model.peer import Call, Grant, Offer, Report
 from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.run_history import RunCursor, RunPosition, read_cursor
+from tests.builders import task
 from tests.damage import Reader, damaged, try_damaged
 
 ID = "01977420-e271-7173-b85e-7c76d9bd202d"
 TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
-TASK = NewTask(
-    ID, "mail", 2, "send", b"{}", "json", 5, "acme", 1.0, "k", "u", 5, 5, True, '{"a":"b"}'
-)  # fmt: skip
+TASK = task(ID, ordering_key="k", unique_key="u", keep_result=True, context='{"a":"b"}')
 DIGITS = ("0", "_1", " ", "\u0664", "9999999999", "9" * 5000, "a")
 
 

@@ -8,16 +8,14 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.steps import BacklogWrite, Timing
 from fairlead.core.triggers.evictions import FIRST_PAUSE, LONGEST_PAUSE, Eviction, Evictions
 from fairlead.core.triggers.table import Held
-from fairlead.model import LaneRecord, Trigger
+from fairlead.model import LaneRecord
+from tests.builders import trigger
 
 
 def full_backlog(capacity: int = 100) -> Backlog:
     """Return a backlog with full memory and as many entries only in the store."""
     backlog = Backlog(1, LaneRecord(), Passes(Counters()), capacity, Timing(), is_new=True)
-    triggers = [
-        Trigger(f"t{n}", 1, "q", 0, "work", 5, f"k{n % 4}", 1.0, None, seq=n)
-        for n in range(2 * capacity)
-    ]
+    triggers = [trigger(n, key=f"k{n % 4}") for n in range(2 * capacity)]
     write = backlog.add(triggers)
     assert isinstance(write, BacklogWrite)
     backlog.written(write)
@@ -45,7 +43,7 @@ def test_nothing_is_evicted_while_the_whole_backlog_is_in_memory() -> None:
         Backlog(1, LaneRecord(), Passes(Counters()), 10, Timing(), is_new=True),
         Evictions(),
     )
-    backlog.add([Trigger(f"t{n}", 1, "q", 0, "work", 5, "k", 1.0, None, seq=n) for n in range(10)])
+    backlog.add([trigger(n, key="k") for n in range(10)])
     assert not evictions.is_due(backlog, 1.0)
     assert evictions.check_at is None
 

@@ -18,8 +18,9 @@ from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.list_store import ListStore
-from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.model import LaneRecord, Level
 from tests import tiers
+from tests.builders import trigger
 from tests.tiers import seeds
 
 MONTH = 30 * 86_400 * 10_000 * 1_000_000
@@ -52,9 +53,7 @@ class FarLane:
         triggers = []
         for key, weight in keys:
             self.number += 1
-            triggers.append(
-                Trigger(str(self.number), 1, "q", 0, "n", 5, key, weight, None, seq=self.number)
-            )
+            triggers.append(trigger(self.number, "n", key, weight=weight))
         self._apply(self.backlog.add(triggers))
         self._read()
 
@@ -99,8 +98,8 @@ class FarLane:
             self.store._rows = [row for row in self.store._rows if row.level not in moved]
             changes = self.backlog.written(changes)
         self.table.remove(changes.dropped)
-        for trigger in changes.added:
-            self.table.push(trigger)
+        for each in changes.added:
+            self.table.push(each)
 
 
 def order(start: int, seed: int, is_timed: bool) -> list[int]:

@@ -20,6 +20,7 @@ from fairlead.core.triggers.flows import FairLane, VirtualTime
 from fairlead.core.triggers.heads import Heads
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath, tenant_of
+from tests.builders import trigger
 
 
 class Lane:
@@ -44,20 +45,16 @@ class Lane:
             self._number += 1
             n = self._number
             self.table.push(
-                Trigger(
+                trigger(
                     f"{key}{n}",
-                    1,
-                    "q",
-                    0,
                     name,
-                    5,
                     key,
-                    weight,
-                    ordering_key,
+                    weight=weight,
+                    ordering_key=ordering_key,
                     seq=n,
                     level=Level(n, n),
                     order_at=n,
-                )  # fmt: skip
+                )
             )
 
     def take(self, limit: int = 1_000_000) -> list[Trigger]:
@@ -126,7 +123,7 @@ def test_a_key_that_a_limit_held_back_does_not_catch_up() -> None:
     lane = Lane(("limited", Limit(1)), slots=1)
     lane.push("a", "limited", 100)
     lane.push("b", "pay", 200)
-    blocker = Trigger("x", 1, "q", 0, "limited", 5, "x", 1.0, None)
+    blocker = trigger("x", "limited", "x")
     assert lane.ledger.acquire(blocker, 0.0) is None
     lane.ledger._acquired -= 1  # it runs on another limit of slots
     assert Counter(id[0] for id in lane.run(50)) == {"b": 50}
@@ -213,8 +210,8 @@ def test_a_key_that_runs_elsewhere_meanwhile_keeps_no_slot_from_the_others() -> 
     lane.push("b", "two", 5)
     assert lane.take() == []
     lane.push("a", "pay", 20)
-    for trigger in lane.take():
-        lane.end(trigger)
+    for each in lane.take():
+        lane.end(each)
     lane.end(blocker)
     ran = []
     for _ in range(10):
@@ -277,14 +274,14 @@ def test_a_dropped_partition_takes_its_keys_with_it() -> None:
     assert len(lane.table.drop([PartitionKey("q", 0)])) == 4
     assert len(lane.table) == 0 and lane.table._board.lanes == {}
     lane.push("a")
-    lane.ledger.release(Trigger("a1", 1, "q", 0, "pay", 5, "a", 1.0, None), 0.0)
+    lane.ledger.release(trigger("a1", key="a"), 0.0)
     assert ids(lane.take()) == ["a7"]
 
 
 def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
     lane = Lane(slots=1)
     lane.push("a", count=2)
-    grant = Trigger("g", 1, "q", 1, "pay", 5, "c", 1.0, None, path=TriggerPath.GRANT)
+    grant = trigger("g", key="c", partition=1, path=TriggerPath.GRANT)
     lane.table.push(grant)
     assert lane.run(3) == ["g", "a1", "a2"]
 
@@ -293,7 +290,7 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
 
 
 def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
-    return Trigger(f"{key} {pass_}", 1, "q", 0, "pay", 5, key, weight, None, level=Level(pass_, 1))
+    return trigger(f"{key} {pass_}", key=key, weight=weight, level=Level(pass_, 1))
 
 
 def test_a_new_key_starts_as_much_later_as_its_level_is_ahead_but_at_most_one_stride() -> None:
@@ -321,9 +318,7 @@ class Queues:
         self._number += 1
         n = self._number
         level = None if pass_ is None else Level(pass_, n)
-        self.table.push(
-            Trigger(f"{n}", 1, queue, 0, "pay", 5, key, 1.0, None, seq=n, level=level, order_at=n)
-        )
+        self.table.push(trigger(n, key=key, queue=queue, level=level, order_at=n))
 
     def push_turn(self, queue: str, turn: int, keys: int = 100) -> None:
         """Add a trigger of each key, whose turns are spread over one stride."""
@@ -420,9 +415,9 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
     lane = FairLane(5, VirtualTime(), {})
     for n in range(10_000):
-        trigger = leveled(f"k{n}")
-        flow = lane.open(trigger)
-        flow.ran(trigger)
+        idle = leveled(f"k{n}")
+        flow = lane.open(idle)
+        flow.ran(idle)
         lane.time.now = flow.rank
     assert len(lane.flows) <= 2000
 
@@ -438,7 +433,7 @@ def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
 
 
 def entry(value: int) -> Entry:
-    return (value, 0, value, Trigger(str(value), 1, "q", 0, "n", 5, "", 1.0, None), None)
+    return (value, 0, value, trigger(value), None)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.randoms())

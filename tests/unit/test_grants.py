@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,18 +19,18 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Level, Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
 from fairlead.ports.notification import Notification, decode, pieces
+from tests.builders import trigger
 from tests.ids import id_of
 
 PAY = ("mail", "pay")
 
 
-def trigger(number: int, name: str = "pay", **fields: object) -> Trigger:
-    values = {"priority": 5, "fairness_key": "a", "weight": 1.0, "ordering_key": None, **fields}
-    return Trigger(id_of(number), 1, "mail", 0, name, **values)  # type: ignore[arg-type]
+def of_mail(number: int, name: str = "pay", **fields: Any) -> Trigger:
+    return trigger(id_of(number), name, "a", queue="mail", **fields)
 
 
 def grant(promises: Promises, offer: Offer, count: int, has_more: bool, now: float) -> None:
-    triggers = [trigger(number) for number in range(count)]
+    triggers = [of_mail(number) for number in range(count)]
     promises.granted(Grant("n", offer.owner, offer.session, 0.0, has_more, triggers), now)
 
 
@@ -199,7 +200,7 @@ def test_lost_doubled_and_late_offers_never_make_an_owner_grant_more_than_promis
             used[session] = used.get(session, 0) + 1
         for session, count in used.items():
             granted += count if session == 1 else 0
-            triggers = [trigger(number) for number in range(count)]
+            triggers = [of_mail(number) for number in range(count)]
             promises.granted(Grant("n", "o", session, 0.0, True, triggers), now)
     assert granted <= promised
 
@@ -222,7 +223,7 @@ def everything(_: Trigger) -> bool:
 
 
 def test_a_table_lends_nothing_that_its_node_can_run() -> None:
-    table = table_of(2, trigger(1), trigger(2), trigger(3))
+    table = table_of(2, of_mail(1), of_mail(2), of_mail(3))
     assert table.lend(9, everything) == [] and not table.has_spare
     assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(1), id_of(2)]
     assert table.spare_names() == [PAY]
@@ -234,7 +235,7 @@ def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
     random = Random(1)
     levels = [random.randrange(1000) for _ in range(50)]
     table = table_of(
-        0, *[trigger(n, priority=n % 3, level=Level(p, n)) for n, p in enumerate(levels)]
+        0, *[of_mail(n, priority=n % 3, level=Level(p, n)) for n, p in enumerate(levels)]
     )
     lent = [each.trigger for each in table.lend(20, everything)]
     best = sorted(range(50), key=lambda n: (n % 3, levels[n], n))[:20]
@@ -242,7 +243,7 @@ def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
 
 
 def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_are_free() -> None:
-    table = table_of(9, *[trigger(n, "limited") for n in range(3)], trigger(9, "strange"))
+    table = table_of(9, *[of_mail(n, "limited") for n in range(3)], of_mail(9, "strange"))
     assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(0)]
     assert sorted(each.trigger.id for each in table.lend(9, everything)) == [
         id_of(1),
@@ -252,7 +253,7 @@ def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_
 
 
 def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
-    table = table_of(0, *[trigger(n, ordering_key="k", order_at=n) for n in range(3)])
+    table = table_of(0, *[of_mail(n, ordering_key="k", order_at=n) for n in range(3)])
     assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)]
     assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)][1:]
     table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
@@ -261,7 +262,7 @@ def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
 
 def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
     """The first trigger of its column waits for an ordering key that was reserved meanwhile."""
-    keyed, other = trigger(1, "strange", ordering_key="k", order_at=1), trigger(2, "strange")
+    keyed, other = of_mail(1, "strange", ordering_key="k", order_at=1), of_mail(2, "strange")
     table = table_of(9, keyed, other)
     assert table.take(9, 0.0) == ([], [])
     table._slot_ledger.reserve(OrderingKey("mail", "k"), id_of(0))
@@ -273,11 +274,11 @@ def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
 
 
 def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
-    table = table_of(0, trigger(1, path=TriggerPath.GRANT))
+    table = table_of(0, of_mail(1, path=TriggerPath.GRANT))
     assert table.lend(9, everything) == []
-    table = table_of(0, trigger(1), trigger(2, path=TriggerPath.GRANT), trigger(3))
+    table = table_of(0, of_mail(1), of_mail(2, path=TriggerPath.GRANT), of_mail(3))
     assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
-    table = table_of(0, trigger(1))
+    table = table_of(0, of_mail(1))
     table.pause("mail")
     assert table.lend(9, everything) == []
 
@@ -286,7 +287,7 @@ def test_a_lent_trigger_that_comes_back_is_the_next_to_run() -> None:
     ledger = SlotLedger(1)
     table = TriggerTable(ledger)
     for number in range(5):
-        table.push(trigger(number))
+        table.push(of_mail(number))
     (first,), _ = table.take(1, 0.0)
     (lent,) = table.lend(1, everything)
     table.put_back(lent)
@@ -308,7 +309,7 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
         key = random.choice([None, None, "k"])
         path = random.choice([TriggerPath.HOOK, TriggerPath.HOOK, TriggerPath.GRANT])
         table.push(
-            trigger(number, random.choice(names), ordering_key=key, order_at=number, path=path)
+            of_mail(number, random.choice(names), ordering_key=key, order_at=number, path=path)
         )
     running: list[Trigger] = []
     gone: set[str] = set()
@@ -340,7 +341,7 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
     [
         Call("o", [(f"queue {n}", f"name {n}") for n in range(40)]),
         Offer("o", "n", 1, 5, [(f"queue {n}", f"name {n}", n) for n in range(40)]),
-        Grant("n", "o", 1, 0.5, True, [trigger(n) for n in range(40)]),
+        Grant("n", "o", 1, 0.5, True, [of_mail(n) for n in range(40)]),
         Report("o", "n", [*map(id_of, range(90))], ["x"], [(id_of(n), n) for n in range(80)]),
         Report(
             "o",
@@ -382,6 +383,6 @@ def named(report: PeerMessage) -> list[tuple[str, object, int | None]]:
 
 
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:
-    long = msgspec.structs.replace(trigger(1), fairness_key="k" * 2000)
+    long = msgspec.structs.replace(of_mail(1), fairness_key="k" * 2000)
     message = Notification(peer=Grant("n", "o", 1, 0.0, False, [long]))
     assert pieces(message, 1000) == []

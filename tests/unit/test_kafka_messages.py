@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigurationError
-from fairlead.model import NewTask, PartitionKey, Submitted, Trigger
+from fairlead.model import PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, with_triggers
+from tests.builders import task
 from tests.ids import id_of
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
@@ -21,26 +22,6 @@ messages = pytest.importorskip("fairlead.backends.kafka.messages")
 
 ID = "01977420-e271-7173-b85e-7c76d9bd202d"
 TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
-
-
-def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -> NewTask:
-    return NewTask(
-        id_of(number),
-        "mail",
-        number % 4,
-        "send",
-        b"{}",
-        "json",
-        5,
-        "acme",
-        1.0,
-        ordering_key,
-        None,
-        run_at,
-        5,
-        False,
-        None,
-    )
 
 
 def test_a_trigger_survives_encoding() -> None:
@@ -78,7 +59,10 @@ def test_fields_that_a_later_version_adds_are_ignored() -> None:
 
 
 def test_a_submit_sends_a_message_for_each_task_that_may_run_now() -> None:
-    tasks = [new_task(1), new_task(2, ordering_key="k"), new_task(3, run_at=9), new_task(4)]
+    tasks = [
+        task(id_of(n), queue="mail", partition=n % 4, submitted_at=5, **fields)
+        for n, fields in enumerate([{}, {"ordering_key": "k"}, {"run_at": 9}, {}], start=1)
+    ]
     answers = [
         Submitted(id_of(1), True, 11),
         Submitted(id_of(2), True, 12),
@@ -100,7 +84,9 @@ def test_lanes_with_unknown_or_too_many_triggers_get_a_hint(
 ) -> None:
     lanes = [Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)]
     notification = with_triggers(
-        Notification(ready=lanes), [new_task(1)], [Submitted(id_of(1), True, 11)]
+        Notification(ready=lanes),
+        [task(id_of(1), queue="mail", partition=1)],
+        [Submitted(id_of(1), True, 11)],
     )
     assert [m.value[:4] for m in kafka._messages(notification)] == [b'["t1', b'["l1']
     monkeypatch.setattr(kafka, "MOST_CARRIED", 0)

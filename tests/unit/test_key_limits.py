@@ -14,6 +14,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
+from tests.builders import trigger
 from tests.tiers import examples
 
 KEYS = ("a", "b", "c")
@@ -42,16 +43,13 @@ class Node:
             made = f"{key}{self._count}"
             order_at = self._count if ordered else 0
             self.table.push(
-                Trigger(
+                trigger(
                     made,
-                    1,
-                    queue,
-                    0,
                     name,
-                    priority,
                     key,
-                    1.0,
-                    key if ordered else None,
+                    queue=queue,
+                    priority=priority,
+                    ordering_key=key if ordered else None,
                     order_at=order_at,
                 )
             )
@@ -65,16 +63,12 @@ class Node:
 
     def end(self, key: str, count: int = 1) -> None:
         """End `count` runs of a key."""
-        for trigger in [
-            trigger for trigger in self.running.values() if trigger.fairness_key == key
-        ][:count]:
-            del self.running[trigger.id]
-            self.table.freed(self.slot_ledger.release(trigger, 0.0))
-            if trigger.ordering_key is not None:
+        for each in [each for each in self.running.values() if each.fairness_key == key][:count]:
+            del self.running[each.id]
+            self.table.freed(self.slot_ledger.release(each, 0.0))
+            if each.ordering_key is not None:
                 self.table.freed(
-                    self.slot_ledger.release_reservation(
-                        OrderingKey(trigger.queue, trigger.ordering_key)
-                    )
+                    self.slot_ledger.release_reservation(OrderingKey(each.queue, each.ordering_key))
                 )
 
     def limit(self, queue: str = "q", **limits: int) -> None:

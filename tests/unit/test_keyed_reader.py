@@ -19,6 +19,7 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.trigger_channel import KeyNews
+from tests.builders import trigger
 from tests.tiers import examples
 from tests.virtual_loop import VirtualTime
 
@@ -49,7 +50,9 @@ class Rows:
         return found
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
-        return [_trigger(seq, self.keys[seq]) for seq in sorted(self.keys) if seq > above][:limit]
+        return [trigger(seq, key=self.keys[seq]) for seq in sorted(self.keys) if seq > above][
+            :limit
+        ]
 
     def lanes(self) -> list[LaneKey]:
         return [LANE]
@@ -59,7 +62,7 @@ class Rows:
         for key, above in keys:
             assert key
             seqs = [seq for seq in sorted(self.keys) if seq > above and self.keys[seq] == key]
-            found += [_trigger(seq, key) for seq in seqs[:limit]]
+            found += [trigger(seq, key=key) for seq in seqs[:limit]]
         return sorted(found, key=lambda trigger: trigger.seq)
 
     def ready_without(
@@ -67,7 +70,7 @@ class Rows:
     ) -> tuple[list[Trigger], int | None]:
         self.searches += 1
         page = [seq for seq in sorted(self.keys) if seq > above][: self.passed]
-        found = [_trigger(seq, "") for seq in page if not self.keys[seq]][:limit]
+        found = [trigger(seq) for seq in page if not self.keys[seq]][:limit]
         if len(found) == limit:
             return found, found[-1].seq
         return found, page[-1] if len(page) == self.passed else None
@@ -75,10 +78,6 @@ class Rows:
     def ready_keys(self, lane: LaneKey, above: str, limit: int) -> list[tuple[str, int]]:
         last = {self.keys[seq]: seq for seq in sorted(self.keys)}
         return sorted((key, seq) for key, seq in last.items() if key and key > above)[:limit]
-
-
-def _trigger(seq: int, key: str) -> Trigger:
-    return Trigger(f"t{seq}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=seq)
 
 
 class Choosing:

@@ -19,15 +19,11 @@ from fairlead.core.look_ahead import (
     Budget,
     mean_size,
 )
-from fairlead.model import Trigger
+from tests.builders import trigger
 
 MOST = 40_000
 RATES = st.sampled_from([0.0, 0.1, 3.0, 50.0, 1000.0, 20_000.0])
 BUDGETS = st.integers(10_000, 100_000_000)
-
-
-def trigger(number: int, key: str = "", ordering_key: str | None = None) -> Trigger:
-    return Trigger(str(number), 1, "q", 0, "task", 5, key, 1.0, ordering_key)
 
 
 @dataclass
@@ -129,7 +125,7 @@ def test_shares_fit_the_budget_whatever_lanes_do(size: int, seed: int) -> None:
                 budget.leave(lane)
             case 3:
                 keys = ["k" * chance.randrange(1000) for _ in range(5)]
-                budget.measure(lane, [trigger(n, key) for n, key in enumerate(keys)])
+                budget.measure(lane, [trigger(n, key=key) for n, key in enumerate(keys)])
             case 4:
                 for share in budget.shares.values():
                     share.taken += chance.randrange(10_000)
@@ -180,12 +176,15 @@ def test_long_keys_lower_the_number_of_triggers() -> None:
         budget.refill("q", MOST, 0.0)
     before = budget.shares["q"].capacity
     for _ in range(20):
-        budget.measure("q", [trigger(n, "k" * 900 + str(n)) for n in range(10)])
+        budget.measure("q", [trigger(n, key="k" * 900 + str(n)) for n in range(10)])
     assert budget.shares["q"].capacity == pytest.approx(before / 2, rel=0.05)
 
 
 def test_equal_keys_count_once() -> None:
     same, other = "k" * 1000, [f"{n:01000}" for n in range(10)]
-    assert mean_size([trigger(n, same) for n in range(10)]) < TRIGGER_BYTES + 150
-    assert mean_size([trigger(n, key) for n, key in enumerate(other)]) > TRIGGER_BYTES + 1000
-    assert mean_size([trigger(n, "", key) for n, key in enumerate(other)]) > TRIGGER_BYTES + 1000
+    assert mean_size([trigger(n, key=same) for n in range(10)]) < TRIGGER_BYTES + 150
+    assert mean_size([trigger(n, key=key) for n, key in enumerate(other)]) > TRIGGER_BYTES + 1000
+    assert (
+        mean_size([trigger(n, ordering_key=key) for n, key in enumerate(other)])
+        > TRIGGER_BYTES + 1000
+    )

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.sharding.offsets import Offsets, Progress
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import PartitionKey
+from tests.builders import trigger
 
 
 def test_an_offset_is_released_once_it_and_all_before_it_are_done() -> None:
@@ -60,10 +61,6 @@ def test_the_position_is_the_first_offset_that_is_not_done_in_any_order_of_compl
 
 
 KEY = PartitionKey("mail", 1)
-
-
-def trigger(task_id: str) -> Trigger:
-    return Trigger(task_id, 1, "mail", 1, "send", 5, "acme", 1.0, None)
 
 
 def test_a_message_is_done_with_its_trigger_and_committed_once() -> None:

@@ -17,7 +17,6 @@ from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import (
     Finish,
     IncidentReport,
-    NewTask,
     Outcome,
     PartitionKey,
     ScheduledTask,
@@ -34,6 +33,7 @@ from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import HOUR, Fenced
 from fairlead.ports.task_log import Batch, Drop, Submit, encode
+from tests.builders import task
 from tests.ids import id_named, name_of
 from tests.memory_schedule import MemoryScheduleStore
 from tests.memory_task_log import MemoryTaskLog
@@ -94,26 +94,10 @@ class Bench:
 
     def submit(self, after: float = 0.0, ordering_key: str = "a", id: str = "t") -> ScheduledTask:
         run_at = self.clock.now() + round(after * 1_000_000)
-        task = NewTask(
-            id_named(id),
-            "q",
-            0,
-            "work",
-            b"{}",
-            "json",
-            5,
-            "",
-            1.0,
-            ordering_key,
-            id,
-            run_at,
-            run_at,
-            False,
-            None,
-        )
-        self.log.append([Submit(task)])
+        new = task(id_named(id), ordering_key=ordering_key, unique_key=id, submitted_at=run_at)
+        self.log.append([Submit(new)])
         self.log.poke()
-        return ScheduledTask.of(task)
+        return ScheduledTask.of(new)
 
     async def wait(self, seconds: float) -> None:
         await self.clock.run(lambda: False, seconds)
@@ -129,8 +113,8 @@ class Bench:
         self.partition.in_flight.ended(Finish(id_named(id), 2, Outcome.DONE, State.DONE, now, now))
 
     async def close(self) -> None:
-        for task in self.tasks:
-            task.cancel()
+        for each in self.tasks:
+            each.cancel()
         await asyncio.wait(self.tasks)
 
 
@@ -346,22 +330,8 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_in_its_new_form
     first = bench.submit(id="u")
     await bench.wait(1)
     assert len(bench.table) == 1
-    again = NewTask(
-        id_named("new"),
-        "q",
-        0,
-        "work",
-        b"[]",
-        "json",
-        5,
-        "",
-        1.0,
-        "a",
-        "u",
-        first.key.run_at,
-        0,
-        False,
-        None,
+    again = task(
+        id_named("new"), payload=b"[]", ordering_key="a", unique_key="u", run_at=first.key.run_at
     )
     bench.log.append([Submit(again)])
     bench.log.poke()

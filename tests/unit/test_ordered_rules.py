@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,31 +20,15 @@ from fairlead.ordered.accept import Acceptance, check
 from fairlead.ordered.ending import end_of_run
 from fairlead.ports import task_log
 from fairlead.ports.task_log import Drop, Submit
+from tests import builders
 from tests.ids import id_of
 
 NOW = 1_700_000_000_000_000
 
 
-def task(
-    run_at: int = NOW, ordering_key: str | None = "a", unique_key: str | None = "u", id: str = "id"
-) -> NewTask:
-    return NewTask(
-        id,
-        "q",
-        0,
-        "work",
-        b"{}",
-        "json",
-        5,
-        "",
-        1.0,
-        ordering_key,
-        unique_key,
-        run_at,
-        NOW,
-        False,
-        None,
-    )
+def task(run_at: int = NOW, **fields: Any) -> NewTask:
+    keys = {"id": "id", "ordering_key": "a", "unique_key": "u"}
+    return builders.task(**keys | fields, run_at=run_at, submitted_at=NOW)
 
 
 class Fixed(random.Random):
@@ -74,22 +59,8 @@ def test_default_waits_of_ordered_queues_double_from_20_to_120_s_with_half_of_ea
 def test_keys_and_tasks_with_any_characters_survive_the_log(
     ordering_key: str, unique_key: str, payload: bytes, run_at: int
 ) -> None:
-    made = NewTask(
-        "id",
-        "q",
-        7,
-        "work",
-        payload,
-        "json",
-        5,
-        "",
-        1.0,
-        ordering_key,
-        unique_key,
-        run_at,
-        NOW,
-        False,
-        None,
+    made = task(
+        run_at, partition=7, payload=payload, ordering_key=ordering_key, unique_key=unique_key
     )
     for entry in (
         Submit(made),

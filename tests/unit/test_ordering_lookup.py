@@ -27,17 +27,12 @@ from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, State, Trigger
 from fairlead.ports.trigger_channel import KeyNews
+from tests.builders import trigger
 
 SOON = 20.0
 KEY = OrderingKey("q", "o")
 PARTITION = PartitionKey("q", 0)
 LANE = LaneKey("q", 0, 5)
-
-
-def trigger(
-    id: str, ordering_key: str | None = None, fairness_key: str = "b", **rest: Any
-) -> Trigger:
-    return Trigger(id, 1, "q", 0, "work", 5, fairness_key, 1.0, ordering_key, **rest)
 
 
 class SlowStore:
@@ -392,7 +387,7 @@ leaving = pytest.mark.parametrize(
 async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again(
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
-    ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
+    ordered = trigger("ordered", ordering_key="o", key="a", seq=1)
     async with engine(look_ahead=250) as here:
         leave(here, ordered)
         assert not here.knows(ordered) and not here.table.waiting(KEY)
@@ -405,7 +400,7 @@ async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives
 async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again_though_others_are_stored(
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
-    ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
+    ordered = trigger("ordered", ordering_key="o", key="a", seq=1)
     others = [trigger(f"other {n}", seq=2 + n) for n in range(20)]
     last = trigger("last", seq=100)
     async with engine(look_ahead=1) as here:
@@ -421,8 +416,8 @@ async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives
 
 
 async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level() -> None:
-    early = [trigger(f"early {n}", fairness_key="a", seq=1 + n) for n in range(4)]
-    late = [trigger(f"late {n}", fairness_key="b", seq=11 + n) for n in range(4)]
+    early = [trigger(f"early {n}", key="a", seq=1 + n) for n in range(4)]
+    late = [trigger(f"late {n}", key="b", seq=11 + n) for n in range(4)]
     async with engine(look_ahead=1) as here:
         here.receive(*early)
         here.receive(*late)
@@ -472,7 +467,7 @@ async def test_a_partition_lost_while_its_owner_is_fenced_ends_alone(
 
 
 async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:
-    many = [trigger(f"task {n}", fairness_key=f"k{n % 7}", seq=1 + n) for n in range(300)]
+    many = [trigger(f"task {n}", key=f"k{n % 7}", seq=1 + n) for n in range(300)]
     async with engine(look_ahead=1) as here:
         here.receive(*many)
         await here.until(lambda: here.is_stored(many[-1]))

@@ -16,10 +16,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fairlead.contrib.prometheus import OTHER, PrometheusObserver, exposition
 from fairlead.core.visible import LONGEST_LABEL, label, visible
-from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
+from fairlead.model import ClaimedTask, Finish
 from fairlead.ports.observer import OrderedGauges
 from fairlead.supervisor.exposition import families_of, registry_of
 from fairlead.supervisor.metrics import Total
+from tests.builders import task, trigger
 from tests.ids import id_of
 
 HOSTILE = [
@@ -53,9 +54,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     TEXT: parser.text_string_to_metric_families,
     OPEN: text_string_to_metric_families,
 }
-TASK = NewTask(
-    id_of(1), "mail", 0, "send", b"{}", "json", 5, "", 1.0, None, None, 5, 5, False, None
-)  # fmt: skip
+TASK = task(id_of(1))
 names = st.sampled_from(HOSTILE) | st.text(alphabet=st.characters(codec=None), max_size=300)
 
 
@@ -65,7 +64,7 @@ def observed(pairs: list[tuple[str, str]], **settings: int) -> CollectorRegistry
     claimed = ClaimedTask(TASK.id, 2, 1, 1, b"{}", "json", 5, False, None)
     runs = [
         (
-            Trigger(TASK.id, 1, queue, 0, name, 1, "", 1.0, None),
+            trigger(TASK.id, name, queue=queue),
             claimed,
             Finish("", 2, "done", "DONE", 5, 6),
         )
@@ -130,7 +129,7 @@ def test_fairness_keys_make_no_series() -> None:
     for n in range(10_000):
         observer.submitted([msgspec.structs.replace(TASK, fairness_key=f"tenant-{n}")])
     samples = [s for s in exposed(observer.registry, TEXT) if s.name == "fairlead_submitted_total"]
-    assert [(s.labels, s.value) for s in samples] == [({"queue": "mail", "name": "send"}, 10_000)]
+    assert [(s.labels, s.value) for s in samples] == [({"queue": "q", "name": "work"}, 10_000)]
 
 
 def test_names_beyond_the_bound_are_counted_together_and_said_once(

@@ -16,6 +16,7 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
+from tests.builders import trigger
 from tests.tiers import seeds
 
 LANE = LaneKey("post", 0, 5)
@@ -52,9 +53,7 @@ class Lane:
         triggers = []
         for key in keys:
             self._seq += 1
-            triggers.append(
-                Trigger(f"t{self._seq}", 1, *LANE[:2], "mail", 5, key, 1.0, None, seq=self._seq)
-            )
+            triggers.append(trigger(self._seq, key=key))
         self._write(self.backlog.add(triggers))
 
     def weigh(self, **weights: float) -> None:
@@ -138,8 +137,8 @@ def test_tasks_of_a_key_run_in_order_whatever_weights_change_meanwhile(seed: int
     lane.settle()
     lane.run(10_000)
     by_key: defaultdict[str, list[int]] = defaultdict(list)
-    for trigger in lane.ran:
-        by_key[trigger.fairness_key].append(trigger.seq)
+    for each in lane.ran:
+        by_key[each.fairness_key].append(each.seq)
     assert sum(map(len, by_key.values())) == lane._seq, "not each task ran once"
     assert {key: seqs == sorted(seqs) for key, seqs in by_key.items()} == dict.fromkeys(
         by_key, True

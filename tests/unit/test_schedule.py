@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,35 +13,15 @@ from hypothesis import strategies as st
 from fairlead.core.schedule.schedule import Schedule, ScheduleRead, just_before
 from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
+from tests import builders
 from tests.tiers import examples
 
 SECOND = 1_000_000
 
 
-def task(
-    run_at: int,
-    ordering_key: str = "a",
-    unique_key: str = "u",
-    id: str = "",
-    payload: bytes = b"{}",
-) -> NewTask:
-    return NewTask(
-        id or f"{ordering_key}/{run_at}/{unique_key}",
-        "q",
-        0,
-        "work",
-        payload,
-        "json",
-        5,
-        "",
-        1.0,
-        ordering_key,
-        unique_key,
-        run_at,
-        0,
-        False,
-        None,
-    )
+def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", **fields: Any) -> NewTask:
+    keys = {"run_at": run_at, "ordering_key": ordering_key, "unique_key": unique_key}
+    return builders.task(**{"id": f"{ordering_key}/{run_at}/{unique_key}"} | keys | fields)
 
 
 def key(run_at: int, ordering_key: str = "a", unique_key: str = "u") -> TaskKey:

@@ -17,15 +17,10 @@ from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
+from tests.builders import trigger
 
 NAMES = ("pay", "mail", "scan")
 KEYS = ("acme", "bolt", "corp")
-
-
-def trigger(
-    id: int | str = 0, name: str = "pay", key: str = "", ordering_key: str | None = None
-) -> Trigger:
-    return Trigger(str(id), 1, "q", 0, name, 5, key, 1.0, ordering_key)
 
 
 def slot_ledger(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
@@ -101,7 +96,7 @@ def test_after_all_releases_every_limit_is_empty(
     slots.register_queue("q", Limit(4), tree)
     acquired: list[Trigger] = []
     for n, (name, key, ordered, gives_back) in enumerate(steps):
-        one = trigger(n, name, key, key if ordered else None)
+        one = trigger(n, name, key, ordering_key=key if ordered else None)
         if slots.room and slots.acquire(one, n) is None:
             acquired.append(one)
         if gives_back and acquired:

@@ -24,6 +24,7 @@ from fairlead.core.triggers import flows
 from fairlead.core.triggers.flows import TenantFlow
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, tenant_of
+from tests.builders import trigger
 from tests.simulation.fair_world import FairWorld
 
 MANY = 10_000
@@ -65,22 +66,24 @@ class Lane:
     def push(self, key: str, count: int = 1, name: str = "pay", weight: float = 1.0) -> None:
         for _ in range(count):
             self._number += 1
-            self.table.push(make(self._number, key, name, weight, Level(1, self._number)))
+            self.table.push(
+                trigger(
+                    self._number,
+                    name,
+                    key,
+                    weight=weight,
+                    level=Level(1, self._number),
+                )
+            )
 
     def run(self, count: int) -> list[str]:
         """Run tasks one by one; return their keys."""
         ran = []
         for _ in range(count):
-            [trigger], _ = self.table.take(1, 0.0)
-            ran.append(trigger.fairness_key)
-            self.table.freed(self.ledger.release(trigger, 0.0))
+            [one], _ = self.table.take(1, 0.0)
+            ran.append(one.fairness_key)
+            self.table.freed(self.ledger.release(one, 0.0))
         return ran
-
-
-def make(
-    number: int, key: str, name: str = "pay", weight: float = 1.0, level: Level | None = None
-) -> Trigger:
-    return Trigger(str(number), 1, "q", 0, name, 5, key, weight, None, seq=number, level=level)
 
 
 def by_tenant(keys: list[str]) -> Counter[str]:
@@ -165,21 +168,21 @@ def test_a_key_runs_the_first_of_its_tasks_that_may_run_whatever_their_names() -
         lane.push("acme/b", name=name)
     ran = []
     for _ in range(12):
-        [trigger], _ = lane.table.take(1, 0.0)
-        ran.append(trigger)
-        lane.table.freed(lane.ledger.release(trigger, 0.0))
+        [one], _ = lane.table.take(1, 0.0)
+        ran.append(one)
+        lane.table.freed(lane.ledger.release(one, 0.0))
     for key in ("acme/a", "acme/b"):
-        assert [trigger.name for trigger in ran if trigger.fairness_key == key] == names
+        assert [one.name for one in ran if one.fairness_key == key] == names
 
 
 def test_removed_and_dropped_tasks_of_a_tenant_leave_nothing_behind() -> None:
     lane = Lane(("mail", Limit(1)))
-    kept = make(1, "acme/a", level=Level(1, 1))
+    kept = trigger(1, key="acme/a", level=Level(1, 1))
     gone = [
-        make(n, f"acme/{n % 3}", ("pay", "mail")[n % 2], level=Level(1, n)) for n in range(2, 9)
+        trigger(n, ("pay", "mail")[n % 2], f"acme/{n % 3}", level=Level(1, n)) for n in range(2, 9)
     ]
-    for trigger in [kept, *gone]:
-        lane.table.push(trigger)
+    for each in [kept, *gone]:
+        lane.table.push(each)
     lane.table.remove(gone)
     assert len(lane.table) == 1
     assert lane.table.drop([PartitionKey("q", 0)]) == [kept]
@@ -260,14 +263,14 @@ def test_levels_follow_the_weight_of_the_tenant_and_not_of_the_key() -> None:
 def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_runs_next() -> None:
     """With other levels in memory, the tenant is not where the level of this one key is."""
     backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
-    backlog.add([make(n, f"acme/{n}") for n in range(100)])
+    backlog.add([trigger(n, key=f"acme/{n}") for n in range(100)])
     waiting = backlog.loaded()
     for ran in range(100):
-        trigger = waiting.pop()  # the highest level
-        backlog.take([trigger])
-        backlog.ack([trigger])
+        one = waiting.pop()  # the highest level
+        backlog.take([one])
+        backlog.ack([one])
         assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
-    backlog.add([make(100, "acme/new")])
+    backlog.add([trigger(100, key="acme/new")])
     level = backlog.loaded()[0].level
     assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
 
@@ -278,12 +281,12 @@ def test_the_virtual_time_follows_a_tenant_that_has_tasks_of_its_plain_name(
 ) -> None:
     backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
     for n, key in enumerate(keys):
-        backlog.add([make(100 * n + each, key) for each in range(100)])
+        backlog.add([trigger(100 * n + each, key=key) for each in range(100)])
     waiting = backlog.loaded()
     for ran in range(200):
-        trigger = waiting.pop(0 if ran % 2 else -1)
-        backlog.take([trigger])
-        backlog.ack([trigger])
+        one = waiting.pop(0 if ran % 2 else -1)
+        backlog.take([one])
+        backlog.ack([one])
         assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
 
 
@@ -331,7 +334,7 @@ class Channel:
 
     def add(self, keys: list[str]) -> None:
         added = self.backlog.add(
-            [make(self._number + n, key) for n, key in enumerate(keys, start=1)]
+            [trigger(n, key=key) for n, key in enumerate(keys, start=self._number + 1)]
         )
         self._number += len(keys)
         if isinstance(added, BacklogWrite):
@@ -340,19 +343,19 @@ class Channel:
 
     def _apply(self, changes: Changes) -> None:
         self.lane.table.remove(changes.dropped)
-        for trigger in changes.added:
-            self.lane.table.push(trigger)
+        for each in changes.added:
+            self.lane.table.push(each)
 
     def run(self, count: int) -> list[str]:
         ran = []
         for _ in range(count):
             if self.backlog.is_asking:
                 self.read()
-            [trigger], _ = self.lane.table.take(1, 0.0)
-            self.backlog.take([trigger])
-            self.backlog.ack([trigger])
-            ran.append(trigger.fairness_key)
-            self.lane.table.freed(self.lane.ledger.release(trigger, 0.0))
+            [one], _ = self.lane.table.take(1, 0.0)
+            self.backlog.take([one])
+            self.backlog.ack([one])
+            ran.append(one.fairness_key)
+            self.lane.table.freed(self.lane.ledger.release(one, 0.0))
         return ran
 
 
@@ -509,7 +512,7 @@ def test_new_weights_of_a_tenant_move_the_tasks_of_all_its_keys() -> None:
     weights: dict[str, float] = {}
     passes = Passes(Counters(), weights)
     backlog = Backlog(1, LaneRecord(), passes, 100, Timing(), is_new=True)
-    backlog.add([make(n, f"acme/{n}") for n in range(10)])
+    backlog.add([trigger(n, key=f"acme/{n}") for n in range(10)])
     weights["acme/3"] = 5.0
     assert backlog.reweigh({"acme/3"}) == ([], Changes())
     weights["acme"] = 10.0
@@ -530,16 +533,16 @@ def test_run_time_is_shared_among_tenants_first() -> None:
     table = TriggerTable(ledger)
     table.share_run_time("q", run_times)
     ran = []
-    waiting = [make(n, f"big/{n % 100}", level=Level(1, n)) for n in range(1, 2000)]
-    waiting += [make(n, "small", level=Level(1, n)) for n in range(2000, 4000)]
-    for trigger in waiting:
-        table.push(trigger)
+    waiting = [trigger(n, key=f"big/{n % 100}", level=Level(1, n)) for n in range(1, 2000)]
+    waiting += [trigger(n, key="small", level=Level(1, n)) for n in range(2000, 4000)]
+    for each in waiting:
+        table.push(each)
     for now in range(400):
-        [trigger], _ = table.take(1, float(now))
-        table.freed(ledger.release(trigger, float(now)))
-        run_times.ended("pay", trigger.fairness_key, 1_000_000)
-        table.ended(trigger, 1_000_000)
-        ran.append(trigger.fairness_key)
+        [one], _ = table.take(1, float(now))
+        table.freed(ledger.release(one, float(now)))
+        run_times.ended("pay", one.fairness_key, 1_000_000)
+        table.ended(one, 1_000_000)
+        ran.append(one.fairness_key)
     assert by_tenant(ran) == {
         "big": pytest.approx(200, abs=3),
         "small": pytest.approx(200, abs=3),

@@ -16,6 +16,7 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import Changes, Timing
 from fairlead.core.fair.time_passes import MOST_OWED, TimePasses
 from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
+from tests.builders import trigger
 from tests.tiers import examples
 
 SECOND = 1_000_000
@@ -117,7 +118,7 @@ def test_tasks_levelled_by_another_owner_are_charged_when_read_and_those_of_this
             "a", 1.0, 0, "pay"
         )  # if this owner levelled the task, it charges the lower level
         assert backlog.next_read() is not None
-        backlog.read([trigger("a", 1, Level(0, (range_id << 40) + 1))])
+        backlog.read([trigger(1, key="a", level=Level(0, (range_id << 40) + 1))])
         assert passes._charged["pay", "a"][0] == 3 - charged
 
 
@@ -165,7 +166,10 @@ def test_tasks_that_leave_memory_cost_their_key_only_what_they_run() -> None:
 
 
 def test_a_task_of_a_former_owner_that_memory_drops_and_reads_again_is_charged_once() -> None:
-    passes, entries = passes_of(), [trigger("a", n, Level(n, (1 << 40) + n)) for n in range(1, 9)]
+    passes, entries = (
+        passes_of(),
+        [trigger(n, key="a", level=Level(n, (1 << 40) + n)) for n in range(1, 9)],
+    )
     record = LaneRecord(max_level=Level(9, 1 << 40))
     backlog = Backlog(2, record, passes, 8, Timing(), is_new=False)
     for capacity in (4, 8, 2, 8):
@@ -185,10 +189,6 @@ def test_passes_learnt_from_a_former_owner_are_no_charges_of_tasks() -> None:
     backlog = Backlog(2, LaneRecord(), passes, 8, Timing())
     backlog.learn([("a", 5 * STRIDE_SCALE, 1.0)], None)
     assert passes.next_pass("a") == 6 * STRIDE_SCALE and not passes._charged
-
-
-def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
-    return Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number, level=level)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -220,7 +220,7 @@ def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
         nonlocal number
         while left[key] and waiting[key] < depth:
             number += 1
-            new = trigger(key, number)
+            new = trigger(number, key=key)
             cost_of[new.id], charged[new.id] = (
                 left[key].popleft(),
                 passes._run_times.charge("pay", key),

@@ -21,6 +21,7 @@ from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane, TimedTenantFlow
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
+from tests.builders import trigger
 from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import examples
 
@@ -34,23 +35,10 @@ arrivals = st.lists(st.tuples(st.integers(0, 30 * SECOND), tasks), min_size=1, m
 _ids = count(1)
 
 
-def trigger(
-    key: str, name: str = "pay", ordering_key: str | None = None, weight: float = 1.0
-) -> Trigger:
-    number = next(_ids)
-    return Trigger(
-        f"t{number}",
-        1,
-        "q",
-        0,
-        name,
-        5,
-        key,
-        weight,
-        ordering_key,
-        seq=number,
-        level=Level(0, number),
-    )
+def leveled(key: str, name: str = "pay", weight: float = 1.0) -> Trigger:
+    """Return the next trigger, with the next level."""
+    n = next(_ids)
+    return trigger(f"t{n}", name, key, weight=weight, seq=n, level=Level(0, n))
 
 
 class Lane:
@@ -74,7 +62,7 @@ class Lane:
         self.started: list[Trigger] = []
 
     def add(self, key: str, name: str, cost: int) -> None:
-        new = trigger(key, name, weight=self.weights[key])
+        new = leveled(key, name, weight=self.weights[key])
         self.costs[new.id] = cost
         self.waiting[key] += 1
         self.table.push(new)
@@ -266,7 +254,7 @@ class Table:
 
     def push(self, *keys: str) -> None:
         for key in keys:
-            self.table.push(trigger(key))
+            self.table.push(leveled(key))
 
     def take(self, most: int, now: float = 0.0) -> list[Trigger]:
         return self.table.take(most, now)[0]
@@ -384,7 +372,7 @@ def test_a_tenant_keeps_what_its_plain_key_owes_when_its_first_path_comes() -> N
 @pytest.mark.parametrize("tenant", ["", "acme/"])
 def test_a_task_with_two_triggers_is_charged_once(tenant: str) -> None:
     table = Table()
-    one = trigger(f"{tenant}a")
+    one = leveled(f"{tenant}a")
     again = msgspec.structs.replace(one, level=Level(1, 10**6))
     table.table.push(one)
     table.table.push(again)
@@ -402,7 +390,7 @@ def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_c
     tenant: str,
 ) -> None:
     table = Table()
-    one = trigger(f"{tenant}a")
+    one = leveled(f"{tenant}a")
     again = msgspec.structs.replace(one, level=Level(1, 10**6))
     for each in (one, again):
         table.table.push(each)
@@ -488,7 +476,7 @@ def _run_at_random(seed: int) -> list[str]:
     for now in range(1500):
         step = chance.random()
         if step < 0.4:
-            one = trigger(chance.choice(keys), chance.choice(NAMES))
+            one = leveled(chance.choice(keys), chance.choice(NAMES))
             number = next(numbers)
             table.table.push(msgspec.structs.replace(one, id=f"{number}", level=Level(0, number)))
         elif step < 0.6:
@@ -542,11 +530,11 @@ def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() ->
     table = Table(slots=5000)
     table.ledger.register_task("q", "pay", Limit(1))
     for name in NAMES:
-        table.table.push(trigger("acme/a", name))
-        table.table.push(trigger("acme/b", name))
+        table.table.push(leveled("acme/a", name))
+        table.table.push(leveled("acme/b", name))
     table.take(3)
     for n in range(3000):
-        table.table.push(trigger("acme/a", "mail"))
+        table.table.push(leveled("acme/a", "mail"))
         [found] = table.take(1)
         assert found.name == "mail"
         table.table.freed(table.ledger.release(found, 0.0))

@@ -21,19 +21,8 @@ from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import FifoLane, LaneKey, Level, PartitionKey, Trigger, TriggerPath
 from tests import tiers
+from tests.builders import trigger
 from tests.tiers import examples, seeds
-
-
-def trigger(
-    id: int | str,
-    name: str = "pay",
-    priority: int = 5,
-    key: str = "",
-    ordering_key: str | None = None,
-    queue: str = "q",
-    partition: int = 0,
-) -> Trigger:
-    return Trigger(str(id), 1, queue, partition, name, priority, key, 1.0, ordering_key)
 
 
 def table_of(
@@ -74,7 +63,7 @@ class Counted:
 def test_priorities_7_1_4_2_come_out_in_strict_order() -> None:
     table, _ = table_of()
     for priority in (7, 1, 4, 2):
-        table.push(trigger(priority, f"task{priority % 2}", priority))
+        table.push(trigger(priority, f"task{priority % 2}", priority=priority))
     assert ids(table) == ["1", "2", "4", "7"]
 
 
@@ -84,12 +73,14 @@ def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None
     for number in range(12):
         table.push(
             replace(
-                trigger(number, f"task{number % 3}", 5 - number % 2, queue=f"q{number // 6}"),
+                trigger(
+                    number, f"task{number % 3}", priority=5 - number % 2, queue=f"q{number // 6}"
+                ),
                 seq=0 if number == 5 else 100 - number,
             )
         )
-    table.push(replace(trigger("granted", queue="q1"), seq=1, path=TriggerPath.GRANT))
-    table.push(replace(trigger("fair", queue="q1"), seq=1, level=Level(1, 1)))
+    table.push(trigger("granted", queue="q1", seq=1, path=TriggerPath.GRANT))
+    table.push(trigger("fair", queue="q1", seq=1, level=Level(1, 1)))
     found = table.beyond({FifoLane("q0", 5): 1, FifoLane("q0", 4): 1, FifoLane("q1", 5): 0})
     assert [each.id for each in found] == ["2", "4", "3", "6", "8", "10"]
     assert len(table) == 14
@@ -147,9 +138,7 @@ def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_i
 ):
     table, slot_ledger = table_of()
     key = OrderingKey("q", "a")
-    late, early = (
-        msgspec.structs.replace(trigger(n, ordering_key="a"), order_at=n) for n in (2, 1)
-    )
+    late, early = (trigger(n, ordering_key="a", order_at=n) for n in (2, 1))
     table.push(late)
     table.push(early)
     assert ids(table) == ["1"]
@@ -165,8 +154,7 @@ def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_i
 def test_the_next_task_of_an_ordering_key_may_have_a_lower_priority() -> None:
     table, slot_ledger = table_of()
     first, second = (
-        msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n)
-        for n, p in ((1, 9), (2, 0))
+        trigger(n, priority=p, ordering_key="a", order_at=n) for n, p in ((1, 9), (2, 0))
     )
     table.push(first)
     table.push(second)
@@ -696,16 +684,12 @@ KEYS = ("", "a", "b", "t/1", "t/2")
 
 def random_trigger(chance: random.Random, number: int) -> Trigger:
     level = Level(number * 1_000_000, number) if chance.random() < 0.7 else None
-    return Trigger(
-        str(number),
-        1,
-        "q",
-        0,
+    return trigger(
+        number,
         chance.choice(("pay", "mail", "ship")),
-        chance.choice((0, 5, 9)),
-        chance.choice(KEYS),
-        1.0,
-        chance.choice((None, None, None, "x", "y")),
+        priority=chance.choice((0, 5, 9)),
+        key=chance.choice(KEYS),
+        ordering_key=chance.choice((None, None, None, "x", "y")),
         level=level,
         order_at=number,
     )

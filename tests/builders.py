@@ -1,0 +1,52 @@
+"""Tasks and triggers with defaults, for tests that care about a few of their fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.model import NewTask, Trigger
+
+_TASK = NewTask(
+    id="",
+    queue="q",
+    partition=0,
+    name="work",
+    payload=b"{}",
+    payload_format="json",
+    priority=5,
+    fairness_key="",
+    weight=1.0,
+    ordering_key=None,
+    unique_key=None,
+    run_at=0,
+    submitted_at=0,
+    keep_result=False,
+    context=None,
+)
+_TRIGGER = Trigger(
+    id="",
+    version=1,
+    queue="q",
+    partition=0,
+    name="pay",
+    priority=5,
+    fairness_key="",
+    weight=1.0,
+    ordering_key=None,
+)
+
+
+def task(id: str = "", **fields: Any) -> NewTask:
+    """Return a new task with these fields; due at its submit unless `run_at` is one of them."""
+    return msgspec.structs.replace(
+        _TASK, id=id, **{"run_at": fields.get("submitted_at", 0)} | fields
+    )
+
+
+def trigger(id: int | str = 0, name: str = "pay", key: str = "", **fields: Any) -> Trigger:
+    """Return a trigger of a task of this name and fairness key, with these other fields; an id
+    that is a number is its position too."""
+    fields = {"seq": id if isinstance(id, int) else 0} | fields
+    return msgspec.structs.replace(_TRIGGER, id=str(id), name=name, fairness_key=key, **fields)
