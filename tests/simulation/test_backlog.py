@@ -24,9 +24,9 @@ from tests.simulation.backlog_simulation import Broken, Simulation
 from tests.tiers import seeds
 
 SEED = tiers.seed()
-BLOCKS = 25
+BLOCKS = 100
 """Number of tests into which the schedules are split."""
-SCHEDULES = 400
+SCHEDULES = 100
 """Number of schedules in each block."""
 
 
@@ -153,24 +153,25 @@ class LastEntryLost(MemoryBacklogStore):
         await super().write(lane, range_id, kept, record, moved)
 
 
-BROKEN_BACKLOGS = [
-    AckLevelNotPinned,
-    LoadsTwice,
-    LoadsDispatched,
-    ReadLevelKeptAfterTrim,
-    AtEndAfterTrim,
-    AtEndAfterRead,
-    AcksForgotten,
-    MergedDuringRead,
-    UnstoredOmitted,
-    RecordClaimsAllStored,
-    SharedIds,
-]
+BROKEN_BACKLOGS = {
+    AckLevelNotPinned: 44,
+    LoadsTwice: 0,
+    LoadsDispatched: 291,
+    ReadLevelKeptAfterTrim: 0,
+    AtEndAfterTrim: 7,
+    AtEndAfterRead: 0,
+    AcksForgotten: 0,
+    MergedDuringRead: 101,
+    UnstoredOmitted: 15,
+    RecordClaimsAllStored: 96,
+    SharedIds: 0,
+}
+"""Each fault with the first seed that detects it, tried before all others."""
 
 
-@pytest.mark.parametrize("broken", BROKEN_BACKLOGS)
-def test_a_broken_backlog_is_detected(broken: type[Backlog]) -> None:
-    assert any(_breaks(Simulation(seed, backlog=broken)) for seed in range(3000))
+@pytest.mark.parametrize(("broken", "likely"), BROKEN_BACKLOGS.items())
+def test_a_broken_backlog_is_detected(broken: type[Backlog], likely: int) -> None:
+    assert any(_breaks(Simulation(seed, backlog=broken)) for seed in (likely, *range(3000)))
 
 
 @pytest.mark.parametrize("broken", [Unfenced, LastEntryLost])

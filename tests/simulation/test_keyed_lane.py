@@ -51,7 +51,7 @@ def test_tenants_keep_the_bound_of_fair_queueing_if_memory_is_read_at_once(
     has_tenants: bool,
 ) -> None:
     """Weights are known, and the memory holds the next task of each key, or only one task."""
-    for seed in range(tiers.seed(), tiers.seed() + 40):
+    for seed in range(tiers.seed(), tiers.seed() + 10):
         world = KeyedWorld(seed, has_tenants)
         if not world.is_by_task and world.capacity <= 2:
             assert world.gap(world.run(STARTS)) <= 1 + 1e-9, f"seed {seed}"

@@ -40,4 +40,5 @@ def test_a_new_key_waits_if_a_queue_that_reads_acknowledges_through_the_virtual_
             backlog.ack_level = backlog.read_level
 
     monkeypatch.setattr(Backlog, "_advance", acknowledge_all)
-    assert any(QueuesWorld(seed).run(STARTS) > 20 for seed in range(5 * WORLDS))
+    likely = 25  # the first of all seeds that shows it
+    assert any(QueuesWorld(seed).run(STARTS) > 20 for seed in (likely, *range(5 * WORLDS)))

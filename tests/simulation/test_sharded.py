@@ -26,9 +26,9 @@ from tests import tiers  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 
 SEED = tiers.seed()
-SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
-MUTANTS_SEED, TRIES = 0, 1000
-"""Seed and number of the schedules that detect a deliberate fault, the same in every run."""
+SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 100)
+TRIES = 1000
+"""Number of the schedules that detect a deliberate fault, the same in every run."""
 
 
 @pytest.fixture
@@ -281,6 +281,16 @@ BROKEN = {
     ),
 }
 
+LIKELY = {
+    "a shrink does not check the first stream to remove": 162,
+    "an offset beyond the last stream does not wrap around": 717,
+    "a woken reader reads only one notification": 78,
+    "a notification of many streams names none": 55,
+    "only the first unread message of a stream comes into the index": 31,
+    "a reclaim takes messages that wait": 31,
+}
+"""First seed that detects a fault that few schedules show, tried before all others."""
+
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_deliberate_fault_in_a_script_is_detected(client, monkeypatch, fault) -> None:
@@ -290,12 +300,12 @@ def test_a_deliberate_fault_in_a_script_is_detected(client, monkeypatch, fault) 
     broken.text = broken.text.replace(right, wrong)
     broken.sha = "0" * 40
     monkeypatch.setattr(script, name, broken)
-    assert_detected(client, QueueSteps)
+    assert_detected(client, QueueSteps, LIKELY.get(fault, 0))
 
 
-def assert_detected(client: Any, kind: type[QueueSteps]) -> None:
+def assert_detected(client: Any, kind: type[QueueSteps], likely: int = 0) -> None:
     with pytest.raises(Broken) as found:
-        for seed in range(MUTANTS_SEED, MUTANTS_SEED + TRIES):
+        for seed in (likely, *range(TRIES)):
             client.flushdb()
             Simulation(seed, client, kind).run()
     print(str(found.value).partition("\n")[0])

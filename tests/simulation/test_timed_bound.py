@@ -156,7 +156,8 @@ def test_wrong_expectations_do_not_break_the_bound() -> None:
 
 def test_the_bound_breaks_if_ends_of_runs_move_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Account, "move", lambda account, rank, more, now: rank)
-    assert any(BlindWorld(seed).run() > 1.5 for seed in range(50))
+    likely = 10  # the first of all seeds that breaks it
+    assert any(BlindWorld(seed).run() > 1.5 for seed in (likely, *range(50)))
 
 
 def test_the_bound_breaks_if_keys_of_a_tenant_take_turns_of_one_task(

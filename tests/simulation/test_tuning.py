@@ -46,7 +46,7 @@ def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
 @pytest.mark.parametrize(
     ("delay", "off", "hours"),
     [
-        (0, 0.1, 110),
+        (0, 0.1, 100),
         pytest.param(0, 0.1, 200, marks=NIGHTLY("a long run")),
         pytest.param(1, 0.15, 200, marks=NIGHTLY("a long run")),
     ],

@@ -194,7 +194,7 @@ WITHOUT_A_DEAD_BAND = {
 """The raw weights differ by rounding in each hour."""
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @example(World(FAST, 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
 @example(World(Guards(), 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
 @example(World(Guards(), 100, 4, {}, True, [FAR_BELOW_ALL_SLOTS]))
