@@ -19,7 +19,7 @@ from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import FairLane, VirtualTime
 from fairlead.core.triggers.heads import Heads
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath, tenant_of
+from fairlead.model import LaneKey, Level, Trigger, TriggerPath, tenant_of
 from tests.builders import trigger
 
 
@@ -101,36 +101,6 @@ def test_tasks_of_one_key_run_in_the_order_of_their_submits_whatever_their_names
     assert lane.run(60) == [f"a{n}" for n in range(1, 61)]
 
 
-def test_a_task_whose_limit_is_free_again_runs_before_later_tasks_of_its_key() -> None:
-    lane = Lane(("limited", Limit(1)), slots=3)
-    for name in ("limited", "limited", "pay", "pay", "pay"):
-        lane.push("a", name)
-    first, third, fourth = lane.take()
-    assert ids([first, third, fourth]) == ["a1", "a3", "a4"]
-    lane.end(first)
-    assert ids(lane.take()) == ["a2"]
-
-
-def test_keys_share_alike_whatever_the_number_of_their_names() -> None:
-    lane = Lane(slots=1)
-    for n in range(200):
-        lane.push("a", f"name {n}")
-        lane.push("b")
-    assert Counter(id[0] for id in lane.run(200)) == {"a": 100, "b": 100}
-
-
-def test_a_key_that_a_limit_held_back_does_not_catch_up() -> None:
-    lane = Lane(("limited", Limit(1)), slots=1)
-    lane.push("a", "limited", 100)
-    lane.push("b", "pay", 200)
-    blocker = trigger("x", "limited", "x")
-    assert lane.ledger.acquire(blocker, 0.0) is None
-    lane.ledger._acquired -= 1  # it runs on another limit of slots
-    assert Counter(id[0] for id in lane.run(50)) == {"b": 50}
-    lane.table.freed(lane.ledger._chains["q", "limited"][0].release(blocker, 0.0))
-    assert 24 <= Counter(id[0] for id in lane.run(50))["a"] <= 26
-
-
 def test_a_weight_counts_from_the_next_task_on_for_all_that_waits() -> None:
     lane, weights = Lane(slots=1), dict[str, float]()
     lane.table.weigh("q", weights)
@@ -142,17 +112,6 @@ def test_a_weight_counts_from_the_next_task_on_for_all_that_waits() -> None:
     assert 39 <= Counter(id[0] for id in lane.run(50))["b"] <= 41
     weights.clear()
     assert 19 <= Counter(id[0] for id in lane.run(40))["b"] <= 21
-
-
-def test_a_key_that_submits_one_task_at_a_time_gets_no_more_than_its_share() -> None:
-    lane = Lane(slots=1)
-    lane.push("b", "pay", 100)
-    ran = []
-    for _ in range(40):
-        if not any(id[0] == "a" for id in ids(waiting(lane))):
-            lane.push("a")
-        ran += lane.run(1)
-    assert Counter(id[0] for id in ran) == {"a": 20, "b": 20}
 
 
 def waiting(lane: Lane) -> list[Trigger]:
@@ -189,11 +148,11 @@ def test_a_name_that_no_other_node_wants_is_skipped_and_still_runs_here() -> Non
 def test_a_full_limit_is_tried_once_however_many_keys_and_ordering_keys_wait_for_it() -> None:
     limit = Counted(2)
     lane = Lane(("pay", limit))
-    for n in range(5000):
-        lane.push(f"k{n % 1000}", ordering_key=f"o{n}" if n % 2 else None)
+    for n in range(1000):
+        lane.push(f"k{n % 200}", ordering_key=f"o{n}" if n % 2 else None)
     running = lane.take()
     assert len(running) == 2 and limit.tries == 3
-    for _ in range(500):
+    for _ in range(100):
         limit.tries = 0
         lane.end(running.pop(0))
         running += lane.take()
@@ -245,39 +204,6 @@ def test_triggers_held_back_are_in_the_order_in_which_they_would_run() -> None:
     assert ids(held.triggers) == ["b5", "a2", "b6", "a3", "b7", "a4"]
 
 
-def test_removed_triggers_take_no_rank_with_them() -> None:
-    lane = Lane(slots=1)
-    for name in ("pay", "mail", "post"):
-        lane.push("a", name)
-    lane.push("b")
-    triggers = waiting(lane)
-    lane.table.remove([t for t in triggers if t.id in ("a1", "a2")])
-    assert lane.run(2) == ["a3", "b4"] and len(lane.table) == 0
-
-
-def test_limits_that_are_set_change_no_rank() -> None:
-    lane = Lane(slots=1)
-    lane.push("a", "pay", 10)
-    lane.push("b", "pay", 10)
-    lane.run(4)
-    lane.table.set_limits("q", {"a": 1})
-    assert Counter(id[0] for id in lane.run(8)) == {"a": 4, "b": 4}
-    lane.table.set_limits("q", {})
-    assert Counter(id[0] for id in lane.run(8)) == {"a": 4, "b": 4}
-
-
-def test_a_dropped_partition_takes_its_keys_with_it() -> None:
-    lane = Lane(slots=2)
-    for name in ("pay", "mail"):
-        lane.push("a", name, 3)
-    lane.take()
-    assert len(lane.table.drop([PartitionKey("q", 0)])) == 4
-    assert len(lane.table) == 0 and lane.table._board.lanes == {}
-    lane.push("a")
-    lane.ledger.release(trigger("a1", key="a"), 0.0)
-    assert ids(lane.take()) == ["a7"]
-
-
 def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
     lane = Lane(slots=1)
     lane.push("a", count=2)
@@ -291,18 +217,6 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
 
 def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
     return trigger(f"{key} {pass_}", key=key, weight=weight, level=Level(pass_, 1))
-
-
-def test_a_new_key_starts_as_much_later_as_its_level_is_ahead_but_at_most_one_stride() -> None:
-    lane = FairLane(5, VirtualTime(), {})
-    first = leveled("a", 1000)
-    lane.open(first).ran(first)
-    lane.time.now = 50
-    assert lane.open(leveled("b", 1400)).rank == 450
-    assert lane.open(leveled("same", 1000)).rank == 50
-    assert lane.open(leveled("c", 10)).rank == 49  # ahead of all at the virtual time
-    assert lane.open(leveled("d", 9_000_000, weight=10.0)).rank == 50 + STRIDE_SCALE // 10
-    assert lane.open(leveled("t/u", 1300)).rank == 350
 
 
 class Queues:
@@ -356,7 +270,7 @@ def test_a_queue_that_had_no_trigger_in_memory_for_a_while_comes_back_key_by_key
     assert {key for _, key in queues.run(2)} == {"new in a", "new in b"}
 
 
-@pytest.mark.parametrize("count", [2, 1000])
+@pytest.mark.parametrize("count", [2, 100])
 @pytest.mark.parametrize("name", ["new", "new/a"])
 def test_a_new_key_goes_ahead_of_tied_keys_of_all_queues_whatever_their_passes(
     name: str, count: int
@@ -414,7 +328,7 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
 
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
     lane = FairLane(5, VirtualTime(), {})
-    for n in range(10_000):
+    for n in range(4000):
         idle = leveled(f"k{n}")
         flow = lane.open(idle)
         flow.ran(idle)

@@ -57,12 +57,6 @@ def test_delays_double_up_to_the_longest() -> None:
     assert backoff.delay(10_000) == 30
 
 
-def test_a_worker_that_ran_for_long_resets_the_delays() -> None:
-    backoff = Backoff(settled=10)
-    assert backoff.failures(7, lived=10.0) == 0
-    assert backoff.failures(7, lived=9.9) == 8
-
-
 # restarts -----------------------------------------------------------------------------------------
 
 
@@ -84,15 +78,6 @@ def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
         (start,) = fleet.on_time(now)
         child = start.child
     assert waits == [0.5, 1, 2, 4]
-
-
-def test_early_ends_of_one_worker_never_end_the_others() -> None:
-    fleet = running(2)
-    child = 1
-    for _ in range(10 * EARLY_ENDS):
-        assert orders(fleet.on_exit(child, 1, 1.0)) == []
-        (start,) = fleet.on_time(fleet.next_due)
-        child = start.child
 
 
 def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready() -> None:
@@ -174,12 +159,6 @@ def test_a_worker_that_hangs_at_its_start_is_killed_and_started_again_later_each
     assert fleet.early_ends(1) == 3
 
 
-def test_a_worker_that_is_ready_in_time_is_not_killed() -> None:
-    fleet = running(1, start_timeout=60.0)
-    assert fleet.next_due is None
-    assert fleet.on_time(1000.0) == []
-
-
 def test_workers_that_all_hang_at_their_start_end_the_supervisor() -> None:
     fleet, now = Fleet(1, start_timeout=60.0), 0.0
     (start,) = fleet.start(now)
@@ -201,14 +180,6 @@ def test_new_code_that_hangs_at_its_start_replaces_no_worker() -> None:
 
 
 # stopping -----------------------------------------------------------------------------------------
-
-
-def test_the_first_signal_drains_all_workers_and_the_supervisor_ends_after_the_last() -> None:
-    fleet = running(3)
-    assert orders(fleet.stop(signal.SIGTERM, 50.0)) == [Drain(1), Drain(2), Drain(3)]
-    assert fleet.on_exit(2, 0, 51.0) == []
-    assert fleet.on_exit(1, 0, 51.0) == []
-    assert fleet.on_exit(3, 0, 51.0) == [End(0)]
 
 
 def test_the_second_signal_kills_all_workers() -> None:
@@ -248,17 +219,6 @@ def test_until_empty_ends_after_the_last_worker_and_restarts_only_failed_ones() 
 
 
 # reloading ----------------------------------------------------------------------------------------
-
-
-def test_a_reload_replaces_one_worker_after_another_each_after_the_new_one_is_ready() -> None:
-    fleet = running(2)
-    assert orders(fleet.reload(50.0)) == [Start(3, 1, 1)]
-    assert orders(fleet.on_ready(3, 51.0)) == [Drain(1)]
-    assert orders(fleet.on_exit(1, 0, 52.0)) == [Start(4, 2, 1)]
-    assert orders(fleet.on_ready(4, 53.0)) == [Drain(2)]
-    assert orders(fleet.on_exit(2, 0, 54.0)) == []
-    assert {child.generation for child in fleet.children.values()} == {1}
-    assert fleet.next_due is None
 
 
 def test_new_code_that_cannot_run_replaces_no_worker() -> None:
@@ -513,8 +473,3 @@ def test_a_text_that_is_no_possible_number_of_workers_is_refused_with_the_limits
 @pytest.mark.parametrize("given", ["1", "8", "064", str(MOST_WORKERS)])
 def test_a_reasonable_number_of_workers_is_taken(given: str) -> None:
     assert WorkerOptions(application="a:b", workers=given).number_of_workers() == int(given)
-
-
-def test_auto_is_one_worker_for_each_usable_core() -> None:
-    options = WorkerOptions(application="shop:app", workers="auto")
-    assert options.number_of_workers() == usable_cores()

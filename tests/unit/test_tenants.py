@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import heappop, heappush
-from itertools import islice
 
 import pytest
 
@@ -17,17 +16,15 @@ from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import flows
 from fairlead.core.triggers.flows import TenantFlow
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, tenant_of
+from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, tenant_of
 from tests.builders import trigger
-from tests.simulation.fair_world import FairWorld
 
-MANY = 10_000
+MANY = 2_000
 LANE = LaneKey("q", 0, 5)
 
 
@@ -101,15 +98,6 @@ def test_a_tenant_that_splits_its_flood_over_many_keys_gains_nothing() -> None:
     assert by_tenant(lane.run(600)) == {"big": 300, "small": 300}
 
 
-def test_a_tenant_gains_nothing_by_using_its_plain_name_beside_paths() -> None:
-    lane = Lane()
-    for n in range(50):
-        lane.push(f"big/{n}", 50)
-    lane.push("big", 50)
-    lane.push("small", 600)
-    assert by_tenant(lane.run(600)) == {"big": 300, "small": 300}
-
-
 def test_the_keys_of_one_tenant_share_what_the_tenant_gets() -> None:
     lane = Lane()
     lane.push("acme/flood", 1000)
@@ -139,15 +127,6 @@ def test_the_own_weight_of_a_task_counts_inside_its_tenant_if_its_key_is_a_path(
     assert ran["other"] == pytest.approx(300, abs=1)
 
 
-def test_a_key_that_comes_to_a_tenant_with_a_flood_waits_for_one_task_of_each_other_key() -> None:
-    lane = Lane()
-    for n in range(20):
-        lane.push(f"acme/{n}", 100)
-    lane.run(505)
-    lane.push("acme/new", 5)
-    assert lane.run(42).count("acme/new") == 2
-
-
 def test_the_first_path_of_a_tenant_moves_the_tasks_that_wait_under_its_plain_name() -> None:
     lane = Lane(("mail", Limit(1)), slots=2)
     for name in ("pay", "mail") * 50:
@@ -175,21 +154,6 @@ def test_a_key_runs_the_first_of_its_tasks_that_may_run_whatever_their_names() -
         assert [one.name for one in ran if one.fairness_key == key] == names
 
 
-def test_removed_and_dropped_tasks_of_a_tenant_leave_nothing_behind() -> None:
-    lane = Lane(("mail", Limit(1)))
-    kept = trigger(1, key="acme/a", level=Level(1, 1))
-    gone = [
-        trigger(n, ("pay", "mail")[n % 2], f"acme/{n % 3}", level=Level(1, n)) for n in range(2, 9)
-    ]
-    for each in [kept, *gone]:
-        lane.table.push(each)
-    lane.table.remove(gone)
-    assert len(lane.table) == 1
-    assert lane.table.drop([PartitionKey("q", 0)]) == [kept]
-    lane.push("acme/a")
-    assert lane.run(1) == ["acme/a"]
-
-
 def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,33 +170,6 @@ def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
         1 + (len(flow.members) if isinstance(flow, TenantFlow) else 0)
         for flow in fair.flows.values()
     )
-
-
-class Flat(FairWorld):
-    """Let keys be paths."""
-
-    has_tenants = True
-
-
-def test_the_bound_breaks_if_each_path_is_a_flow_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flows, "tenant_of", lambda key: key)
-    monkeypatch.setattr("fairlead.core.triggers.board.tenant_of", lambda key: key)
-    assert any(Flat(seed).run() > 1.5 for seed in range(50))
-
-
-def test_the_bound_breaks_if_the_keys_of_a_tenant_have_no_virtual_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran = TenantFlow.ran
-
-    def stand(flow: TenantFlow, trigger: Trigger) -> None:
-        ran(flow, trigger)
-        flow.now = 0
-
-    monkeypatch.setattr(TenantFlow, "ran", stand)
-    assert any(Flat(seed).run() > 1.5 for seed in range(50))
 
 
 # levels -------------------------------------------------------------------------------------------
@@ -275,24 +212,9 @@ def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_r
     assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
 
 
-@pytest.mark.parametrize("keys", [["acme", "acme/a"], ["acme/a", "acme"]])
-def test_the_virtual_time_follows_a_tenant_that_has_tasks_of_its_plain_name(
-    keys: list[str],
-) -> None:
-    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
-    for n, key in enumerate(keys):
-        backlog.add([trigger(100 * n + each, key=key) for each in range(100)])
-    waiting = backlog.loaded()
-    for ran in range(200):
-        one = waiting.pop(0 if ran % 2 else -1)
-        backlog.take([one])
-        backlog.ack([one])
-        assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
-
-
 def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
     passes = TenantPasses()
-    for n in range(10_000):
+    for n in range(1000):
         passes.came(n)
         if n >= 10:
             assert not passes.left()
@@ -359,14 +281,6 @@ class Channel:
         return ran
 
 
-def test_a_tenant_of_many_unread_keys_fills_memory_no_more_than_one_of_a_single_key() -> None:
-    channel = Channel({f"big/{n}": 10 for n in range(MANY)} | {"small": 10_000})
-    assert by_tenant(channel.run(4000)) == {
-        "big": pytest.approx(2000, abs=20),
-        "small": pytest.approx(2000, abs=20),
-    }
-
-
 @pytest.mark.parametrize("heavy", [1.0, 1000.0])
 def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_a_single_key(
     heavy: float,
@@ -379,28 +293,13 @@ def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_
         assert by_tenant(channel.run(150))["big"] == pytest.approx(75, abs=2)
 
 
-@pytest.mark.parametrize("weighed", ["big", "big/3", "small 3"])
-def test_a_key_whose_weight_changes_often_is_read_once_at_each_turn(weighed: str) -> None:
-    """The plain key of a tenant comes forward with its other keys."""
-    unread = {f"big/{n}": 50 for n in range(100)} | {f"small {n}": 50 for n in range(100)}
-    channel = Channel(unread | {"big": 50}, capacity=400)
-    channel.run(50)
-    for _ in range(1000):
-        channel.passes.renew_turn(weighed)
-        channel.backlog._choice.bring_forward([weighed])
-    keys = channel.backlog._choice._unread
-    assert len(keys._plain) + len(keys._paths) + len(keys._tenants["big"].heap) < 300
-    chosen = [key for key, _ in keys.take(1, None, lambda key, keys: 1)]
-    assert len(chosen) == len({*chosen})
-
-
 def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
     channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
     ran = Counter(channel.run(2000))
     assert len(ran) == 1000 and set(ran.values()) == {2}
 
 
-@pytest.mark.parametrize("capacity", [1, 4, 5, 40])
+@pytest.mark.parametrize("capacity", [1, 40])
 def test_a_path_of_a_tenant_is_read_beside_its_plain_key(capacity: int) -> None:
     channel = Channel({"a": 2000, "a/b": 2000, "a/b/c": 2000, "other": 2000}, capacity)
     channel.run(100)
@@ -429,34 +328,6 @@ def test_a_new_weight_of_one_of_very_many_keys_of_a_tenant_shows_at_once() -> No
         assert share == pytest.approx(1 / 4, abs=0.1)
 
 
-def test_the_turns_of_keys_of_a_tenant_found_at_one_time_are_spread_over_one_step() -> None:
-    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
-    for ran in (300, 600, 900):
-        channel.run(300)
-        read = channel.passes._turns.now("big") / 1000
-        assert ran - 50 <= read <= ran + 550  # as many are in memory
-
-
-def test_a_key_of_a_tenant_with_a_new_weight_comes_forward_although_it_was_just_read() -> None:
-    weights: dict[str, float] = {}
-    passes = Passes(Counters(), weights)
-    unread = UnreadKeys(passes)
-    unread.add([f"acme/{n}" for n in range(100)], 1)
-
-    def take(count: int) -> list[str]:
-        return [key for key, _ in islice(unread.take(1, None, lambda key, keys: 1), count)]
-
-    read = take(50)
-    for key in read:
-        passes.assign(key, 1.0, 1)
-    unread.add(read, 1)
-    weights[read[0]] = 100.0
-    passes.renew_turn(read[0])
-    unread.bring_forward([read[0]])
-    assert read[0] in take(3)
-    assert read[1] not in take(40)
-
-
 def test_a_new_weight_shows_among_keys_of_a_tenant_that_came_in_the_order_of_arrival() -> None:
     """The first pages of a long lane are read before it is known how long the lane is."""
     channel = Channel({f"big/{n}": 9 for n in range(600)} | {"big/heavy": 9000}, capacity=800)
@@ -473,8 +344,8 @@ def test_turns_are_spread_and_taken_once_however_few_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tenants, "MOST_TURNS", 100)
-    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=40)
-    assert set(Counter(channel.run(1000)).values()) == {1}
+    channel = Channel({f"big/{n}": 10 for n in range(300)}, capacity=40)
+    assert set(Counter(channel.run(300)).values()) == {1}
     assert len(channel.passes.turns_taken) <= 100
 
 
@@ -503,7 +374,7 @@ def test_the_time_of_a_tenant_does_not_go_back_when_its_turns_are_dropped(
 def test_turns_of_very_many_keys_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "MOST_TURNS", 100)
     turns = tenants.Turns()
-    for n in range(10_000):
+    for n in range(1000):
         turns.count(f"t{n % 7}", f"t{n % 7}/{n}", 1)
         assert turns._size == sum(map(len, turns._next.values())) <= 100
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from heapq import heappop, heappush
-from itertools import count, permutations
+from itertools import count
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
@@ -19,19 +16,13 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import timed_flows
 from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane, TimedTenantFlow
+from fairlead.core.triggers.timed_flows import MOST_OWED, TimedLane, TimedTenantFlow
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
 from tests.builders import trigger
-from tests.simulation.known_run_times import SECOND, Exact, Steady
-from tests.tiers import examples
+from tests.simulation.known_run_times import SECOND, Steady
+from tests.tiers import seeds
 
-KEYS = "abcd"
 NAMES = ("mail", "pay")
-weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, st.sampled_from([0.5, 1.0, 3.0])))
-costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND // 100, SECOND, 15 * SECOND])
-"""Microseconds."""
-tasks = st.tuples(st.sampled_from(KEYS), st.sampled_from(NAMES), costs)
-arrivals = st.lists(st.tuples(st.integers(0, 30 * SECOND), tasks), min_size=1, max_size=50)
 _ids = count(1)
 
 
@@ -39,201 +30,6 @@ def leveled(key: str, name: str = "pay", weight: float = 1.0) -> Trigger:
     """Return the next trigger, with the next level."""
     n = next(_ids)
     return trigger(f"t{n}", name, key, weight=weight, seq=n, level=Level(0, n))
-
-
-class Lane:
-    """A lane whose tasks run on several workers at once; time is in microseconds."""
-
-    def __init__(self, weights: dict[str, float], run_times: RunTimes, workers: int) -> None:
-        self.ledger = SlotLedger(workers)
-        self.ledger.register_queue("q")
-        for name in NAMES:
-            self.ledger.register_task("q", name)
-        self.table = TriggerTable(self.ledger)
-        self.table.share_run_time("q", run_times)
-        self.run_times = run_times
-        self.weights = weights
-        self.now = 0
-        self.costs: dict[str, int] = {}
-        self.running: list[tuple[int, int, Trigger]] = []
-        self.waiting: Counter[str] = Counter()
-        self.most_charged: Counter[str] = Counter()
-        self.most_doubt: Counter[str] = Counter()
-        self.started: list[Trigger] = []
-
-    def add(self, key: str, name: str, cost: int) -> None:
-        new = leveled(key, name, weight=self.weights[key])
-        self.costs[new.id] = cost
-        self.waiting[key] += 1
-        self.table.push(new)
-
-    def took(self, task: str, key: str) -> int:
-        return round(self.run_times.virtual(self.costs[task]) / self.weights[key])
-
-    def measure(self) -> None:
-        """Note the greatest charges and uncertainties, in virtual time of each key."""
-        doubt: Counter[str] = Counter()
-        for run in self.table._board.lanes["q", 0, 5].runs.values():
-            took = self.run_times.virtual(self.costs[run.trigger.id])
-            doubt[run.trigger.fairness_key] += abs(took - run.charge)
-        for key, weight in self.weights.items():
-            charge = max(self.run_times.charge(name, key) for name in NAMES)
-            self.most_charged[key] = max(self.most_charged[key], round(charge / weight))
-            self.most_doubt[key] = max(self.most_doubt[key], round(doubt[key] / weight))
-
-    def start(self) -> Trigger | None:
-        taken, _ = self.table.take(1, self.now / 1e6)
-        if not taken:
-            return None
-        [found] = taken
-        self.measure()
-        heappush(self.running, (self.now + self.costs[found.id], found.seq, found))
-        self.waiting[found.fairness_key] -= 1
-        self.started.append(found)
-        return found
-
-    def end(self) -> None:
-        self.now, _, found = heappop(self.running)
-        self.measure()
-        self.table.freed(self.ledger.release(found, self.now / 1e6))
-        self.run_times.ended(found.name, found.fairness_key, self.costs[found.id])
-        self.table.ended(found, self.costs[found.id])
-
-    def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
-        """Run all tasks; call `started` at each start, with the tasks that waited before."""
-        arrivals = sorted(arrivals)
-        while arrivals or self.running:
-            if arrivals and (not self.running or arrivals[0][0] <= self.running[0][0]):
-                at, task = arrivals.pop(0)
-                self.now = max(self.now, at)
-                if not self.waiting[task[0]]:
-                    started(task[0], None)
-                self.add(*task)
-            else:
-                self.end()
-            while True:
-                before = Counter(self.waiting)
-                found = self.start()
-                if found is None:
-                    break
-                started(found, before)
-
-
-def check_bound(lane: Lane, arrivals, times: int) -> None:
-    lead = dict.fromkeys(permutations(KEYS, 2), 0)
-    """Lead of the first key of a pair over the second, above its least value since both have waiting
-    tasks."""
-
-    def started(what, waiting) -> None:
-        if waiting is None:  # the key has tasks again
-            for pair in lead:
-                if what in pair:
-                    lead[pair] = 0
-            return
-        key = what.fairness_key
-        for pair in lead:
-            if key not in pair or not (waiting[pair[0]] and waiting[pair[1]]):
-                continue
-            took = lane.took(what.id, key)
-            lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
-            bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
-            assert lead[pair] <= bound + len(lane.started), (
-                pair
-            )  # one unit for each task, for rounding
-
-    lane.run(arrivals, started)
-    assert len(lane.started) == len(lane.costs) and not lane.table
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(weights_by_key, arrivals, st.integers(1, 4))
-def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
-    weights, arrivals, workers
-) -> None:
-    check_bound(Lane(weights, Steady(), workers), arrivals, times=5)
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(
-    weights_by_key,
-    st.fixed_dictionaries(dict.fromkeys(KEYS, st.integers(1000, 20 * SECOND))),
-    arrivals,
-    st.integers(1, 4),
-)
-def test_with_exact_expectations_the_bound_of_start_time_fair_queueing_holds(
-    weights, cost, arrivals, workers
-) -> None:
-    exact = [(at, (key, name, cost[key])) for at, (key, name, _) in arrivals]
-    lane = Lane(weights, Exact(cost), workers)
-    check_bound(lane, exact, times=0)
-    assert not any(lane.most_doubt.values())
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(weights_by_key, arrivals, st.integers(1, 4))
-def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
-    weights, arrivals, workers
-) -> None:
-    lane = Lane(weights, Steady(), workers)
-    lane.run(arrivals, lambda *_: None)
-    last: dict[tuple[str, str], Level] = {}
-    for found in lane.started:
-        flow = found.fairness_key, found.name
-        assert found.level is not None and last.get(flow, Level(0, 0)) < found.level
-        last[flow] = found.level
-
-
-def test_wrong_expectations_keep_the_bound() -> None:
-    wrong = dict.fromkeys(KEYS, SECOND)
-    long_and_short = [
-        (0, (key, "pay", cost))
-        for key, cost in (("a", 15 * SECOND), ("b", 10_000))
-        for _ in range(60)
-    ]
-    check_bound(Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1), long_and_short, times=5)
-
-
-def overcharged() -> float:
-    """Return the share of run time of a key whose tasks take a hundredth of their charges, beside
-    one whose charges are exact, on ten workers."""
-    lane = Lane(dict.fromkeys("ab", 1.0), Exact(dict.fromkeys("ab", SECOND)), 10)
-    costs = {"a": SECOND // 100, "b": SECOND}
-    tasks = [
-        (0, (key, "pay", costs[key])) for key in "ab" for _ in range(4000 if key == "a" else 30)
-    ]
-    lane.run(tasks, _nothing)
-    last = max(n for n, found in enumerate(lane.started) if found.fairness_key == "b")
-    spent = Counter[str]()
-    for found in lane.started[:last]:
-        spent[found.fairness_key] += lane.costs[found.id]
-    return spent["a"] / spent.total()
-
-
-def test_a_key_that_is_charged_too_much_saves_the_differences(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = overcharged()
-    start = Account.start
-
-    def lose(account: Account, rank: int, now: int, charge: int, weight: float) -> tuple[int, int]:
-        return start(account, max(rank, now), now, charge, weight)
-
-    monkeypatch.setattr(Account, "start", lose)
-    assert overcharged() < 0.45 and found > 0.48
-
-
-def test_a_key_with_long_runs_gets_fewer_runs_as_soon_as_the_first_ones_have_ended() -> None:
-    lane = Lane(dict.fromkeys(KEYS, 1.0), Steady(), 1)
-    lane.run(
-        [
-            (0, (key, "pay", cost))
-            for key, cost in (("a", 10 * SECOND), ("b", SECOND))
-            for _ in range(60)
-        ],
-        _nothing,
-    )
-    first = Counter(found.fairness_key for found in lane.started[:55])
-    assert first["b"] >= 48
 
 
 # one flow -----------------------------------------------------------------------------------------
@@ -417,7 +213,7 @@ def test_a_run_that_began_under_an_earlier_owner_costs_nothing() -> None:
 @pytest.mark.parametrize("tenant", ["", "acme/"])
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(tenant: str) -> None:
     table = Table()
-    for n in range(10_000):
+    for n in range(4000):
         table.push(f"{tenant}k{n}", f"{tenant}k{n}")
         assert table.run(SECOND) == table.run(SECOND)
     assert table.lane.size < 3000
@@ -457,14 +253,14 @@ class AllCells(TimedTenantFlow):
         return self.all_cells()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, few=2))
 def test_cells_that_are_not_looked_at_after_a_move_are_in_order(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = _run_at_random(seed)
     monkeypatch.setattr(timed_flows, "TimedTenantFlow", AllCells)
     expected = _run_at_random(seed)
-    assert len(seen) > 100 and seen == expected
+    assert len(seen) > 50 and seen == expected
 
 
 def _run_at_random(seed: int) -> list[str]:
@@ -473,7 +269,7 @@ def _run_at_random(seed: int) -> list[str]:
     keys = [f"{tenant}/k{n}" for tenant in "ab" for n in range(6)]
     table.ledger.register_task("q", "pay", Limit(3))
     seen, numbers = [], count(1)
-    for now in range(1500):
+    for now in range(800):
         step = chance.random()
         if step < 0.4:
             one = leveled(chance.choice(keys), chance.choice(NAMES))
@@ -506,20 +302,10 @@ def _run_at_random(seed: int) -> list[str]:
     return seen
 
 
-def test_runs_of_partitions_that_another_node_owns_now_take_no_memory() -> None:
-    table = Table()
-    for now in range(10):
-        table.push(*(f"k{n}" for n in range(100)))
-        assert len(table.take(100, now)) == 100
-        table.table.drop([PartitionKey("q", 0)])
-    table.table.take(0, 1e6)
-    assert not table.table._board.meter._due
-
-
 def test_runs_that_ended_long_before_the_expected_time_take_bounded_memory() -> None:
     table = Table()
     table.table._board.run_times["q"]._all.add(3600 * SECOND, 1)
-    for _ in range(10_000):
+    for _ in range(4000):
         table.push("a")
         [found] = table.take(1)
         table.table.ended(found, 0)
@@ -533,7 +319,7 @@ def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() ->
         table.table.push(leveled("acme/a", name))
         table.table.push(leveled("acme/b", name))
     table.take(3)
-    for n in range(3000):
+    for n in range(1000):
         table.table.push(leveled("acme/a", "mail"))
         [found] = table.take(1)
         assert found.name == "mail"
@@ -543,7 +329,3 @@ def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() ->
         assert sum(1 for _ in column.heads) < 100
         for cell in column.cells():
             assert len(cell._heads) < 100
-
-
-def _nothing(*_: object) -> None:
-    pass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from heapq import heapify, heappop
+from collections.abc import Hashable
 from itertools import count
 
 import msgspec
@@ -17,7 +16,6 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import FifoLane, LaneKey, Level, PartitionKey, Trigger, TriggerPath
 from tests import tiers
@@ -60,13 +58,6 @@ class Counted:
 # order --------------------------------------------------------------------------------------------
 
 
-def test_priorities_7_1_4_2_come_out_in_strict_order() -> None:
-    table, _ = table_of()
-    for priority in (7, 1, 4, 2):
-        table.push(trigger(priority, f"task{priority % 2}", priority=priority))
-    assert ids(table) == ["1", "2", "4", "7"]
-
-
 def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None:
     table, _ = table_of(Limit(1))
     replace = msgspec.structs.replace
@@ -86,51 +77,6 @@ def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None
     assert len(table) == 14
     table.remove(found)
     assert len(table) == 8
-
-
-def test_order_follows_arrival_and_never_the_name() -> None:
-    table, _ = table_of()
-    for id, name in (("first", "Z"), ("second", "A"), ("third", "Z")):
-        table.push(trigger(id, name))
-    assert ids(table) == ["first", "second", "third"]
-
-
-def test_triggers_left_by_a_short_take_keep_their_position() -> None:
-    table, _ = table_of()
-    for n in range(6):
-        table.push(trigger(n, "Z" if n % 2 == 0 else "A"))
-    assert ids(table, 1) + ids(table, 3) + ids(table, 9) == list("012345")
-
-
-def test_a_full_task_name_delays_no_other_and_comes_back_at_its_position() -> None:
-    slot_ledger = SlotLedger(100)
-    slot_ledger.register_task("q", "pay", Limit(1))
-    table = TriggerTable(slot_ledger)
-    first = trigger(0)
-    for one in (first, trigger(1), trigger(2, "mail"), trigger(3)):
-        table.push(one)
-    assert ids(table) == ["0", "2"]
-    table.push(trigger(4, "mail"))
-    table.freed(slot_ledger.release(first, 0))
-    assert ids(table) == ["1", "4"]
-
-
-def test_an_ordering_key_holds_back_only_its_own_tasks() -> None:
-    table, slot_ledger = table_of()
-    a0 = trigger("a0", ordering_key="a")
-    for one in (
-        a0,
-        trigger("a1", ordering_key="a"),
-        trigger("b0", ordering_key="b"),
-        trigger("free"),
-    ):
-        table.push(one)
-    assert ids(table) == ["a0", "b0", "free"]
-    assert ids(table) == []
-    table.freed(slot_ledger.release(a0, 0))
-    assert ids(table) == []
-    table.freed(slot_ledger.release_reservation(OrderingKey("q", "a")))
-    assert ids(table) == ["a1"]
 
 
 def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_its_followers() -> (
@@ -203,15 +149,15 @@ def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
     assert order == list("0123456789")
 
 
-def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
+def test_1000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
     counted = Counted(Limit(2))
     table, slot_ledger = table_of(counted)
-    for n in range(20_000):
-        table.push(trigger(n, f"name{n % 10_000}"))
+    for n in range(2000):
+        table.push(trigger(n, f"name{n % 1000}"))
     running, _ = table.take(500, 0)
     assert [t.id for t in running] == ["0", "1"]
-    assert counted.tries_since() <= 10_000 + 2  # each name is tried once
-    for n in range(2, 1000):
+    assert counted.tries_since() <= 1000 + 2  # each name is tried once
+    for n in range(2, 200):
         table.freed(slot_ledger.release(running.pop(0), 0))
         taken, _ = table.take(500, 0)
         assert [t.id for t in taken] == [str(n)]
@@ -219,17 +165,17 @@ def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_e
         assert counted.tries_since() <= 3
 
 
-def test_10000_tasks_under_two_slots_and_a_rate_all_run() -> None:
+def test_1000_tasks_under_two_slots_and_a_rate_all_run() -> None:
     """Each task has its own name and runs for 3 seconds. With two slots and a rate of 0.5 a second, the
     two limits are full alternately."""
     slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
     table, slot_ledger = table_of(slots, rate)
-    for n in range(10_000):
+    for n in range(1000):
         table.push(trigger(n, f"name{n}"))
     now, finished = 0.0, 0
     running: list[tuple[float, Trigger]] = []
     order = []
-    while finished < 10_000:
+    while finished < 1000:
         taken, _ = table.take(500, now)
         order += [t.id for t in taken]
         running += [(now + 3.0, t) for t in taken]
@@ -241,40 +187,10 @@ def test_10000_tasks_under_two_slots_and_a_rate_all_run() -> None:
             running.remove((end, one))
             finished += 1
             table.freed(slot_ledger.release(one, now))
-    assert order == [str(n) for n in range(10_000)]
+    assert order == [str(n) for n in range(1000)]
     assert len(table) == 0
-    assert now <= 2.0 * 10_000 + 3.0
-    assert slots.tries.total() <= 10_000 * 10  # not all names are tried again
-
-
-def test_a_policy_that_refuses_four_times_for_10_ms_does_not_block_the_table() -> None:
-    class Refuses:
-        refusals = 4
-
-        def column(self, trigger: Trigger) -> Hashable:
-            return None
-
-        def acquire(self, trigger: Trigger, now: float) -> Full | None:
-            self.refusals -= 1
-            return Full("wait", now + 0.010) if self.refusals >= 0 else None
-
-        def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-            return ()
-
-        cancel = release
-
-    table, _ = table_of(Refuses())
-    for n in range(3):
-        table.push(trigger(n, f"name{n}"))
-    now, waits = 0.0, 0
-    while not (taken := ids(table, now=now)):
-        retry_at = table.next_retry()
-        assert retry_at is not None and retry_at > now
-        now, waits = retry_at, waits + 1
-        assert waits < 20
-    assert taken == ["0", "1", "2"]
-    assert waits == 2  # three names are refused once, and the first of them twice
-    assert table.next_retry() is None
+    assert now <= 2.0 * 1000 + 3.0
+    assert slots.tries.total() <= 1000 * 10  # not all names are tried again
 
 
 def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
@@ -289,31 +205,6 @@ def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
     assert table.next_retry() == 10
     assert ids(table, now=9.99) == []
     assert ids(table, now=10) == ["1", "4"]
-
-
-def test_10000_names_that_wait_for_one_rate_are_not_all_tried_at_every_token() -> None:
-    counted = Counted(RateLimit(1, per=1, burst=1))
-    table, _ = table_of(counted)
-    for n in range(10_000):
-        table.push(trigger(n, f"name{n}"))
-    assert ids(table) == ["0"]
-    assert counted.tries_since() == 10_000
-    for n in range(1, 100):
-        assert table.next_retry() == n
-        assert ids(table, now=n) == [str(n)]
-        assert counted.tries_since() <= 2
-
-
-def test_when_all_slots_of_the_node_are_taken_no_trigger_is_tried() -> None:
-    counted = Counted(Limit(100))
-    table, slot_ledger = table_of(counted, slots=2)
-    for n in range(1000):
-        table.push(trigger(n, f"name{n}"))
-    taken, _ = table.take(500, 0)
-    assert len(taken) == 2 and counted.tries_since() == 2
-    assert ids(table) == [] and counted.tries_since() == 0
-    table.freed(slot_ledger.release(taken[0], 0))
-    assert ids(table) == ["2"] and counted.tries_since() == 1
 
 
 # policies that raise ------------------------------------------------------------------------------
@@ -343,20 +234,6 @@ def test_a_policy_that_raises_removes_its_own_trigger_and_takes_no_slot() -> Non
 # pauses, revoked partitions, sizes ----------------------------------------------------------------
 
 
-def test_a_paused_queue_keeps_its_triggers_and_their_positions() -> None:
-    table, _ = table_of()
-    table.push(trigger(0, queue="slow"))
-    table.pause("slow")
-    table.pause("slow")
-    table.push(trigger(1, queue="slow"))
-    table.push(trigger(2))
-    assert ids(table) == ["2"] and len(table) == 2
-    table.push(trigger(3))
-    table.resume("slow")
-    table.resume("slow")
-    assert ids(table) == ["0", "1", "3"]
-
-
 def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
     shared = Limit(1)
     slot_ledger = SlotLedger(9)
@@ -370,29 +247,6 @@ def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
     table.pause("slow")
     table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["next"]
-
-
-def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
-    counted = Counted(Limit(1))
-    table, slot_ledger = table_of(counted)
-    first = trigger("first")
-    table.push(first)
-    ids(table)
-    for n in range(6):
-        table.push(trigger(n, "A" if n < 3 else "B", partition=n % 2))
-    assert ids(table) == []
-    assert {t.id for t in table.drop([PartitionKey("q", 0), PartitionKey("other", 1)])} == {
-        "0",
-        "2",
-        "4",
-    }
-    assert len(table) == 3 and table.sizes() == {5: 3}
-    order, running = [], first
-    while table:
-        table.freed(slot_ledger.release(running, 0))
-        [running] = table.take(9, 0)[0]
-        order.append(running.id)
-    assert order == ["1", "3", "5"]
 
 
 def test_a_key_with_two_names_goes_on_after_another_node_was_offered_its_tasks() -> None:
@@ -416,29 +270,6 @@ def test_a_key_with_two_names_goes_on_after_another_node_was_offered_its_tasks()
         [running] = table.take(1, 0.0)[0]
         order.append(running.id)
     assert order == [one.id for one in pushed]
-
-
-@pytest.mark.parametrize("partition", [0, 1])
-def test_triggers_behind_a_better_priority_are_taken_after_that_is_dropped(
-    partition: int,
-) -> None:
-    table, slot_ledger = table_of(Limit(1))
-    first = trigger("first")
-    table.push(first)
-    ids(table)
-    table.push(trigger("better", priority=1, partition=0))
-    table.push(trigger("worse", priority=9, partition=2))
-    assert ids(table) == []
-    table.drop([PartitionKey("q", partition)])
-    assert ids(table) == []
-    table.freed(slot_ledger.release(first, 0))
-    taken, order = table.take(9, 0)[0], []
-    while taken:
-        order += [t.id for t in taken]
-        table.freed(slot_ledger.release(taken[0], 0))
-        taken, _ = table.take(9, 0)
-    assert order == (["worse"] if partition == 0 else ["better", "worse"])
-    assert len(table) == 0
 
 
 class _Everything:
@@ -588,28 +419,6 @@ def test_the_table_takes_the_same_triggers_as_a_model_that_tries_each_in_order(
             retry_at = table.next_retry()
             assert retry_at is not None and retry_at > now
             now = retry_at
-
-
-def test_empty_columns_may_share_a_position() -> None:
-    places = [(5, (0, 0, 0), Column(5, name, "q")) for name in "abc"]
-    heapify(places)
-    assert sorted(heappop(places)[2].key for _ in "abc") == ["a", "b", "c"]
-
-
-def test_a_priority_behind_a_full_one_runs_after_a_still_higher_one_has_come_between() -> None:
-    table, slot_ledger = table_of(Limit(1))
-    first = trigger("first")
-    table.push(first)
-    ids(table)
-    order, running = [], first
-    for priority in (5, 9, 1):
-        table.push(trigger(priority, priority=priority))
-        assert ids(table) == []
-    while table:
-        table.freed(slot_ledger.release(running, 0))
-        [running] = table.take(9, 0)[0]
-        order.append(running.id)
-    assert order == ["1", "5", "9"]
 
 
 @pytest.mark.parametrize("seed", seeds(200, few=10))
