@@ -65,7 +65,8 @@ def write(table: Table, stored: IcebergTable, rows: pa.Table, name: str) -> list
     """Write the rows, one file for each partition, with names that begin with `name`."""
     schema = schema_to_pyarrow(stored.schema(), include_field_ids=True)
     return [
-        _write_one(stored, _cast(part, schema), number, name) for number, part in split(table, rows)
+        _write_one(stored, part.select(schema.names).cast(schema), number, name)
+        for number, part in split(table, rows)
     ]
 
 
@@ -193,15 +194,3 @@ def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str,
             for group in groups
         ],
     }
-
-
-def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows with the columns and types of the stored table; columns of a newer Fairlead
-    cannot occur, and missing ones are null."""
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

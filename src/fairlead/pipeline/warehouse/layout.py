@@ -17,10 +17,8 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
-from pyiceberg.types import NestedField
 
 from fairlead.clock import to_datetime, to_micros
-from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.parts import HOUR_US, part_of
 from fairlead.pipeline.schema import Table
@@ -83,25 +81,15 @@ def properties_of(table: Table) -> dict[str, str]:
     )
 
 
-def missing_columns(table: Table, found: Schema) -> list[NestedField]:
-    """Return the table's columns that the stored table lacks.
-
-    Raise BrokenLake for a column of another type, ConfigurationError for an unknown one.
-    """
+def check_columns(table: Table, found: Schema) -> None:
+    """Raise BrokenLake if the stored table has other columns than those of the table."""
     stored = {field.name: field.field_type for field in found.fields}
-    wanted = schema_of(table).fields
-    for field in wanted:
-        if stored.get(field.name, field.field_type) != field.field_type:
-            raise BrokenLake(
-                f"{table.name}: column {field.name!r} is {stored[field.name]}, not"
-                f" {field.field_type}; rename the table away, and build it again"
-            )
-    if unknown := stored.keys() - set(table.column_names):
-        raise ConfigurationError(
-            f"{table.name} has columns this Fairlead does not know: {', '.join(sorted(unknown))};"
-            " upgrade Fairlead, or drop the columns"
+    wanted = {field.name: field.field_type for field in schema_of(table).fields}
+    if other := sorted({name for name, _ in stored.items() ^ wanted.items()}):
+        raise BrokenLake(
+            f"{table.name} has other columns than this Fairlead: {', '.join(map(repr, other))};"
+            " rename the table away, and build it again"
         )
-    return [field for field in wanted if field.name not in stored]
 
 
 def unit_of(table: Table) -> int:

@@ -43,7 +43,7 @@ from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import (
     DAY_US,
     NO_RETRIES,
-    missing_columns,
+    check_columns,
     part_name,
     properties_of,
     schema_of,
@@ -129,12 +129,13 @@ class WarehouseTable:
         """Write the rows to files that no snapshot lists yet; their names begin with `name`.
 
         Write only after the state was read on which the commit will rest: `sweep` removes older
-        files that no snapshot lists. Raise BrokenLake and ConfigurationError for stored columns
-        that differ, StoreUnavailable.
+        files that no snapshot lists. Raise BrokenLake for stored columns that differ, and
+        StoreUnavailable.
         """
         stored = self._create() if seen is None or seen.stored is None else seen.stored
+        check_columns(self.table, stored.schema())
         with catalog_errors(self._location):
-            return data_files.write(self.table, self._with_columns(stored), rows, name)
+            return data_files.write(self.table, stored, rows, name)
 
     def append(
         self,
@@ -162,7 +163,7 @@ class WarehouseTable:
 
     def add(self, rows: pa.Table, name: str) -> None:
         """Add rows in files whose names begin with `name`, and start again if another writer was
-        first. Raise BrokenLake, ConfigurationError, StoreUnavailable."""
+        first. Raise BrokenLake, StoreUnavailable."""
         while True:
             seen = self.state()
             written = self.write(rows, name, seen)
@@ -269,7 +270,7 @@ class WarehouseTable:
         snapshot: int | None = None,
         encoded: Collection[str] = (),
     ) -> pa.Table:
-        """Return rows in memory; columns added later are null in older files.
+        """Return rows in memory.
 
         where: condition on the rows. encoded: columns of texts that are returned with a dictionary.
         Raise BrokenLake for a missing or damaged file, or a missing snapshot.
@@ -556,16 +557,6 @@ class WarehouseTable:
                 )
             except (TableAlreadyExistsError, IntegrityError):
                 return self._catalog.load_table(self._name)
-
-    def _with_columns(self, stored: IcebergTable) -> IcebergTable:
-        """Return the table with all columns, added if missing."""
-        while missing := missing_columns(self.table, stored.schema()):
-            # If another writer was first, look again.
-            with suppress(CommitFailedException), stored.update_schema() as schema:
-                for field in missing:
-                    schema.add_column(field.name, field.field_type, field.doc)
-            stored = self._catalog.load_table(self._name)
-        return stored
 
 
 class _Transaction(Transaction):
