@@ -40,6 +40,7 @@ from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
+from fairlead.ports.lake_history import Question
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.warehouses import export, root_of
@@ -196,10 +197,10 @@ def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
             assert ordered == expected[table.name], table.name
     services, history = expected["silver.service"], History(folder)
     for by in ("queue", "tenant", "name"):
-        runs = history.runs(by=by).rows  # type: ignore[arg-type]
+        runs = history.runs(Question(by=by)).rows  # type: ignore[arg-type]
         assert sum(r.started for r in runs) == sum(s["attempts_started"] for s in services)
         assert sum(r.busy_us for r in runs) == sum(s["busy_us"] for s in services)
-    for row in history.waits(points=1).rows:
+    for row in history.waits(Question(points=1)).rows:
         pickups = sum(
             hist["n"]
             for hist in expected["gold.latency_hist"]

@@ -40,7 +40,7 @@ from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.layout import part_name
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.lake_history import Extent
+from fairlead.ports.lake_history import Extent, Question
 from tests.pipeline.frames import T0, attempt
 from tests.pipeline.tables_by_hand import micros, put, row
 from tests.tiers import examples
@@ -180,7 +180,6 @@ def part_in(by: str) -> Callable[[Mapping[str, Any]], str]:
     ),
     by=parts,
     queue=st.none() | queues,
-    name=st.none() | names,
     tenants=scopes,
     top=st.integers(1, 4),
     points=st.sampled_from([1, 2, 30, 200]),
@@ -190,8 +189,7 @@ def test_runs_are_the_sums_of_the_rows_of_the_period(
     rows: list[dict[str, Any]],
     by: Any,
     queue: str | None,
-    name: str | None,
-    tenants: Collection[str] | None,
+    tenants: frozenset[str] | None,
     top: int,
     points: int,
     period: tuple[int, int] | None,
@@ -203,14 +201,20 @@ def test_runs_are_the_sums_of_the_rows_of_the_period(
     )
     with history_of({SERVICE: rows}) as history:
         found = history.runs(
-            since, until, by=by, queue=queue, name=name, tenants=tenants, top=top, points=points
+            Question(
+                since=since,
+                until=until,
+                by=by,
+                queue=queue,
+                tenants=tenants,
+                top=top,
+                points=points,
+            )
         )
     wanted = [
         each
         for each in rows
-        if in_scope(each["fairness_key"], tenants)
-        and queue in (None, each["queue"])
-        and name in (None, each["name"])
+        if in_scope(each["fairness_key"], tenants) and queue in (None, each["queue"])
     ]
     columns = ("attempts_started", "attempts_done", "failed", "busy_us", "wasted_us")
     expected = expected_rows(
@@ -250,7 +254,7 @@ def test_percentiles_of_waits_are_by_nearest_rank_over_the_merged_buckets(
 ) -> None:
     last = FIRST + 4 * DAY_US
     with history_of({LATENCY_HIST: rows}) as history:
-        found = history.waits(FIRST, last, by=by, top=top, points=points)
+        found = history.waits(Question(since=FIRST, until=last, by=by, top=top, points=points))
     wanted = [each for each in rows if each["measure"] == "pickup" and each["fairness_key"] == "*"]
     expected = expected_rows(found, wanted, "hour", part_in(by), ("n",), ("n",), top)
     assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
@@ -301,7 +305,7 @@ def test_waits_of_tenants_are_exact_percentiles_of_their_sound_attempts(
     rows: list[dict[str, Any]],
     by: Any,
     measure: Any,
-    tenants: Collection[str] | None,
+    tenants: frozenset[str] | None,
     top: int,
     points: int,
 ) -> None:
@@ -309,7 +313,15 @@ def test_waits_of_tenants_are_exact_percentiles_of_their_sound_attempts(
     last = FIRST + 4 * DAY_US
     with history_of({ATTEMPTS: rows}) as history:
         found = history.waits(
-            FIRST, last, by=by, measure=measure, tenants=tenants, top=top, points=points
+            Question(
+                since=FIRST,
+                until=last,
+                by=by,
+                measure=measure,
+                tenants=tenants,
+                top=top,
+                points=points,
+            )
         )
     of = {"pickup": ("ready_at", "started_at"), "run": ("started_at", "finished_at")}
     of |= {"e2e": ("submitted_at", "finished_at"), "retry_delay": ("run_at", "started_at")}
@@ -374,13 +386,15 @@ def percentile(buckets: Mapping[int, Sequence[int]], per_mille: int) -> float:
 def test_shares_add_up_the_windows_of_one_size(
     rows: list[dict[str, Any]],
     days: int,
-    tenants: Collection[str] | None,
+    tenants: frozenset[str] | None,
     top: int,
     points: int,
 ) -> None:
     with history_of({TENANT_SHARE: rows}) as history:
         found = history.shares(
-            FIRST, FIRST + days * DAY_US, tenants=tenants, top=top, points=points
+            Question(
+                since=FIRST, until=FIRST + days * DAY_US, tenants=tenants, top=top, points=points
+            )
         )
     window_s = max(
         size
@@ -423,10 +437,12 @@ def test_shares_add_up_the_windows_of_one_size(
     top=st.integers(1, 4),
 )
 def test_costs_add_up_to_the_bill(
-    rows: list[dict[str, Any]], tenants: Collection[str] | None, top: int
+    rows: list[dict[str, Any]], tenants: frozenset[str] | None, top: int
 ) -> None:
     with history_of({COST: rows}) as history:
-        found = history.costs(FIRST, FIRST + 4 * DAY_US, tenants=tenants, top=top)
+        found = history.costs(
+            Question(since=FIRST, until=FIRST + 4 * DAY_US, tenants=tenants, top=top)
+        )
     wanted = [
         each
         for each in rows
@@ -463,9 +479,13 @@ def test_incidents_overlap_the_period_and_are_the_latest_first(tmp_path: Path) -
         incident("stall", "*", 50),
     ]
     put(lake, INCIDENTS, made)
-    found = History(str(lake.location.folder)).incidents(FIRST + 35 * HOUR_US, FIRST + 50 * HOUR_US)
+    found = History(str(lake.location.folder)).incidents(
+        Question(since=FIRST + 35 * HOUR_US, until=FIRST + 50 * HOUR_US)
+    )
     assert [each.id for each in found.rows] == ["stall-*-0"]
-    found = History(str(lake.location.folder)).incidents(FIRST, FIRST + 60 * HOUR_US)
+    found = History(str(lake.location.folder)).incidents(
+        Question(since=FIRST, until=FIRST + 60 * HOUR_US)
+    )
     assert [each.id for each in found.rows] == ["stall-*-50", "flood-acme/7-30", "stall-*-0"]
     assert found.rows[0].keys_hit == 3
 
@@ -487,11 +507,21 @@ def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_a
         ],
     )
     history = History(str(lake.location.folder))
-    found = history.incidents(FIRST, FIRST + DAY_US, tenants={"acme"})
+    found = history.incidents(
+        Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset({"acme"}))
+    )
     assert [each.id for each in found.rows] == ["starved-acme-3", "flood-acme/7-1"]
     assert {(e.keys_hit, e.tasks_delayed, e.extra_wait_us) for e in found.rows} == {(None,) * 3}
-    assert history.incidents(FIRST, FIRST + DAY_US, tenants={"*"}).rows == []
-    assert history.incidents(FIRST, FIRST + DAY_US, tenants=()).rows == []
+    assert (
+        history.incidents(
+            Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset({"*"}))
+        ).rows
+        == []
+    )
+    assert (
+        history.incidents(Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset())).rows
+        == []
+    )
 
 
 def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_only(
@@ -521,11 +551,13 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
         ],
     )
     history = History(str(lake.location.folder))
-    found = history.fairness(FIRST, FIRST + 5 * MINUTE_US, points=1)
+    found = history.fairness(Question(since=FIRST, until=FIRST + 5 * MINUTE_US, points=1))
     (only,) = found.rows
     assert (only.jain, only.jain_least, only.lag_us, only.lag_key) == (0.75, 0.5, 30, "b")
     assert (only.keys, only.starved_keys, only.noisy_key) == (2, 2, None)
-    scoped = history.fairness(FIRST, FIRST + HOUR_US, tenants={"a", "b"})
+    scoped = history.fairness(
+        Question(since=FIRST, until=FIRST + HOUR_US, tenants=frozenset({"a", "b"}))
+    )
     assert scoped.rows == [] and "all tenants" in scoped.note
 
 
@@ -540,11 +572,11 @@ def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
     waited = START + timedelta(seconds=1)
     runs = [attempt(fairness_key=k, submitted_at=START, started_at=waited) for k in tenants]
     put(lake, ATTEMPTS, runs)
-    found = History(str(lake.location.folder)).top_tenants()
+    found = History(str(lake.location.folder)).top_tenants(Question())
     assert [(t.tenant, t.started, t.amount) for t in found.rows] == [("acme", 2, 2), ("b", 1, 1)]
     assert found.rows[0].wait_p50_us == 1_000_000
     assert found.rows[0].entitled_us is None and "gold.tenant_share" in found.note
-    only = History(str(lake.location.folder)).top_tenants(tenants={"b"})
+    only = History(str(lake.location.folder)).top_tenants(Question(tenants=frozenset({"b"})))
     assert [t.tenant for t in only.rows] == ["b"]
 
 
@@ -553,8 +585,8 @@ def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path)
     put(lake, SERVICE, [])
     history = History(str(lake.location.folder))
     assert history.extent() is None
-    assert history.runs().rows == [] and history.runs().note == ""
-    never = history.costs()
+    assert history.runs(Question()).rows == [] and history.runs(Question()).note == ""
+    never = history.costs(Question())
     assert never.rows == [] and "fairlead pipeline build" in never.note
     assert never.as_of.built_at is None
 
@@ -563,9 +595,9 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_pat
     lake = a_lake(tmp_path)
     put(lake, SERVICE, [row(SERVICE, window_start=START)], name="first")
     history = History(tmp_path / "lake")
-    assert [r.started for r in history.runs().rows] == [1]
+    assert [r.started for r in history.runs(Question()).rows] == [1]
     put(lake, SERVICE, [row(SERVICE, window_start=START, name="y")], name="second")
-    assert [r.started for r in history.runs().rows] == [2]
+    assert [r.started for r in history.runs(Question()).rows] == [2]
     builds = Builds(lake)
     before, seen = builds.newest()
     state = lake.table(SERVICE).state()
@@ -589,11 +621,10 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_pat
     state = lake.table(SERVICE).state()
     assert state.snapshot is not None
     assert builds.publish(before.after({SERVICE.name: state.snapshot}), seen, FIRST)
-    steps = history._steps(None, None, 1, 60)
+    question = Question(points=1)
+    steps = history._steps(question, 60)
     history._look = erase_once  # type: ignore[method-assign]
-    found = history._read(
-        "runs", SERVICE, steps, Runs, None, by="queue", queue=None, name=None, top=1
-    )
+    found = history._read("runs", SERVICE, steps, Runs, question)
     assert [r.started for r in found.rows] == [2]
 
 
@@ -603,9 +634,9 @@ def test_the_history_of_a_lake_on_an_object_store(
     lake = Warehouse(Location.of(s3_lake, postgres_url))
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
     history = History(s3_lake, postgres_url)
-    assert [r.started for r in history.runs().rows] == [1]
+    assert [r.started for r in history.runs(Question()).rows] == [1]
     put(lake, SERVICE, [row(SERVICE, window_start=START + timedelta(hours=30))])
-    assert sum(r.started for r in history.runs().rows) == 2
+    assert sum(r.started for r in history.runs(Question()).rows) == 2
     assert history.extent() == Extent(FIRST, FIRST + 31 * HOUR_US)
 
 
@@ -615,7 +646,7 @@ def test_a_damaged_file_is_a_broken_lake(tmp_path: Path) -> None:
     for file in lake.table(SERVICE).files():
         Path(file_name(file.path)).write_bytes(b"PAR1 no more PAR1")
     with pytest.raises(BrokenLake, match="pipeline check"):
-        History(str(lake.location.folder)).runs()
+        History(str(lake.location.folder)).runs(Question())
 
 
 def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
@@ -623,14 +654,14 @@ def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
     history = History(str(lake.location.folder))
     for wrong in (
-        lambda: history.runs(5, 5),
-        lambda: history.runs(-1, 5),
-        lambda: history.runs(0, 1 << 62),
-        lambda: history.runs(top=0),
-        lambda: history.runs(top=51),
-        lambda: history.runs(points=201),
-        lambda: history.runs(by="fairness_key"),  # type: ignore[arg-type]
-        lambda: history.waits(measure="x"),  # type: ignore[arg-type]
+        lambda: history.runs(Question(since=5, until=5)),
+        lambda: history.runs(Question(since=-1, until=5)),
+        lambda: history.runs(Question(since=0, until=1 << 62)),
+        lambda: history.runs(Question(top=0)),
+        lambda: history.runs(Question(top=51)),
+        lambda: history.runs(Question(points=201)),
+        lambda: history.runs(Question(by="fairness_key")),  # type: ignore[arg-type]
+        lambda: history.waits(Question(measure="x")),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigurationError, match="use "):
             wrong()

@@ -362,7 +362,8 @@ def test_reading_imports_no_spark(tmp_path: Path) -> None:
         "from fairlead.pipeline.reading.query import select;"
         "connection = connect(sys.argv[1]);"
         "assert list(select(connection, 'SELECT count(*) FROM gold.cost').rows) == [(2,)];"
-        "assert History(sys.argv[1]).runs().rows;"
+        "from fairlead.ports.lake_history import Question;"
+        "assert History(sys.argv[1]).runs(Question()).rows;"
         "print([m for m in ('pyspark', 'py4j', 'matplotlib') if m in sys.modules])"
     )
     ran = subprocess.run(

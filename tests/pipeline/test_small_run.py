@@ -24,6 +24,7 @@ from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.runs import JobRun, last_runs
 from fairlead.pipeline.session import session
 from fairlead.pipeline.settings import PipelineSettings
+from fairlead.ports.lake_history import Question
 from fairlead.testing import running, settled
 from tests.pipeline.warehouses import jars, lake_in, root_of
 
@@ -84,7 +85,7 @@ async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     assert (built.rows_in, built.tables["silver.tasks"], built.quarantined) == (40, 40, 0)
     assert adds_up(check(job.warehouse, job.clock))
 
-    by_tenant = History(root_of(job.warehouse)).runs(by="tenant", points=1).rows
+    by_tenant = History(root_of(job.warehouse)).runs(Question(by="tenant", points=1)).rows
     assert {(row.part, row.started, row.failed) for row in by_tenant} == {
         ("key-0", 14, 4),
         ("key-1", 13, 3),

@@ -3,9 +3,11 @@ of some."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from msgspec.structs import asdict, replace
 
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS
@@ -49,7 +51,7 @@ from fairlead.pipeline.reading.query import existing, not_made
 from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS, step_for
-from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure
+from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
 
 MOST_PARTS = 50
 """Maximum number of parts (queues, tenants, names) that a result names."""
@@ -120,113 +122,39 @@ class History(LakeHistory):
         """Return the state of a table."""
         return _as_of(self._look(table), table)
 
-    def runs(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        by: By = "queue",
-        queue: str | None = None,
-        name: str | None = None,
-        tenants: Collection[str] | None = None,
-        top: int = 10,
-        points: int = MOST_POINTS,
-    ) -> HistoryRows[Runs]:
-        _check_choice("by", by, ("queue", "tenant", "name"))
-        given = {"by": by, "queue": queue, "name": name, "top": top}
-        steps = self._steps(since, until, points, MINUTE)
-        return self._read("runs", SERVICE, steps, Runs, tenants, **given)
+    def runs(self, question: Question) -> HistoryRows[Runs]:
+        return self._read("runs", SERVICE, self._steps(question, MINUTE), Runs, question)
 
-    def waits(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        by: By = "queue",
-        measure: Measure = "pickup",
-        queue: str | None = None,
-        name: str | None = None,
-        tenants: Collection[str] | None = None,
-        top: int = 10,
-        points: int = MOST_POINTS,
-    ) -> HistoryRows[Waits]:
-        _check_choice("by", by, ("queue", "tenant", "name"))
-        _check_choice("measure", measure, ("pickup", "run", "e2e", "retry_delay"))
-        given = {"by": by, "queue": queue, "name": name, "top": top, "measure": measure}
-        steps = self._steps(since, until, points, HOUR)
-        if by == "tenant" or tenants is not None:
-            return self._read("waits_of_keys", ATTEMPTS, steps, Waits, tenants, **given)
-        return self._read("waits", LATENCY_HIST, steps, Waits, tenants, **given)
+    def waits(self, question: Question) -> HistoryRows[Waits]:
+        steps = self._steps(question, HOUR)
+        if question.by == "tenant" or question.tenants is not None:
+            return self._read("waits_of_keys", ATTEMPTS, steps, Waits, question)
+        return self._read("waits", LATENCY_HIST, steps, Waits, question)
 
-    def shares(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        queue: str | None = None,
-        tenants: Collection[str] | None = None,
-        top: int = 10,
-        points: int = MOST_POINTS,
-    ) -> HistoryRows[Shares]:
-        steps = self._steps(since, until, points, MINUTE)
-        return self._read("shares", TENANT_SHARE, steps, Shares, tenants, queue=queue, top=top)
+    def shares(self, question: Question) -> HistoryRows[Shares]:
+        steps = self._steps(question, MINUTE)
+        return self._read("shares", TENANT_SHARE, steps, Shares, question)
 
-    def fairness(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        queue: str | None = None,
-        tenants: Collection[str] | None = None,
-        points: int = MOST_POINTS,
-    ) -> HistoryRows[Fairness]:
-        steps = self._steps(since, until, points, MINUTE)
-        if tenants is not None:
+    def fairness(self, question: Question) -> HistoryRows[Fairness]:
+        steps = self._steps(question, MINUTE)
+        if question.tenants is not None:
             return HistoryRows([], *steps, self.as_of(FAIRNESS), _ALL_TENANTS_ONLY)
-        given = {"queue": queue, "most": MOST_FAIRNESS}
-        return self._read("fairness", FAIRNESS, steps, Fairness, None, **given)
+        return self._read("fairness", FAIRNESS, steps, Fairness, question, MOST_FAIRNESS)
 
-    def incidents(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        queue: str | None = None,
-        tenants: Collection[str] | None = None,
-    ) -> HistoryRows[Incident]:
-        steps = self._steps(since, until, 1, MINUTE)
-        given = {"queue": queue, "most": MOST_INCIDENTS}
-        return self._read("incidents", INCIDENTS, steps, Incident, tenants, **given)
+    def incidents(self, question: Question) -> HistoryRows[Incident]:
+        steps = self._steps(replace(question, points=1), MINUTE)
+        return self._read("incidents", INCIDENTS, steps, Incident, question, MOST_INCIDENTS)
 
-    def costs(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        queue: str | None = None,
-        tenants: Collection[str] | None = None,
-        top: int = 10,
-        points: int = MOST_POINTS,
-    ) -> HistoryRows[Costs]:
-        steps = self._steps(since, until, points, DAY)
-        return self._read("costs", COST, steps, Costs, tenants, queue=queue, top=top)
+    def costs(self, question: Question) -> HistoryRows[Costs]:
+        return self._read("costs", COST, self._steps(question, DAY), Costs, question)
 
-    def top_tenants(
-        self,
-        since: int | None = None,
-        until: int | None = None,
-        *,
-        queue: str | None = None,
-        tenants: Collection[str] | None = None,
-        top: int = 10,
-    ) -> HistoryRows[Tenant]:
-        runs = self.runs(since, until, by="tenant", queue=queue, tenants=tenants, top=top, points=1)
+    def top_tenants(self, question: Question) -> HistoryRows[Tenant]:
+        question = replace(question, by="tenant", measure="pickup", points=1)
+        runs = self.runs(question)
         found = [row for row in runs.rows if row.part is not None]
-        given: Any = {"queue": queue, "top": top, "points": 1}
-        given["tenants"] = frozenset(row.part for row in found)
-        waits = self.waits(runs.since, runs.until, by="tenant", **given)
-        shares = self.shares(runs.since, runs.until, **given)
-        costs = self.costs(runs.since, runs.until, **given)
+        tenants = frozenset(row.part for row in found)
+        question = replace(question, since=runs.since, until=runs.until, tenants=tenants)
+        waits, shares, costs = (self.waits(question), self.shares(question), self.costs(question))
         wait_of = {row.part: row for row in waits.rows}
         share_of = {row.part: row for row in shares.rows}
         cost_of = {row.part: row for row in costs.rows}
@@ -247,13 +175,13 @@ class History(LakeHistory):
         notes = dict.fromkeys(each.note for each in (runs, waits, shares, costs) if each.note)
         return HistoryRows(rows, runs.since, runs.until, runs.step_s, runs.as_of, "; ".join(notes))
 
-    def _steps(self, since: int | None, until: int | None, points: int, least_s: int) -> Steps:
+    def _steps(self, question: Question, least_s: int) -> Steps:
         """Return the steps of a period, limited to the hours of which the lake has runs."""
-        if not 1 <= points <= MOST_POINTS:
-            raise ConfigurationError(f"points {points}: use 1 to {MOST_POINTS}")
+        if not 1 <= question.points <= MOST_POINTS:
+            raise ConfigurationError(f"points {question.points}: use 1 to {MOST_POINTS}")
         extent = self.extent() or Extent(0, HOUR_US)
-        begin = extent.since if since is None else since
-        end = extent.until if until is None else until
+        begin = extent.since if question.since is None else question.since
+        end = extent.until if question.until is None else question.until
         if not 0 <= begin < end <= _LATEST:
             raise ConfigurationError(
                 f"period from {begin} to {end}: use microseconds since 1970, the start before the"
@@ -261,11 +189,9 @@ class History(LakeHistory):
             )
         if max(begin, extent.since) < min(end, extent.until):
             begin, end = max(begin, extent.since), min(end, extent.until)
-        length_s = (end - begin) / MICROS
-        if points > 1:
-            step_s = max(step_for(length_s, points), least_s)
-            return Steps(*rounded(begin, end, step_s), step_s)
-        unit_s = max(least_s, MINUTE if step_for(length_s) == MINUTE else HOUR)
+        if question.points > 1:
+            return steps_between(begin, end, least_s, question.points)
+        unit_s = max(least_s, MINUTE if step_for((end - begin) / MICROS) == MINUTE else HOUR)
         begin, end = rounded(begin, end, unit_s)
         return Steps(begin, end, (end - begin) // MICROS)
 
@@ -275,20 +201,24 @@ class History(LakeHistory):
         table: Table,
         steps: Steps,
         kind: Callable[..., Row],
-        tenants: Collection[str] | None,
-        **given: Any,
+        question: Question,
+        most: int = 0,
     ) -> HistoryRows[Row]:
-        """Run a statement with these parameters over the partitions of the period. Try again if
-        another process replaced files meanwhile. Raise ConfigurationError for too many parts."""
-        if not 1 <= given.get("top", 1) <= MOST_PARTS:
-            raise ConfigurationError(f"top {given['top']}: use 1 to {MOST_PARTS}")
+        """Run a statement over the partitions of the period, for at most `most` rows if it limits
+        them. Try again if another process replaced files meanwhile. Raise ConfigurationError for
+        parts that are unknown or too many."""
+        if not 1 <= question.top <= MOST_PARTS:
+            raise ConfigurationError(f"top {question.top}: use 1 to {MOST_PARTS}")
+        _check_choice("by", question.by, get_args(By))
+        _check_choice("measure", question.measure, get_args(Measure))
         values: dict[str, Any] = {
-            **given,
+            **asdict(question),
+            "most": most,
             "growth": GROWTH,
             "since": steps.since,
             "until": steps.until,
             "step_us": steps.step_s * MICROS,
-            "tenants": None if tenants is None else sorted(tenants),
+            "tenants": None if question.tenants is None else sorted(question.tenants),
         }
         for attempt in range(1, _TRIES + 1):
             seen = self._look(table)
@@ -333,6 +263,13 @@ def _files_between(at: TableAt, table: Table, steps: Steps) -> list[str]:
     after = -1 if table == INCIDENTS else steps.since - length
     parts = {file.part for file in at.files if after < micros_of(file.part) < steps.until}
     return patterns(file_names(at, parts))
+
+
+def steps_between(begin: int, end: int, least_s: int, points: int = MOST_POINTS) -> Steps:
+    """Return at most `points` whole steps, each of at least `least_s` seconds, that have the
+    period."""
+    step_s = max(step_for((end - begin) / MICROS, points), least_s)
+    return Steps(*rounded(begin, end, step_s), step_s)
 
 
 def rounded(begin: int, end: int, unit_s: int) -> tuple[int, int]:

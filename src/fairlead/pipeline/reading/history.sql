@@ -11,7 +11,7 @@ WITH found AS (
            sum(attempts_started) AS started, sum(attempts_done) AS done, sum(failed) AS failed,
            sum(busy_us) AS busy_us, sum(wasted_us) AS wasted_us
       FROM {rows}
-     WHERE ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
+     WHERE ($queue::VARCHAR IS NULL OR queue = $queue)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
      GROUP BY ALL
 ), ranked AS (
@@ -31,7 +31,7 @@ WITH found AS (
            CASE $by WHEN 'queue' THEN queue ELSE name END AS part, bucket, sum(n) AS n, max(max_us) AS max_us
       FROM {rows}
      WHERE measure = $measure AND fairness_key = '*'
-       AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
+       AND ($queue::VARCHAR IS NULL OR queue = $queue)
      GROUP BY ALL
 ), ranked AS (
     SELECT part, least(row_number() OVER (ORDER BY sum(n) DESC, part), $top + 1) AS rank FROM found GROUP BY part
@@ -58,7 +58,7 @@ WITH measured AS NOT MATERIALIZED (
       FROM {rows}
      WHERE {sound} AND fairness_key <> '*' AND ($measure <> 'e2e' OR next_state = 'DONE')
        AND ($measure <> 'retry_delay' OR attempt > 1)
-       AND ($queue::VARCHAR IS NULL OR queue = $queue) AND ($name::VARCHAR IS NULL OR name = $name)
+       AND ($queue::VARCHAR IS NULL OR queue = $queue)
        AND ($tenants::VARCHAR[] IS NULL OR list_contains($tenants, tenant_of(fairness_key)))
 ), found AS NOT MATERIALIZED (
     SELECT $since + ((epoch_us(finished_at) - $since) // $step_us) * $step_us AS step_at, greatest(0, us) AS us,

@@ -10,7 +10,7 @@ from fairlead.core.values import instant
 from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import HistoryRows
-from fairlead.ports.lake_history import By, LakeHistory, Measure
+from fairlead.ports.lake_history import By, LakeHistory, Measure, Question
 from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, optional_instant
 from fairlead.web.api.operations import Parameter, Read, choice, text
@@ -18,7 +18,6 @@ from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 
 T = TypeVar("T", bound=Any)
-Given = dict[str, Any]
 
 _MOST_PARTS, _PARTS = 50, 10
 _MOST_POINTS = 200
@@ -26,7 +25,7 @@ _BYS: list[str] = list(get_args(By))
 _MEASURES: list[str] = list(get_args(Measure))
 
 
-def _period(page: Page, history: LakeHistory) -> Given:
+def _question(page: Page, history: LakeHistory) -> Question:
     """Return the period and the parts that a query asks for. Raise BadInput, and UnknownTask for a
     tenant that the viewer may not see."""
     scope = page.access.tenants
@@ -34,20 +33,23 @@ def _period(page: Page, history: LakeHistory) -> Given:
         if not page.access.sees(tenant):
             raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
         scope = frozenset({tenant_of(tenant)})
-    found: Given = {"queue": page.query.text("queue"), "tenants": scope}
-    for name in ("since", "until"):
-        at = page.query.text(name, 64)
-        found[name] = None if at is None else to_micros(instant(name, at, BadInput))
-    extent = history.extent()
-    if extent is not None:
-        since, until = found["since"], found["until"]
-        found["since"] = extent.since if since is None else max(since, extent.since)
-        found["until"] = extent.until if until is None else min(until, extent.until)
-        if found["since"] >= found["until"]:
+    ends: dict[str, int] = {}
+    if (extent := history.extent()) is not None:
+        ends = extent._asdict()
+        for name, nearer in (("since", max), ("until", min)):
+            if (at := page.query.text(name, 64)) is not None:
+                ends[name] = nearer(ends[name], to_micros(instant(name, at, BadInput)))
+        if ends["since"] >= ends["until"]:
             raise BadInput("the lake has nothing between since and until: choose another period")
-    else:
-        found["since"] = found["until"] = None
-    return found
+    return Question(
+        **ends,
+        by=cast(By, page.query.one_of("by", _BYS, "queue")),
+        measure=cast(Measure, page.query.one_of("measure", _MEASURES, "pickup")),
+        queue=page.query.text("queue"),
+        tenants=scope,
+        top=page.query.whole("top", 1, _MOST_PARTS, _PARTS),
+        points=page.query.whole("points", 1, _MOST_POINTS, _MOST_POINTS),
+    )
 
 
 def _opened(page: Page) -> LakeHistory:
@@ -58,43 +60,12 @@ def _opened(page: Page) -> LakeHistory:
         raise NotSupported(str(error)) from error
 
 
-def _top(page: Page) -> int:
-    return page.query.whole("top", 1, _MOST_PARTS, _PARTS)
-
-
-def _points(page: Page) -> int:
-    return page.query.whole("points", 1, _MOST_POINTS, _MOST_POINTS)
-
-
-def _by(page: Page) -> By:
-    return cast(By, page.query.one_of("by", _BYS, "queue"))
-
-
-def _runs(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
-    return history.runs(**period, by=_by(page), top=_top(page), points=_points(page))
-
-
-def _waits(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
-    measure = cast(Measure, page.query.one_of("measure", _MEASURES, "pickup"))
-    return history.waits(
-        **period, by=_by(page), measure=measure, top=_top(page), points=_points(page)
-    )
-
-
-def _shares(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
-    return history.shares(**period, top=_top(page), points=_points(page))
-
-
-def _tenants(page: Page, history: LakeHistory, period: Given) -> HistoryRows[Any]:
-    return history.top_tenants(**period, top=_top(page))
-
-
 def _respond(
-    kind: type[T], read: Callable[[Page, LakeHistory, Given], HistoryRows[Any]]
+    kind: type[T], read: Callable[[LakeHistory, Question], HistoryRows[Any]]
 ) -> Callable[[Page], T]:
     def respond(page: Page) -> T:
         history = _opened(page)
-        found = read(page, history, _period(page, history))
+        found = read(history, _question(page, history))
         return document(
             kind,
             found,
@@ -127,7 +98,7 @@ HISTORY: tuple[Read, ...] = (
         path="/history/runs",
         summary="Return runs, failures and worker time over a period.",
         result=documents.RunsHistory,
-        respond=_respond(documents.RunsHistory, _runs),
+        respond=_respond(documents.RunsHistory, lambda history, question: history.runs(question)),
         parameters=(*_PERIOD, _BY, _POINTS),
         scoped=True,
     ),
@@ -136,7 +107,7 @@ HISTORY: tuple[Read, ...] = (
         path="/history/waits",
         summary="Return percentiles of waits, or of another duration, over a period.",
         result=documents.WaitsHistory,
-        respond=_respond(documents.WaitsHistory, _waits),
+        respond=_respond(documents.WaitsHistory, lambda history, question: history.waits(question)),
         parameters=(*_PERIOD, _BY, choice("measure", "Duration.", _MEASURES, "pickup"), _POINTS),
         scoped=True,
     ),
@@ -145,7 +116,9 @@ HISTORY: tuple[Read, ...] = (
         path="/history/shares",
         summary="Return the worker time that each tenant got, and that was due to it.",
         result=documents.SharesHistory,
-        respond=_respond(documents.SharesHistory, _shares),
+        respond=_respond(
+            documents.SharesHistory, lambda history, question: history.shares(question)
+        ),
         parameters=(*_PERIOD, _POINTS),
         scoped=True,
     ),
@@ -154,7 +127,9 @@ HISTORY: tuple[Read, ...] = (
         path="/history/tenants",
         summary="Return the tenants with most worker time in a period.",
         result=documents.TenantsHistory,
-        respond=_respond(documents.TenantsHistory, _tenants),
+        respond=_respond(
+            documents.TenantsHistory, lambda history, question: history.top_tenants(question)
+        ),
         parameters=_PERIOD,
         scoped=True,
     ),

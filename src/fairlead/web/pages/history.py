@@ -5,20 +5,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
-import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 from starlette.responses import Response
 
+from fairlead import charts
 from fairlead.clock import MICROS, to_micros
 from fairlead.core.values import instant
 from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import Fairness, Part
-from fairlead.ports.lake_history import By, LakeHistory, Measure
-from fairlead.web import charts
+from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
@@ -51,18 +50,6 @@ _TOP = 20
 P = TypeVar("P", bound=Part)
 
 
-class Period(msgspec.Struct, frozen=True):
-    """Period and parts that a viewer has chosen."""
-
-    since: int
-    until: int
-    queue: str | None
-    tenants: frozenset[str] | None
-    """Tenants to show: those of the viewer, or the one that was chosen."""
-    by: By
-    measure: Measure
-
-
 def routes() -> list[ScreenRoute]:
     """Return the routes of this screen."""
     return [screen("/history", show_history, name="history", scoped=True)]
@@ -89,8 +76,8 @@ def show_history(page: Page) -> Response:
         is_operator = page.access.tenants is None
         extent, missing = None, str(error) if is_operator else _NO_LAKE
     if extent is not None:
-        period = _period(page, chosen, hours, extent.since, extent.until)
-        shown = page.shared(("history", period), lambda: _read(history, period))
+        question = _question(page, chosen, hours, extent)
+        shown = page.shared(("history", question), lambda: _read(history, question))
     return page.render(
         "history.html",
         chosen=chosen,
@@ -103,16 +90,16 @@ def show_history(page: Page) -> Response:
     )
 
 
-def _period(page: Page, chosen: dict[str, str | None], hours: int, first: int, last: int) -> Period:
-    """Return the chosen period within the one of the lake. Raise BadInput, and UnknownTask for a
-    tenant that the viewer may not see."""
+def _question(page: Page, chosen: dict[str, str | None], hours: int, extent: Extent) -> Question:
+    """Return the period, within the one of the lake, and the parts that a viewer has chosen. Raise
+    BadInput, and UnknownTask for a tenant that the viewer may not see."""
     tenant, scope = chosen["tenant"], page.access.tenants
     if tenant:
         if not page.access.sees(tenant):
             raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
         scope = frozenset({tenant_of(tenant)})
-    since = last - hours * _HOUR if hours else first
-    until = last
+    since = extent.until - hours * _HOUR if hours else extent.since
+    until = extent.until
     if (text := chosen["since"]) is not None:
         since = to_micros(instant("since", text, BadInput))
     if (text := chosen["until"]) is not None:
@@ -120,27 +107,24 @@ def _period(page: Page, chosen: dict[str, str | None], hours: int, first: int, l
     if since >= until:
         raise BadInput("since is not before until: choose an earlier one")
     by, measure = chosen["by"], chosen["measure"]
-    assert by in GROUPS and measure in MEASURES
-    return Period(
-        max(since, first), max(min(until, last), first + 1), chosen["queue"], scope, by, measure
+    return Question(
+        since=max(since, extent.since),
+        until=max(min(until, extent.until), extent.since + 1),
+        by=cast(By, by),
+        measure=cast(Measure, measure),
+        queue=chosen["queue"],
+        tenants=scope,
     )
 
 
-def _read(history: LakeHistory, period: Period) -> dict[str, object]:
+def _read(history: LakeHistory, question: Question) -> dict[str, object]:
     """Return what the screen shows: a chart of each measure, and the totals of the period."""
-    since, until, queue = period.since, period.until, period.queue
-    scope = period.tenants
-    by, measure = period.by, period.measure
-    read_runs = partial(history.runs, since, until, by=by, queue=queue, tenants=scope)
-    read_waits = partial(
-        history.waits, since, until, by=by, measure=measure, queue=queue, tenants=scope
-    )
-    runs, totals = read_runs(top=_LINES, points=_POINTS), read_runs(top=_TOP, points=1)
-    waits, wait_totals = read_waits(top=_LINES, points=_POINTS), read_waits(top=_TOP, points=1)
-    shares = history.shares(since, until, queue=queue, tenants=scope, top=_LINES, points=_POINTS)
-    fairness = history.fairness(since, until, queue=queue, tenants=scope, points=_POINTS)
-    costs = history.costs(since, until, queue=queue, tenants=scope, top=_TOP, points=1)
-    step, what = runs.step_s or 1, MEASURES[measure]
+    lines = replace(question, top=_LINES, points=_POINTS)
+    whole = replace(question, top=_TOP, points=1)
+    runs, totals = history.runs(lines), history.runs(whole)
+    waits, wait_totals = history.waits(lines), history.waits(whole)
+    shares, fairness, costs = history.shares(lines), history.fairness(lines), history.costs(whole)
+    step, what = runs.step_s or 1, MEASURES[question.measure]
     return {
         "as_of": runs.as_of,
         "since": runs.since,
@@ -166,9 +150,9 @@ def _read(history: LakeHistory, period: Period) -> dict[str, object]:
         ),
         "totals": totals.rows,
         "waits": {row.part: row for row in wait_totals.rows},
-        "tenants": history.top_tenants(since, until, queue=queue, tenants=scope, top=_TOP).rows,
+        "tenants": history.top_tenants(whole).rows,
         "fairness": _least_even(fairness.rows),
-        "incidents": history.incidents(since, until, queue=queue, tenants=scope).rows[:100],
+        "incidents": history.incidents(question).rows[:100],
         "costs": costs.rows,
         "busy_total": sum(row.busy_us for row in totals.rows) or 1,
     }
