@@ -2,7 +2,7 @@
 same numbers for readers who do not see it, for copying and for print.
 
 A plot fills any width, so its labels are text beside it and not inside the SVG. Colours and
-dashes come from classes in console.css, because the Content-Security-Policy allows no styles here.
+dashes come from classes, because the Content-Security-Policy of the console allows no styles here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.clock import to_datetime
 WIDTH, HEIGHT = 1000, 200
 """Units of a plot's own coordinates."""
 MOST_SERIES = 6
-"""Greatest number of lines in one chart; console.css has a class for each."""
+"""Greatest number of lines in one chart; styles have a class for each."""
 MOST_POINTS = 2000
 """Greatest number of points of one line."""
 
@@ -79,25 +79,6 @@ def line_chart(
     )
 
 
-def bar_chart(title: str, rows: Sequence[tuple[str, float]], unit: str = "") -> Markup:
-    """Return horizontal bars as a table, in the order of the rows: label, number and bar."""
-    top = max((value for _, value in rows if math.isfinite(value)), default=0.0) or 1.0
-    body = Markup().join(
-        Markup('<tr><th scope="row">{}</th><td class="num">{}</td><td>{}</td></tr>').format(
-            label, _number(value, unit), share_bar(value / top)
-        )
-        for label, value in rows
-    )
-    head = Markup('<th scope="col">Name</th><th scope="col" class="num">{}</th><td></td>').format(
-        unit or "Number"
-    )
-    return Markup(
-        '<figure class="chart"><figcaption>{}</figcaption><div class="scroll" role="region"'
-        ' aria-label="{}" tabindex="0"><table class="bars"><thead><tr>{}</tr></thead><tbody>{}'
-        "</tbody></table></div></figure>"
-    ).format(title, title, head, body)
-
-
 def share_bar(got: float, due: float | None = None) -> Markup:
     """Return a bar for a cell of a table: a share got (0 to 1), with a mark at the share due. The
     cells beside it hold the numbers, so it is hidden from screen readers."""
@@ -111,16 +92,6 @@ def share_bar(got: float, due: float | None = None) -> Markup:
         '<rect class="track" width="100" height="10"/><rect class="fill" width="{}" height="10"/>'
         "{}</svg>"
     ).format(_short(100 * _share(got)), mark)
-
-
-def sparkline(values: Numbers, label: str) -> Markup:
-    """Return a small line without axes. `label` says in words what it shows, with its numbers."""
-    top = _top(values)
-    path = _path(range(len(values)), values[:MOST_POINTS], top)
-    return Markup(
-        '<svg class="spark" role="img" aria-label="{}" viewBox="0 0 {} {}"'
-        ' preserveAspectRatio="none"><path class="line line-1" d="{}"/></svg>'
-    ).format(label, WIDTH, HEIGHT, path)
 
 
 def _figure(title: str, plot: Markup, table: Markup) -> Markup:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairlead.web.charts import bar_chart, line_chart, sparkline
+from fairlead.charts import line_chart
 
 HOUR = 3_600_000_000
 
@@ -28,17 +28,12 @@ def test_a_line_chart_has_a_label_a_legend_and_a_table_with_its_numbers() -> Non
 
 def test_hostile_names_stay_text() -> None:
     name = '"><script>alert(1)</script>'
-    for chart in (
-        line_chart(name, [0], [(name, [1])], name),
-        bar_chart(name, [(name, 3)]),
-        f"<p>{sparkline([1, 2], name)}</p>",
-    ):
-        assert "<script" not in chart
-        ElementTree.fromstring(chart)
+    chart = line_chart(name, [0], [(name, [1])], name)
+    assert "<script" not in chart
+    ElementTree.fromstring(chart)
 
 
 @pytest.mark.parametrize("values", [[], [None], [0.0], [float("nan")], [float("inf"), 1.0], [-3.0]])
 def test_odd_values_make_a_chart_too(values: list[float | None]) -> None:
     times = list(range(len(values)))
     ElementTree.fromstring(line_chart("Odd", times, [("a", values)]))
-    ElementTree.fromstring(sparkline(values, "odd"))

@@ -10,9 +10,9 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fairlead import charts
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.visible import LINES, visible
-from fairlead.web import charts
 
 NOTHING = "\N{EN DASH}"
 """Cell of a value that is not there."""

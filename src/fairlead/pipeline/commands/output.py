@@ -35,7 +35,6 @@ def failures() -> Iterator[None]:
                 "pyspark",
                 "pyarrow",
                 "pandas",
-                "matplotlib",
             ):
                 raise
             raise ConfigurationError(

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 import pandas as pd
 
-from fairlead.clock import MICROS
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.backends.sql.sql_file import load
+from fairlead.clock import MICROS, to_datetime, to_micros
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.latency import GROWTH
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import STEP_S
-from fairlead.pipeline.definitions.windows import ALL
-from fairlead.pipeline.reading.frames import Frames
-from fairlead.pipeline.report.period import HOUR_S, STATEMENTS, Period, period
-from fairlead.pipeline.runs import Check
+from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR, MINUTE
+from fairlead.pipeline.parts import micros_of, start_of
+from fairlead.pipeline.reading.engine import rows_between
+from fairlead.pipeline.reading.frames import Frames, with_tables
+from fairlead.pipeline.reading.history import Steps, rounded, steps_between
+from fairlead.pipeline.runs import RUNS, Check
+from fairlead.pipeline.schema import Table
 
 TOP = 12
 """Number of keys, names and errors shown one by one."""
 QUEUES_DRAWN = 4
-"""Number of queues with pictures and keys of their own: those with most worker time."""
-LINES = 7
-"""Maximum number of keys with a line of their own in a picture."""
+"""Number of queues with charts and keys of their own: those with most worker time."""
+LINES = 5
+"""Maximum number of keys with a line of their own in a chart."""
 MOST_ROWS = 1000
 """Maximum number of queues, objectives, reasons and jobs that are listed."""
+_WHOLE = (ATTEMPTS, QUARANTINE, RUNS)
+"""Tables that are read without a period."""
+BY_DEFAULT = timedelta(days=7)
+"""Length of a report without an explicit start."""
 _MOST_READ = 100_000
 """Maximum number of rows of a statement, whose rows are by construction fewer."""
 
@@ -57,7 +67,7 @@ class ReportData(NamedTuple):
     """Frames by the name of their statement in report.sql, which says what their columns are.
     Instants in frames are UTC without a time zone."""
 
-    period: Period
+    period: Steps
     made_at: int  # microseconds since the epoch
     exported_until: int
     """Last export of any row, in microseconds since the epoch; 0 if no row was exported."""
@@ -88,21 +98,35 @@ def gather(
     seen = tables.seen
     when = period(tables.parts(SERVICE), now, selection.since, selection.until)
     given = {
+        "since": when.since,
+        "until": when.until,
+        "step_us": when.step_s * MICROS,
+        "hours_us": max(when.step_s, HOUR) * MICROS,
+        "window_s": when.window_s,
         "top": selection.top,
         "most": MOST_ROWS,
         "lines": LINES,
         "growth": GROWTH,
         "slo_us": STEP_S * MICROS,
-        "hours_us": when.step_of(HOUR_S) * MICROS,
         "now": now,
         "queues": list[str](),
     }
+
+    def parts(table: Table) -> list[str]:
+        length = (HOUR if table.by == "hour" else DAY) * MICROS
+        return [
+            part
+            for part in tables.parts(table)
+            if table in _WHOLE or when.since - length < micros_of(part) < when.until
+        ]
+
+    def rows(table: Table) -> str:
+        all_rows = f"{{{table.name}}}"
+        return all_rows if table in (*_WHOLE, COST) else rows_between(table, all_rows)
+
     frames: dict[str, pd.DataFrame] = {}
-    for name in STATEMENTS:
-        if name in ("quarantined", "newest", "runs"):
-            frame = tables.frame(STATEMENTS[name], given, at_most=_MOST_READ)
-        else:
-            frame = when.frame(tables, name, _MOST_READ, **given)
+    for name, text in load("report.sql", __package__).items():
+        frame = tables.frame(with_tables(text, rows), given, parts, at_most=_MOST_READ)
         if name == "queues":  # the first statement
             given["queues"] = list(frame["queue"][:QUEUES_DRAWN])
         frames[name] = frame
@@ -123,6 +147,31 @@ def gather(
         frames=frames,
     )
     return with_hashed_keys(data) if selection.hash_keys else data
+
+
+def period(
+    hours: Collection[str], now: int, since: datetime | None = None, until: datetime | None = None
+) -> Steps:
+    """Return the whole hours from `since` (default: seven days before the end) until `until`
+    (default: the end of the data), limited to hours with runs.
+
+    hours: names of the hours with runs. now: end of a lake without runs, in microseconds since the
+    epoch. Raise ConfigurationError if the period is empty.
+    """
+    last = to_datetime(now)
+    if hours:
+        last = start_of(max(hours)) + timedelta(hours=1)
+        until = min(until or last, last)
+    end = until or last
+    begin = since or end - BY_DEFAULT
+    if hours and begin < start_of(min(hours)) < end:
+        begin = start_of(min(hours))
+    if begin >= end:
+        raise ConfigurationError(
+            f"nothing lies between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: give an"
+            " earlier --since"
+        )
+    return steps_between(*rounded(to_micros(begin), to_micros(end), HOUR), MINUTE)
 
 
 def with_hashed_keys(data: ReportData) -> ReportData:

@@ -3,54 +3,27 @@ tables are folded."""
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-import matplotlib
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
+from fairlead import charts
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.definitions.windows import DAY, HOUR
+from fairlead.pipeline.reading.history import Steps
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.numbers import count, duration, instant, percent, ratio, shortened
-from fairlead.pipeline.report.period import HOUR_S, Period
 
-COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#BBBBBB")
-"""Colours that colour-blind people can distinguish: the scheme `muted` of Paul Tol, Colour Schemes,
-SRON/EPS/TN/09-002, 2021; the last one for all other keys."""
 EVEN = 0.9
 """Median Jain index below which a queue is shown as uneven."""
-_OLD_US = 24 * HOUR_S * MICROS
+_OLD_US = DAY * MICROS
 """Age of the newest attempt above which the report says that the data is old."""
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    # The widest of the fonts that a browser may use instead, so that all text fits there.
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "text.parse_math": False,  # a key may contain a dollar sign
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#e4e8ec",
-    "legend.frameon": False,
-}
-_TAG = re.compile(r"<[^>]+>")
-_NAMESPACE = re.compile(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"')
-_ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "amount": numbers.amount,
@@ -87,8 +60,8 @@ def render(data: ReportData) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return page.from_string(template).render(
-        since=instant(data.period.since),
-        until=instant(data.period.until),
+        since=instant(to_datetime(data.period.since)),
+        until=instant(to_datetime(data.period.until)),
         made_at=instant(to_datetime(data.made_at)),
         hashed=data.hashed,
         findings=[*_about_runs(data), *_about_data(data)],
@@ -188,56 +161,34 @@ def _about_data(data: ReportData) -> Iterator[Finding]:
 # charts -------------------------------------------------------------------------------------------
 
 
-def _charts(data: ReportData) -> dict[str, list[tuple[str, Markup]]]:
-    """Return the title and the picture of each chart, by section: one for each drawn queue."""
-    pickup_s = data.period.step_of(HOUR_S)
-    charts: dict[str, list[tuple[str, Markup]]] = {}
-    for section, step_s in (("share", data.period.step_s), ("pickup", pickup_s)):
-        steps = data.frames[f"{section}_over_time"]
-        charts[section] = [
-            (shortened(queue), chart(f"{section}-{number}", rows, data.period, step_s))
-            for number, (queue, rows) in enumerate(steps.groupby("queue", sort=False))
-        ]
-    return charts
+def _charts(data: ReportData) -> dict[str, list[Markup]]:
+    """Return the charts of each section: shares by drawn queue, and pickups by percentile."""
+    shares, pickups = data.frames["share_over_time"], data.frames["pickup_over_time"]
+    when, hours_s = data.period, max(data.period.step_s, HOUR)
+    return {
+        "share": [
+            chart(shortened(queue), "workers", rows, rows["line"], when, when.step_s)
+            for queue, rows in shares.groupby("queue", sort=False)
+        ],
+        "pickup": [
+            chart(f"Pickup, {part} of the runs", "s", rows, rows["queue"], when, hours_s)
+            for part, rows in pickups.groupby("line", sort=False)
+        ],
+    }
 
 
-def chart(name: str, rows: pd.DataFrame, period: Period, step_s: int) -> Markup:
-    """Return a picture with a line for each value of `line` (null: all other keys) through the
-    points (`at`, `value`); a step without data is a gap. Durations (of pickup) have a logarithmic
-    scale. `name` must be unique on the page, because the ids of the parts contain it."""
-    is_duration = name.startswith("pickup")
-    grid = pd.date_range(*period.naive, freq=f"{step_s}s")
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        # Letters that the font lacks are measured a little wrong, but the browser shows them.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure = Figure(figsize=(11, 2.6), layout="constrained")
-        axes = figure.subplots()
-        for number, (line, points) in enumerate(rows.groupby("line", sort=False, dropna=False)):
-            # Matplotlib leaves labels that begin with an underscore out of a legend.
-            label = "others" if pd.isna(line) else "\u200b" + shortened(line, 26)
-            steps = points.set_index("at")["value"].reindex(grid).astype(float)
-            shape: dict[str, Any] = {"drawstyle": "steps-post", "marker": ".", "markersize": 3}
-            shape["color"] = COLOURS[-1] if pd.isna(line) else COLOURS[number % 7]
-            axes.plot(steps.index, steps.clip(lower=int(is_duration)), label=label, **shape)
-        locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
-        axes.set_xlim(*period.naive)  # type: ignore[arg-type]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))  # type: ignore[no-untyped-call]
-        axes.set_ylabel("pickup" if is_duration else "busy workers")
-        if is_duration:
-            axes.set_yscale("log")
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us)))
-        figure.legend(loc="outside right upper", alignment="left")
-        drawn = io.StringIO()
-        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        FigureCanvasSVG(figure).print_svg(drawn, metadata=without)  # type: ignore[no-untyped-call]
-    svg = drawn.getvalue()
-    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-
-    def inline(tag: re.Match[str]) -> str:
-        """Return a tag for SVG inside HTML: without namespaces, with ids unique on the page."""
-        plain = _NAMESPACE.sub("", tag[0]).replace("xlink:href", "href")
-        return _ID.sub(rf"\g<1>{name}-", plain)
-
-    return Markup(_TAG.sub(inline, svg).strip())  # noqa: S704 - Matplotlib escapes all texts
+def chart(
+    title: str, unit: str, rows: pd.DataFrame, lines: pd.Series[str], when: Steps, step_s: int
+) -> Markup:
+    """Return a chart with a line for each name in `lines` (null: all other keys) through the points
+    (`at`, `value`) of the rows; a step without data is a gap."""
+    times = range(when.since, when.until, step_s * MICROS)
+    grid = pd.to_datetime(list(times), unit="us")
+    series = [
+        (
+            "others" if pd.isna(name) else shortened(name, 26),
+            points.set_index("at")["value"].astype(float).reindex(grid).tolist(),
+        )
+        for name, points in rows.groupby(lines, sort=False, dropna=False)
+    ]
+    return charts.line_chart(title, times, series, unit)

@@ -73,9 +73,9 @@ WITH buckets AS (
            sum(n) OVER (PARTITION BY "at", queue ORDER BY bucket) AS up_to, sum(n) OVER (PARTITION BY "at", queue) AS total
       FROM buckets
 )
-SELECT make_timestamptz("at") AS "at", queue, line, min(value) FILTER (up_to * 1000 >= total * part) AS value
-  FROM counted CROSS JOIN (VALUES ('half', 500), ('99 %', 990), ('99.9 %', 999)) AS parts (line, part)
- GROUP BY "at", queue, line, part ORDER BY queue, part, "at"
+SELECT make_timestamptz("at") AS "at", queue, line, min(value) FILTER (up_to * 1000 >= total * part) / 1e6 AS value
+  FROM counted CROSS JOIN (VALUES ('50 %', 500), ('99 %', 990), ('99.9 %', 999)) AS parts (line, part)
+ GROUP BY "at", queue, line, part ORDER BY part, queue, "at"
 
 -- name: pickup
 -- Pickup and run times by name over the whole period, longest pickup p99 first.
