@@ -1,12 +1,8 @@
-"""A process that erases a key and kills itself when a step was done a number of times.
-
-Arguments: LAKE CATALOG KEY STEP TIMES.
-"""
+"""An erasure that kills its process when a step was done a number of times."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -41,7 +37,8 @@ STEPS: dict[str, tuple[Any, str]] = {
 """Function whose return ends a step, by step."""
 
 
-def main(lake: str, catalog: str, key: str, step: str, times: str) -> None:
+def erase_until(location: Location, key: str, step: str, times: int) -> None:
+    """Erase a key, and end the process after the step has been done `times` times."""
     owner, name = STEPS[step]
     real, taken = getattr(owner, name), 0
 
@@ -49,13 +46,9 @@ def main(lake: str, catalog: str, key: str, step: str, times: str) -> None:
         nonlocal taken
         result = real(*args, **kwargs)
         taken += 1
-        if taken == int(times):
+        if taken == times:
             os._exit(KILLED)
         return result
 
     setattr(owner, name, then_dies)
-    job.erase(Warehouse(Location.of(lake, catalog)), key, SYSTEM_CLOCK)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    job.erase(Warehouse(location), key, SYSTEM_CLOCK)

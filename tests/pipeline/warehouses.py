@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,22 @@ def jars(on_s3: bool = False) -> list[Any]:
 def lake_in(folder: Path | str) -> Warehouse:
     """Return the lake in this folder, with its catalog there."""
     return Warehouse(Location.of(folder))
+
+
+class MadeOnce:
+    """A lake that is filled once. Each test gets it as it was then, in the same folder, because the
+    tables hold absolute paths."""
+
+    def __init__(self, folder: Path, fill: Callable[[Warehouse], object]) -> None:
+        self._folder, self._copy = folder / "lake", folder / "copy"
+        fill(lake_in(self._folder))
+        shutil.copytree(self._folder, self._copy)
+
+    def again(self) -> Warehouse:
+        """Return the lake as it was filled. No lake that was returned before may be used any more."""
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+        return lake_in(self._folder)
 
 
 def root_of(lake: Warehouse) -> Path:
