@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.schema import Column, Table
@@ -19,6 +20,7 @@ from fairlead.pipeline.warehouse.builds import BUILDS, Build, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH, PUBLISHED
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.forks import exit_code
 from tests.pipeline.frames import T0
 
 HOURLY = Table(
@@ -232,6 +234,28 @@ def test_the_snapshot_that_a_build_read_outlives_the_ones_after_it(warehouse: Wa
     assert here.changed(read) == set()
 
 
+def publish_until(location: Location, commit: int, moment: str) -> None:
+    """Publish both tables, and kill the process `before` or `after` the commit with this number."""
+    warehouse = Warehouse(location)
+    builds = Builds(warehouse)
+    before, seen = builds.newest()
+    build = before.after(staged(warehouse, "b", "b"), f"{BRANCH}b")
+    real, commits = SqlCatalog.commit_table, itertools.count()
+
+    def then_dies(*args: Any, **kwargs: Any) -> Any:
+        dies = next(commits) == commit
+        if dies and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = real(*args, **kwargs)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    SqlCatalog.commit_table = then_dies  # type: ignore[method-assign]
+    builds.publish(build, seen, NOW)
+    builds.finish(build)
+
+
 # Commits of a publication: ops.builds, then each of the two tables.
 @pytest.mark.parametrize("commit", [0, 1, 2])
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -239,15 +263,8 @@ def test_a_process_killed_at_any_commit_leaves_readers_one_build(
     warehouse: Warehouse, commit: int, moment: str
 ) -> None:
     publish(warehouse, "a")
-    script = Path(__file__).with_name("publish_until.py")
-    folder = str(warehouse.location.folder)
-    killed = subprocess.run(
-        [sys.executable, str(script), folder, str(commit), moment],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), "src"])},
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    killed = exit_code(publish_until, warehouse.location, commit, moment)
+    assert killed == -signal.SIGKILL
     published = (commit, moment) != (0, "before")
     after = both("a", "b") if published else both("a")
     assert read_newest(warehouse) == after

@@ -3,8 +3,7 @@ exporters, erasures, faults and kills."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.forks import exit_code
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row
 
@@ -182,21 +182,16 @@ def on_disk(lake: Warehouse) -> set[str]:
     return {path.name for path in lake.location.folder.rglob("*.parquet")}
 
 
-_KILLED = """
-import os, sys
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.warehouse.compaction import compact
-from fairlead.pipeline.warehouse.location import Location
-from fairlead.pipeline.warehouse.table import WarehouseTable
-from fairlead.pipeline.warehouse.warehouse import Warehouse
+def compact_until(location: Location, step: str) -> None:
+    """Compact, and end the process after this method of a table."""
+    real = getattr(WarehouseTable, step)
 
-real = getattr(WarehouseTable, sys.argv[2])
-def then_killed(*args, **more):
-    real(*args, **more)
-    os._exit(9)
-setattr(WarehouseTable, sys.argv[2], then_killed)
-compact(Warehouse(Location.of(sys.argv[1])).table(ATTEMPTS), int(sys.argv[3]))
-"""
+    def then_dies(*args: Any, **more: Any) -> None:
+        real(*args, **more)
+        os._exit(9)
+
+    setattr(WarehouseTable, step, then_dies)
+    compact(Warehouse(location).table(ATTEMPTS), LATE)
 
 
 @pytest.mark.parametrize("step", ["write", "replace"])
@@ -206,10 +201,7 @@ def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
     add(lake, 1, 2)
     add(lake, 3)
     before = rows(table)
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(lake.location.folder), step, str(LATE)], check=False
-    )
-    assert killed.returncode == 9
+    assert exit_code(compact_until, lake.location, step) == 9
     assert rows(table) == before
     assert compact(table, LATE).parts == (0 if step == "replace" else 1)
     assert rows(table) == before

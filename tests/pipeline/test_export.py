@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
-import sys
 import time
 import zlib
 from collections import Counter
@@ -33,13 +31,12 @@ from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.export_until import KILLED, ROWS, STEPS
+from tests.pipeline.export_until import KILLED, ROWS, STEPS, export_forever, export_until
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.pipeline.forks import FORKS, exit_code
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
 from tests.tiers import NIGHTLY
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -292,25 +289,6 @@ def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: W
 # crashes ------------------------------------------------------------------------------------------
 
 
-def until(url: str, lake: Warehouse, step: str, times: int) -> list[str]:
-    """Return the command that exports until a step was done a number of times."""
-    here = lake.location
-    module = "tests.pipeline.export_until"
-    return [sys.executable, "-m", module, url, here.lake, here.catalog, step, str(times)]
-
-
-def killed(url: str, lake: Warehouse, step: str, times: int) -> subprocess.CompletedProcess[str]:
-    """Export until a step was done a number of times."""
-    return subprocess.run(  # noqa: S603 - our own interpreter
-        until(url, lake, step, times),
-        cwd=ROOT,
-        check=False,
-        timeout=240,
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("step", "times"),
     [(step, 1) for step in STEPS]
@@ -331,8 +309,7 @@ def test_an_export_killed_after_any_step_and_repeated_has_every_attempt_once(
     store_url: str, history: SqlHistory, lake: Warehouse, step: str, times: int
 ) -> None:
     spread(store_url, 18)
-    ended = killed(store_url, lake, step, times)
-    assert ended.returncode == KILLED, ended.stderr
+    assert exit_code(export_until, store_url, lake.location, step, times) == KILLED
     add(store_url, 18, 19)
     exporter(history, lake, rows=5).round()
     assert exported(lake) == list(range(20))
@@ -356,7 +333,8 @@ def test_an_export_that_is_killed_repeatedly_still_finishes(
         count = chance.randrange(5, 25)
         add(store_url, *range(added, added + count))
         added += count
-        killed(store_url, lake, chance.choice(sorted(STEPS)), chance.randrange(1, 4))
+        step, times = chance.choice(sorted(STEPS)), chance.randrange(1, 4)
+        exit_code(export_until, store_url, lake.location, step, times)
     exporter(history, lake).round()
     assert exported(lake) == list(range(added))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == added
@@ -378,21 +356,14 @@ def test_two_simultaneous_exporters_export_each_attempt_once(
 ) -> None:
     add(store_url, *range(50))
     with ExitStack() as ending:
-        exporters = [
-            ending.enter_context(
-                subprocess.Popen(  # noqa: S603 - our own interpreter
-                    until(store_url, lake, "never", 0),
-                    cwd=ROOT,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for _ in range(2)
-        ]
-        for process in exporters:
+        exporters = []
+        for _ in range(2):
+            begins = FORKS.Event()
+            arguments = (store_url, lake.location, begins)
+            exporters.append(process := FORKS.Process(target=export_forever, args=arguments))
+            process.start()
             ending.callback(process.kill)
-            assert process.stdout is not None
-            assert process.stdout.readline() == "exporting\n"
+            begins.wait()
         chance, count = random.Random(1), 50
         with connected(store_url) as connection:
             while count < 500:
@@ -401,7 +372,7 @@ def test_two_simultaneous_exporters_export_each_attempt_once(
                 count += more
                 wait_until_exported(lake, count - 60)  # rows arrive while both exporters work
         wait_until_exported(lake, count)
-        assert all(process.poll() is None for process in exporters), "no exporter has failed"
+        assert all(process.is_alive() for process in exporters), "no exporter has failed"
     assert exported(lake) == list(range(count))
     exporter(history, lake).round()
     assert exported(lake) == list(range(count))
@@ -621,8 +592,7 @@ def test_an_export_to_an_object_store_that_is_killed_and_repeated_has_every_atte
 ) -> None:
     history = SqlHistory(migrated(sqlite_url).database)
     spread(sqlite_url, 18)
-    ended = killed(sqlite_url, on_s3, step, 1)
-    assert ended.returncode == KILLED, ended.stderr
+    assert exit_code(export_until, sqlite_url, on_s3.location, step, 1) == KILLED
     exporter(history, on_s3, rows=5).round()
     assert exported(on_s3) == list(range(18))
     history.database.close()

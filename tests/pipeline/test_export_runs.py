@@ -399,12 +399,12 @@ async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_expo
     try:
         await asyncio.to_thread(follow, paused, 1)
         pause(paused, kit.lake.location.catalog_file)
-        for number in range(6):
+        for number in range(3):
             runs += await kit.run(FIRST, ends(20, first=20 * number))
             runs += await kit.run(SECOND, ends(20, SECOND, 20 * number))
             exporters.append(other := start())
             await asyncio.to_thread(follow, other, random_.randrange(1, 20))
-            if number < 5:
+            if number < 2:
                 other.kill()  # wherever it is
         while len(await asyncio.to_thread(kit.exported)) < len(runs):
             assert other.poll() is None, "the exporter has ended; its error is in the output"

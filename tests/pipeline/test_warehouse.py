@@ -4,7 +4,6 @@ removed that a snapshot lists."""
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import random
 import threading
@@ -28,6 +27,7 @@ from fairlead.pipeline.warehouse.location import CATALOG, Location
 from fairlead.pipeline.warehouse.table import TableState, WarehouseTable, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests import tiers
+from tests.pipeline.forks import FORKS
 from tests.tiers import NIGHTLY
 
 HOUR = 3600 * 1_000_000
@@ -117,8 +117,8 @@ def test_a_stale_writer_is_refused_and_changes_nothing(location: Location) -> No
     assert table.state().cursors == {"store": "2"}
 
 
-def test_a_writer_is_refused_after_a_change_of_properties_alone(location: Location) -> None:
-    table = Warehouse(location).table(TRIES)
+def test_a_writer_is_refused_after_a_change_of_properties_alone(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
     assert add(table, 1)
     before = table.state()
     assert table.update(lambda seen: {"fairlead.erased.abc": "1"})
@@ -152,7 +152,7 @@ def _race(location: Location, go: Any, number: int, results: Any) -> None:
     seen = table.state()
     written = table.write(rows(number), "try", seen)
     go.wait()
-    results.append(number if table.append(written, {"winner": str(number)}, seen) else -1)
+    results.put(number if table.append(written, {"winner": str(number)}, seen) else -1)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["of a new table", "of a table with rows"])
@@ -161,19 +161,15 @@ def test_of_processes_that_saw_the_same_state_one_succeeds(location: Location, f
     table = Warehouse(location).table(TRIES)
     if not first:
         assert add(table, 100)
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        go, results = manager.Barrier(count), manager.list()
-        writers = [
-            context.Process(target=_race, args=(location, go, number, results))
-            for number in range(count)
-        ]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-        won = [number for number in results if number >= 0]
-        assert len(results) == count
+    go, results = FORKS.Barrier(count), FORKS.SimpleQueue()
+    writers = [
+        FORKS.Process(target=_race, args=(location, go, number, results)) for number in range(count)
+    ]
+    for writer in writers:
+        writer.start()
+    won = [number for _ in writers if (number := results.get()) >= 0]
+    for writer in writers:
+        writer.join()
     assert len(won) == 1
     assert table.state().cursors == {"winner": str(won[0])}
     assert ids(table) == sorted(won if first else [*won, 100])
@@ -222,8 +218,8 @@ def test_a_cursor_survives_a_commit_of_another_engine(lake: Warehouse) -> None:
 # reading ----------------------------------------------------------------------------------------
 
 
-def test_rows_are_read_by_partition_column_and_condition(location: Location) -> None:
-    table = Warehouse(location).table(TRIES)
+def test_rows_are_read_by_partition_column_and_condition(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
     assert add(table, *range(6))
     snapshot = table.state().snapshot
     assert add(table, 6)
@@ -245,8 +241,7 @@ def test_rows_are_read_by_partition_column_and_condition(location: Location) -> 
         table.load(snapshot=5)
 
 
-def test_a_stored_table_with_other_columns_is_refused(location: Location) -> None:
-    lake = Warehouse(location)
+def test_a_stored_table_with_other_columns_is_refused(lake: Warehouse) -> None:
     assert add(lake.table(TRIES), 1)
     wider = TRIES._replace(columns=(*TRIES.columns, Column("more", "string", "more", True)))
     more = rows(2).append_column("more", pa.array(["x"]))
@@ -255,9 +250,9 @@ def test_a_stored_table_with_other_columns_is_refused(location: Location) -> Non
 
 
 def test_rows_of_a_wrong_clock_are_kept_and_count_in_the_first_partition(
-    location: Location,
+    lake: Warehouse,
 ) -> None:
-    table = Warehouse(location).table(TRIES)
+    table = lake.table(TRIES)
     seen = table.state()
     odd = [-5, -HOUR, -(2**63), 0, 2**62, 2**63 - 1, START]
     wrong = pa.table(
@@ -300,9 +295,9 @@ def test_partitions_are_replaced_whole_or_not_at_all(location: Location) -> None
 
 
 def test_changes_are_those_since_a_snapshot_also_when_snapshots_between_are_forgotten(
-    location: Location,
+    lake: Warehouse,
 ) -> None:
-    table = Warehouse(location).table(TRIES)
+    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     assert seen.snapshot is not None
@@ -313,7 +308,7 @@ def test_changes_are_those_since_a_snapshot_also_when_snapshots_between_are_forg
         assert add(table, number)
     parts = sorted({file.part for file in table.files()})
     assert table.changed(seen.snapshot) == set(parts[1:])
-    stored = Warehouse(location).catalog.load_table("fairlead.bronze_tries")
+    stored = lake.catalog.load_table("fairlead.bronze_tries")
     stored.manage_snapshots().create_tag(seen.snapshot, "build").commit()
     assert table.expire(now() + MINUTE) == 3
     assert table.changed(seen.snapshot) == set(parts[1:])
@@ -329,8 +324,8 @@ def files_of(location: Location) -> set[Path]:
     return {path for path in (folder / "fairlead").rglob("*") if path.is_file()}
 
 
-def test_files_of_forgotten_snapshots_are_removed_and_no_other(location: Location) -> None:
-    table = Warehouse(location).table(TRIES)
+def test_files_of_forgotten_snapshots_are_removed_and_no_other(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
     assert add(table, 0, 1)
     seen = table.state()
     assert table.replace(
@@ -346,12 +341,12 @@ def test_files_of_forgotten_snapshots_are_removed_and_no_other(location: Locatio
     assert table.expire(now() + MINUTE) >= 1
     assert table.sweep(now() + MINUTE) >= 4
     assert ids(table) == [0]
-    assert len([path for path in files_of(location) if path.suffix == ".parquet"]) == 1
+    assert len([path for path in files_of(lake.location) if path.suffix == ".parquet"]) == 1
     assert table.sweep(now() + MINUTE) == 0
 
 
-def test_a_sweep_refuses_writers_that_have_begun_before_it(location: Location) -> None:
-    table = Warehouse(location).table(TRIES)
+def test_a_sweep_refuses_writers_that_have_begun_before_it(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     written = table.write(rows(1), "slow", seen)
@@ -360,8 +355,8 @@ def test_a_sweep_refuses_writers_that_have_begun_before_it(location: Location) -
     assert ids(table) == [0]
 
 
-def test_a_writer_whose_state_was_swept_is_refused(location: Location) -> None:
-    table = Warehouse(location).table(TRIES)
+def test_a_writer_whose_state_was_swept_is_refused(lake: Warehouse) -> None:
+    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     assert add(table, 1)
@@ -386,9 +381,9 @@ def test_a_state_whose_list_of_files_is_missing_is_damaged(lake: Warehouse) -> N
 
 
 def test_a_commit_during_a_sweep_loses_no_file(
-    location: Location, monkeypatch: pytest.MonkeyPatch
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Warehouse(location).table(TRIES)
+    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     written = table.write(rows(1), "slow", seen)
@@ -458,12 +453,12 @@ def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
     assert held is not None
     Builds(lake).hold(TRIES, held, branch_name(minutes.at))
     reader = [Path(file.path.removeprefix("file://")) for file in table.files()]
-    first, seen = minutes.pass_(120), table.state()
+    first, seen = minutes.pass_(60), table.state()
     [replaced] = [file.part for file in table.files() if reader[0].as_posix() in file.path]
     assert table.replace([replaced], table.write(rows(0), "t", seen), seen, work="compaction")
-    assert minutes.pass_(180) < 1.2 * first
+    assert minutes.pass_(120) < 1.2 * first
     stored = table.state().stored
-    assert stored is not None and len(stored.metadata.snapshots) <= 125
+    assert stored is not None and len(stored.metadata.snapshots) <= 65
     assert ids(table, snapshot=held) == [0, 1]
     assert all(path.exists() for path in reader), "a long query still reads"
     table.drop_branches(minutes.at)
@@ -500,10 +495,10 @@ def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
     read, parts = table.state().snapshot, {file.part for file in table.files()}
     assert read is not None
     Builds(lake).finish(Build(sources={TRIES.name: read}))
-    minutes.pass_(60)
+    minutes.pass_(30)
     seen = table.state()
     assert table.replace(parts, table.write(rows(0), "t", seen), seen, work="compaction")
-    minutes.pass_(120)
+    minutes.pass_(60)
     assert table.changed(read) == set(), "a compaction changes nothing"
     minutes.at += 25 * HOUR
     table.tend(minutes.at)
@@ -625,12 +620,9 @@ def _week(lake: Warehouse, commits: int, kept: int) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(
-    ("commits", "kept"), [(240, 120), pytest.param(2000, 1440, marks=NIGHTLY("a long run"))]
-)
-def test_metadata_of_a_commit_a_minute_stays_small(
-    lake: Warehouse, commits: int, kept: int
-) -> None:
+@NIGHTLY("a long run")
+def test_metadata_of_a_commit_a_minute_stays_small(lake: Warehouse) -> None:
+    commits, kept = 2000, 1440
     found = _week(lake, commits, kept)
     print(found)
     assert found["rows"] == commits
@@ -643,8 +635,7 @@ def test_metadata_of_a_commit_a_minute_stays_small(
 
 
 def test_processes_that_open_a_new_lake_at_once_agree_on_its_identity(location: Location) -> None:
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(4) as pool:
+    with FORKS.Pool(4) as pool:
         found = pool.map(_identity, [location] * 8)
     assert len(set(found)) == 1
     assert Warehouse(location).identity == found[0]
