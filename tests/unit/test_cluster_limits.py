@@ -84,7 +84,7 @@ def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> 
     assert room and two.acquire(trigger(3), now) is None
 
 
-@pytest.mark.parametrize("seed", seeds(10, few=3))
+@pytest.mark.parametrize("seed", seeds(10, few=2))
 def test_a_limit_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     chance = random.Random(seed)
     tree = LimitTree(
@@ -171,8 +171,6 @@ def runs_of(limits: Sequence[ClusterWide], names: Sequence[str], seconds: float)
     return [node.runs for node in every]
 
 
-@pytest.mark.parametrize("seconds", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize("names", [["pay", "pay"], ["pay", "pay", "mail"]], ids=len)
 @pytest.mark.parametrize(
     "limits",
     [
@@ -192,14 +190,15 @@ def runs_of(limits: Sequence[ClusterWide], names: Sequence[str], seconds: float)
     ids=["one limit", "two levels", "three levels", "task and queue", "task and tree"],
 )
 def test_no_node_waits_for_ever_for_permits_of_several_limits(
-    limits: Callable[[], list[ClusterWide]], names: list[str], seconds: float
+    limits: Callable[[], list[ClusterWide]],
 ) -> None:
-    runs = runs_of(limits(), names, seconds)
-    assert sum(runs) >= 100 / (seconds + 1.0), runs
-    assert min(runs) >= sum(runs) / 15, runs
+    for names, seconds in ((["pay", "pay"], 0.1), (["pay", "pay", "mail"], 2.0)):
+        runs = runs_of(limits(), names, seconds)
+        assert sum(runs) >= 100 / (seconds + 1.0), runs
+        assert min(runs) >= sum(runs) / 15, runs
 
 
-@pytest.mark.parametrize("seed", seeds(10, few=3))
+@pytest.mark.parametrize("seed", seeds(10, few=2))
 def test_a_rate_holds_in_every_window_whichever_nodes_start_the_tasks(seed: int) -> None:
     chance = random.Random(seed)
     n, per = 5, 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.grants.credits import CREDIT_SECONDS, Credits
-from fairlead.core.grants.promises import CALL_SECONDS, PROMISE_SECONDS, RECENT, Promises
+from fairlead.core.grants.promises import PROMISE_SECONDS, RECENT, Promises
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
@@ -54,26 +53,12 @@ def test_a_doubled_or_overtaken_offer_adds_nothing() -> None:
     assert [credits.spend(*PAY) for _ in range(6)] == ["n"] * 5 + [None]
 
 
-def test_a_name_without_free_slots_is_not_granted() -> None:
-    credits = Credits()
-    credits.offered(Offer("o", "n", 1, 10, [(*PAY, 2)]), 0.0)
-    assert credits.covers(*PAY) and not credits.covers("mail", "other")
-    assert [credits.spend(*PAY) for _ in range(3)] == ["n", "n", None]
-
-
 def test_an_old_offer_is_not_used() -> None:
     credits = Credits()
     credits.offered(Offer("o", "n", 1, 10, [(*PAY, 9)]), 0.0)
     credits.expire(CREDIT_SECONDS)
     assert credits.spend(*PAY) is None
     assert CREDIT_SECONDS < PROMISE_SECONDS  # the node waits longer than the owner of the partition
-
-
-def test_the_node_with_the_most_room_is_granted_first() -> None:
-    credits = Credits()
-    for node, room in (("a", 1), ("b", 3), ("c", 2)):
-        credits.offered(Offer("o", node, 1, room, [(*PAY, 9)]), 0.0)
-    assert Counter(credits.spend(*PAY) for _ in range(6)) == {"a": 1, "b": 3, "c": 2}
 
 
 # the offering node -----------------------------------------------------------------------------------------
@@ -85,13 +70,6 @@ def test_a_node_does_not_offer_the_same_room_twice() -> None:
     (offer,) = promises.offers(4, lambda *_: 4, 0.0)
     assert (offer.total, offer.names) == (4, [(*PAY, 4)])
     assert promises.offers(4, lambda *_: 4, 0.0) == []
-
-
-def test_two_owners_are_offered_equal_parts_of_the_room_of_a_node() -> None:
-    promises = Promises("n")
-    for owner in ("o", "p"):
-        promises.called(Call(owner, [PAY]), 0.0)
-    assert [offer.total for offer in promises.offers(5, lambda *_: 5, 0.0)] == [3, 2]
 
 
 def test_an_owner_without_more_tasks_is_offered_nothing_until_it_calls() -> None:
@@ -115,34 +93,6 @@ def test_an_unused_promise_expires_so_that_another_owner_is_offered_its_room() -
     assert [offer.owner for offer in promises.offers(1, lambda *_: 1, 2 * RECENT)] == ["p"]
 
 
-def test_an_owner_that_has_used_no_offer_gets_none_until_it_calls_again() -> None:
-    promises = Promises("n")
-    promises.called(Call("idle", [PAY]), 0.0)
-    assert promises.offers(1, lambda *_: 1, 0.0)
-    promises.called(Call("busy", [PAY]), PROMISE_SECONDS)
-    (offer,) = promises.offers(1, lambda *_: 1, PROMISE_SECONDS)
-    assert offer.owner == "busy"
-    promises.called(Call("idle", [PAY]), 2 * PROMISE_SECONDS)
-    assert {each.owner for each in promises.offers(2, lambda *_: 2, 2 * PROMISE_SECONDS)} >= {
-        "idle"
-    }
-
-
-def test_few_more_triggers_than_are_ahead_are_not_worth_an_offer() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    promises.started(1000)
-    ahead = promises.ahead(1.0)
-    assert ahead >= 10
-    (offer,) = promises.offers(4 + ahead, lambda *_: 4 + ahead, 1.0)
-    assert offer.total == 4 + ahead
-    grant(promises, offer, offer.total, has_more=True, now=1.0)
-    assert promises.offers(ahead // 2 - 1, lambda *_: ahead, 1.0) == []
-    assert promises.is_holding_back
-    assert promises.offers(ahead // 2, lambda *_: ahead, 1.0)
-    assert not promises.is_holding_back
-
-
 def test_an_owner_that_calls_again_gets_a_new_offer_since_it_may_have_lost_the_first() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
@@ -150,22 +100,6 @@ def test_an_owner_that_calls_again_gets_a_new_offer_since_it_may_have_lost_the_f
     promises.called(Call("o", [PAY]), 1.0)
     (second,) = promises.offers(2, lambda *_: 2, 1.0)
     assert second.session > first.session and second.total == 2
-
-
-def test_a_call_in_two_parts_counts_whole_and_a_later_one_replaces_it() -> None:
-    promises, names = Promises("n"), [PAY, ("q", "mail"), ("q", "post")]
-    for name in names:
-        promises.called(Call("o", [name]), 0.0)
-    (offer,) = promises.offers(6, lambda *_: 2, 0.0)
-    assert [(queue, name) for queue, name, _ in offer.names] == names
-    promises.called(Call("o", [PAY]), 2 * RECENT)
-    assert promises._owners["o"].names == [PAY]
-
-
-def test_a_call_expires() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    assert promises.offers(2, lambda *_: 2, CALL_SECONDS) == []
 
 
 def test_slots_are_offered_ahead_for_short_tasks_and_not_for_long_ones() -> None:
@@ -252,14 +186,6 @@ def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_
     ]
 
 
-def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
-    table = table_of(0, *[of_mail(n, ordering_key="k", order_at=n) for n in range(3)])
-    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)]
-    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)][1:]
-    table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
-    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
-
-
 def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
     """The first trigger of its column waits for an ordering key that was reserved meanwhile."""
     keyed, other = of_mail(1, "strange", ordering_key="k", order_at=1), of_mail(2, "strange")
@@ -271,16 +197,6 @@ def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
     table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
     assert table.take(9, 0.0) == ([], [])
     assert [each.trigger for each in table.lend(9, everything)] == [keyed]
-
-
-def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
-    table = table_of(0, of_mail(1, path=TriggerPath.GRANT))
-    assert table.lend(9, everything) == []
-    table = table_of(0, of_mail(1), of_mail(2, path=TriggerPath.GRANT), of_mail(3))
-    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
-    table = table_of(0, of_mail(1))
-    table.pause("mail")
-    assert table.lend(9, everything) == []
 
 
 def test_a_lent_trigger_that_comes_back_is_the_next_to_run() -> None:

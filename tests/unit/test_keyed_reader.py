@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -119,7 +118,7 @@ async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:
     return received
 
 
-@pytest.mark.parametrize("flood", [100, 1000, 5000])
+@pytest.mark.parametrize("flood", [100, 2000])
 def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int) -> None:
     rows, room = Rows(), Choosing()
     rows.keys = dict.fromkeys(range(1, flood + 1), "flood")
@@ -140,26 +139,6 @@ def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int)
     asyncio.run(main())
 
 
-def test_a_key_inside_a_flood_is_found_by_the_walk_over_the_keys() -> None:
-    rows, room = Rows(), Choosing()
-    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
-    rows.keys = dict.fromkeys(range(1, 2001), "flood")
-
-    async def main() -> None:
-        while await reader.read(room) is not None:
-            pass
-        room.takes_old = False
-        rows.keys |= dict.fromkeys(range(2001, 4001), "flood") | {4001: "inside"}
-        rows.keys |= dict.fromkeys(range(4002, 6001), "flood")
-        reader.look_from(2001)
-        began, received = rows.reads, []
-        while not received:
-            received += [t for t in await reader.read(room) or () if t.fairness_key == "inside"]
-        assert rows.reads - began <= 4
-
-    asyncio.run(main())
-
-
 def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() -> None:
     """The flood has more keys than one read of the walk, and the newcomer is the last of them."""
 
@@ -168,7 +147,7 @@ def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() 
             return 1000
 
     rows, room = Rows(), Ahead()
-    rows.keys = {seq: f"key {seq}" for seq in range(1, 20_001)}
+    rows.keys = {seq: f"key {seq}" for seq in range(1, 5_001)}
     channel = DatabaseChannel(rows, None, CLOCK)  # type: ignore[arg-type]
     channel.assign({PartitionKey("q", 0): {}})
 
@@ -176,8 +155,8 @@ def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() 
         while channel.floor(LANE) is None:
             received = await channel.receive(room)
             if received and received[-1].seq == 1000:
-                rows.keys[20_001] = "newcomer"
-                channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 20_001)]))
+                rows.keys[5_001] = "newcomer"
+                channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 5_001)]))
         began, found = rows.reads, list[Trigger]()
         while not found:
             found += [t for t in await channel.receive(room) if t.fairness_key == "newcomer"]
@@ -195,9 +174,9 @@ def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
             return 1000
 
     rows, room, clock = Rows(), Ahead(), VirtualTime()
-    rows.keys = {seq: f"key {seq}" for seq in range(1, 20_001)} | {20_001: "newcomer"}
+    rows.keys = {seq: f"key {seq}" for seq in range(1, 5_001)} | {5_001: "newcomer"}
     channel = DatabaseChannel(rows, None, clock)  # type: ignore[arg-type]
-    channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 20_001)]))
+    channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 5_001)]))
     if is_long_ago:
         clock.advance(60.0)
     channel.assign({PartitionKey("q", 0): {}})
@@ -207,122 +186,6 @@ def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
         while rows.reads <= 8:
             keys |= {trigger.fairness_key for trigger in await channel.receive(room)}
         assert ("newcomer" in keys) is not is_long_ago
-
-    asyncio.run(main())
-
-
-class Floods(Rows):
-    """Long lanes of several queues, each with rows of its own."""
-
-    def __init__(self, lanes: int, length: int) -> None:
-        super().__init__()
-        self.lanes_of = {LaneKey(f"q{n}", 0, n % 10): Rows() for n in range(lanes)}
-        for number, rows in enumerate(self.lanes_of.values()):
-            keys = 10 if number % 2 else length
-            rows.keys = {seq: f"key {seq % keys}" for seq in range(1, length + 1)}
-            rows.passed = 100
-
-    def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
-        return self.lanes_of[lane].ready(lane, above, limit)
-
-    def lanes(self) -> list[LaneKey]:
-        return [*self.lanes_of]
-
-    def ready_of(self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int) -> list[Trigger]:
-        return self.lanes_of[lane].ready_of(lane, keys, limit)
-
-    def ready_without(
-        self, lane: LaneKey, above: int, limit: int
-    ) -> tuple[list[Trigger], int | None]:
-        return self.lanes_of[lane].ready_without(lane, above, limit)
-
-    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> list[tuple[str, int]]:
-        return self.lanes_of[lane].ready_keys(lane, above, limit)
-
-
-class Rooms(Choosing):
-    """Room in each of several lanes, which have a page of it at first and take a few rows at any
-    time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_lane: dict[LaneKey, Choosing] = {}
-
-    def ahead(self, lane: LaneKey) -> int:
-        return 1000
-
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[str, int]]:
-        if lane not in self.of_lane:
-            self.of_lane[lane] = Choosing(limit=1, chosen=itertools.cycle([True, *[False] * 9]))
-        chosen = self.of_lane[lane].of_keys(lane, news)
-        announced = [key for key in news.announced if key in self.of_lane[lane].remembered]
-        for key in announced:
-            del self.of_lane[lane].remembered[key]
-        return [*((key, 1) for key in announced), *chosen]
-
-
-@pytest.mark.parametrize("after", [0, 15, 40, 100])
-def test_a_new_key_waits_for_few_reads_while_each_of_many_lanes_is_first_read(after: int) -> None:
-    """`after`: reads before the new task of a key comes to the lane that is searched last."""
-    floods, room = Floods(20, 4000), Rooms()
-    channel = DatabaseChannel(floods, None, CLOCK)  # type: ignore[arg-type]
-    channel.assign({PartitionKey(lane.queue, lane.partition): {} for lane in floods.lanes_of})
-    last = LaneKey("q19", 0, 9)
-
-    async def main() -> None:
-        while floods.reads < after:
-            channel.room_freed()
-            await channel.receive(room)
-        floods.lanes_of[last].keys[4001] = "newcomer"
-        channel._on_any_notification(Notification(ready=[Lane(*last, 4001)]))
-        began, found = floods.reads, False
-        while not found:
-            channel.room_freed()
-            received = await channel.receive(room)
-            found = any(trigger.fairness_key == "newcomer" for trigger in received)
-        assert floods.reads - began <= 15
-
-    asyncio.run(main())
-
-
-def test_a_lane_without_tasks_that_have_no_key_is_searched_for_them_in_parts() -> None:
-    rows, room = Rows(), Choosing(limit=1000)
-    rows.keys = {seq: f"key {seq % 10}" for seq in range(1, 20_001)}
-    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
-
-    async def main() -> None:
-        while reader.is_beginning:
-            reader.room_freed()
-            await reader.read(room)
-        assert reader.is_searching and rows.searches <= 2
-        rows.keys[20_001] = ""
-        reader.look_from(20_001)
-        began, found = rows.reads, list[Trigger]()
-        while not found:
-            reader.room_freed()
-            found += [t for t in await reader.read(room) or () if not t.fairness_key]
-        assert rows.reads - began <= 30
-        assert [t.seq for t in await _read_all(reader, room) if not t.fairness_key] == []
-
-    asyncio.run(main())
-
-
-def test_a_sweep_reads_again_what_the_node_dropped() -> None:
-    rows = Rows()
-    rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | dict.fromkeys(
-        range(31, 60), "flood"
-    )
-    reader, room = KeyedReader(LANE, 0, 0, rows, CLOCK), Choosing(limit=100)
-
-    async def main() -> None:
-        while await reader.read(room) is not None:
-            pass
-        reader.begin_sweep()
-        again: list[Trigger] = []
-        while reader.is_sweeping:
-            again += await reader.sweep(4)
-        assert {trigger.seq for trigger in again} == set(range(1, 60))
-        assert len(again) == 59
 
     asyncio.run(main())
 

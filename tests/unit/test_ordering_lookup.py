@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
@@ -24,9 +23,7 @@ from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.settings import NodeSettings
-from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, State, Trigger
-from fairlead.ports.trigger_channel import KeyNews
 from tests.builders import trigger
 
 SOON = 20.0
@@ -159,17 +156,6 @@ async def test_the_first_trigger_of_a_key_that_arrives_during_an_empty_read_stay
         assert here.table.take(10, 0.0) == ([late], [])
 
 
-async def test_a_trigger_before_the_first_task_that_a_read_returns_is_removed() -> None:
-    second, moved_on = (
-        trigger("second", ordering_key="o", order_at=2),
-        trigger("first", ordering_key="o", order_at=1),
-    )
-    async with read_under_way(second, moved_on) as here:
-        await here.settle([(second, State.SUBMITTED)])
-        assert here.waiting() == ["second"]
-        assert here.removed == [moved_on]
-
-
 async def test_an_outdated_trigger_that_comes_during_a_read_does_not_stop_its_key() -> None:
     """An earlier read of the key let its task run while the backlog stored the trigger."""
     second, outdated = (
@@ -215,54 +201,6 @@ async def test_triggers_behind_a_first_task_that_waits_leave_memory_until_the_ke
         assert not here.ordering.admits(second)
         assert here.ordering.admits(first)
         assert here.ordering.admits(trigger("skipped before", ordering_key="o", order_at=0))
-
-
-# the trigger channel over the task store ----------------------------------------------------------
-
-
-class Spacious:
-    """Room for triggers of one lane, and of no other."""
-
-    def ahead(self, lane: LaneKey) -> int:
-        return 100 if lane == LANE else 0
-
-    def behind(self, lane: LaneKey) -> int:
-        return 0
-
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
-        return None
-
-
-async def test_a_lane_is_behind_during_a_read_of_it_until_a_read_finds_the_end() -> None:
-    store = SlowStore()
-    channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
-    channel.assign({PARTITION: {}})
-    async with asyncio.timeout(SOON):
-        receiving = asyncio.create_task(channel.receive(Spacious()))
-        assert await store.reads.get() == LANE
-        assert channel.is_behind(LANE)
-        found = [trigger("first", seq=1), trigger("second", seq=2)]
-        store.respond(found)
-        assert await receiving == found
-        assert not channel.is_behind(LANE)  # the read found fewer triggers than there was room for
-
-
-async def test_a_lane_is_behind_after_a_failed_read_until_a_read_finds_nothing() -> None:
-    store = SlowStore()
-    channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
-    channel.assign({PARTITION: {}})
-    async with asyncio.timeout(SOON):
-        store.respond(StoreUnavailable("not reached"))
-        with pytest.raises(StoreUnavailable):
-            await channel.receive(Spacious())
-        assert channel.is_behind(LANE)
-        receiving = asyncio.create_task(channel.receive(Spacious()))
-        while store.reads.qsize() < 2:
-            await asyncio.sleep(0)
-        assert channel.is_behind(LANE)
-        store.respond([])
-        assert await receiving == ()
-        assert not channel.is_behind(LANE)
 
 
 # triggers of a fair queue that arrive again -------------------------------------------------------
@@ -384,19 +322,6 @@ leaving = pytest.mark.parametrize(
 
 
 @leaving
-async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again(
-    leave: Callable[[Engine, Trigger], None],
-) -> None:
-    ordered = trigger("ordered", ordering_key="o", key="a", seq=1)
-    async with engine(look_ahead=250) as here:
-        leave(here, ordered)
-        assert not here.knows(ordered) and not here.table.waiting(KEY)
-        here.receive(ordered)
-        assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
-        assert here.knows(ordered)
-
-
-@leaving
 async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again_though_others_are_stored(
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
@@ -413,25 +338,6 @@ async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives
         await here.until(lambda: bool(here.table.waiting(KEY)))
         assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
         assert here.knows(ordered)
-
-
-async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level() -> None:
-    early = [trigger(f"early {n}", key="a", seq=1 + n) for n in range(4)]
-    late = [trigger(f"late {n}", key="b", seq=11 + n) for n in range(4)]
-    async with engine(look_ahead=1) as here:
-        here.receive(*early)
-        here.receive(*late)
-        await here.until(lambda: here.is_stored(late[-1]))
-        for _ in range(2):
-            assert [here.knows(one) for one in early] == [
-                True,
-                True,
-                False,
-                False,
-            ]  # the other triggers made room
-            here.receive(*early)
-        assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
-        assert len(here.store.rows(LANE)) == 8
 
 
 async def test_a_partition_lost_while_its_owner_is_fenced_ends_alone(
@@ -464,22 +370,3 @@ async def test_a_partition_lost_while_its_owner_is_fenced_ends_alone(
         may_end.set()
         await asyncio.wait([task])
         assert task.cancelled()
-
-
-async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:
-    many = [trigger(f"task {n}", key=f"k{n % 7}", seq=1 + n) for n in range(300)]
-    async with engine(look_ahead=1) as here:
-        here.receive(*many)
-        await here.until(lambda: here.is_stored(many[-1]))
-        await here.until(lambda: sum(map(here.knows, many)) <= 5)  # the look-ahead plus a quarter
-        assert len(here.table) <= 5
-
-
-def test_only_the_given_version_of_a_task_leaves_the_table() -> None:
-    old = trigger("task", ordering_key="o")
-    new = msgspec.structs.replace(old, version=2)
-    table = TriggerTable(SlotLedger(10))
-    table.push(old)
-    table.push(new)
-    table.remove([old])
-    assert table.waiting(KEY) == [new]

@@ -66,12 +66,6 @@ def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
     )
 
 
-def test_an_acquire_takes_a_slot_of_the_node_and_a_release_frees_it() -> None:
-    slots = slot_ledger(slots=2)
-    assert slots.acquire(trigger(1), 0) is None and slots.room == 1
-    assert slots.release(trigger(1), 0) == [] and slots.room == 2
-
-
 def test_a_full_limit_cancels_the_slots_of_the_limits_before_it() -> None:
     first, last = Limit(1), Limit(1)
     slots = slot_ledger(first, last)
@@ -155,14 +149,6 @@ def test_an_empty_ordering_key_is_a_key_unlike_none() -> None:
     assert slots.acquire(trigger(3), 0) is None and slots.acquire(trigger(4), 0) is None
 
 
-def test_columns_follow_the_queue_the_name_and_the_columns_of_the_policies() -> None:
-    slots = SlotLedger(9)
-    slots.register_task("q", "pay", Limit(1, per="fairness_key"))
-    assert slots.column(trigger(1, "pay", "acme")) != slots.column(trigger(2, "pay", "bolt"))
-    assert slots.column(trigger(1, "mail", "acme")) == slots.column(trigger(2, "mail", "bolt"))
-    assert slots.column(trigger(1, "mail")) != slots.column(trigger(1, "pay"))
-
-
 # policies that misbehave --------------------------------------------------------------------------
 
 
@@ -203,15 +189,6 @@ def test_a_limit_of_one_task_stops_all_only_while_the_queue_has_no_other_name() 
     assert made.stops_all((limit, None), "q", None), "mail is the task of another queue"
     made.register_task("q", "mail", None)
     assert not made.stops_all((limit, None), "q", None)
-
-
-def test_slots_of_an_executor_stop_all_tasks_that_use_it() -> None:
-    made, threads = slot_ledger(), Limit(1)
-    for name in NAMES:
-        made.register_task("q", name, threads)
-    made.register_task("q", "asynchronous", None)
-    assert made.stops_all((threads, None), "q", NAMES)
-    assert not made.stops_all((threads, None), "q", [*NAMES, "asynchronous"])
 
 
 def test_a_policy_that_cannot_tell_counts_as_one_that_does_not_stop_all() -> None:
@@ -274,7 +251,7 @@ def test_a_policy_full_until_a_past_time_is_retried_after_a_pause() -> None:
 
 def test_a_limit_per_key_counts_each_key_alone_and_drops_idle_ones() -> None:
     limit = Limit(1, per="fairness_key")
-    for n in range(5000):
+    for n in range(500):
         assert limit.acquire(trigger(n, key=f"k{n}"), 0) is None
         assert limit.acquire(trigger(n, key=f"k{n}"), 0) == Full((limit, f"k{n}"))
         assert list(limit.release(trigger(n, key=f"k{n}"), 0)) == [(limit, f"k{n}")]
@@ -307,16 +284,6 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
         else:
             assert isinstance(full.limit, TreeLimit)
             assert not has_room[full.limit.level]
-
-
-def test_limits_of_a_total_a_name_and_a_partner_hold_at_the_same_time() -> None:
-    tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
-    acme = [tree.acquire(trigger(n, "payout", "acme"), 0) for n in range(4)]
-    assert acme == [None] * 3 + [Full(TreeLimit(tree, ("fairness_key", "acme"), False))]
-    payouts = [tree.acquire(trigger(n, "payout", f"p{n}"), 0) for n in range(13)]
-    assert payouts == [None] * 12 + [Full(TreeLimit(tree, ("name", "payout"), False))]
-    rest = [tree.acquire(trigger(n, "mail", f"p{n}"), 0) for n in range(16)]
-    assert rest == [None] * 15 + [Full(TreeLimit(tree, ("total", ""), False))]
 
 
 @given(
@@ -391,9 +358,9 @@ def test_the_token_of_a_claim_lost_long_ago_is_not_returned() -> None:
 
 def test_each_key_has_a_bucket_and_full_buckets_are_dropped() -> None:
     rate = RateLimit(1, per=1, key="fairness_key")
-    for n in range(100_000):
+    for n in range(20_000):
         assert rate.acquire(trigger(n, key=f"k{n}"), n / 1000) is None
-    assert rate.acquire(trigger(1, key="k99999"), 100) is not None
+    assert rate.acquire(trigger(1, key="k19999"), 20) is not None
     assert len(rate) <= 2 * 1024
 
 
