@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairlead import App
 from fairlead.testing import drain
 from tests.public_surface import Shop, call, surface
-from tests.unit.test_values import NASTY, OPTIONS, anything, ask_all, many, taken
+from tests.unit.test_values import NASTY, taken
 
+OPTIONS = ("fairness_key", "weight", "priority", "run_at", "ordering_key", "unique_key", "context")
 PAIR = 2
 COPIED = 60
 """Number of tasks that PostgreSQL takes by COPY."""
@@ -32,27 +31,6 @@ def shop(url: str) -> Iterator[App]:
     app.queue("free", partitions=1)
     yield app
     app.close()
-
-
-@many
-@given(option=st.sampled_from(OPTIONS), value=anything, count=st.sampled_from((1, PAIR, COPIED)))
-def test_an_option_of_one_or_many_submits_is_taken_or_refused(
-    shop: App, option: str, value: Any, count: int
-) -> None:
-    pay = _pay(shop)
-
-    def submit() -> None:
-        drafts = [pay.options(**{option: value}).draft() for _ in range(count)]
-        handles = shop.submit_many(drafts)
-        assert len(handles) == count
-
-    taken(submit)
-
-
-@many
-@given(value=anything)
-def test_questions_of_people_get_a_result_or_an_error(shop: App, value: Any) -> None:
-    ask_all(shop.management, value)
 
 
 STORED = ("Task.", "TaskHandle.", "App.handle", "App.submit", "Management.", "PeriodicManagement.")

@@ -58,11 +58,6 @@ def test_a_given_argument_reaches_a_worker_whose_default_is_another() -> None:
     )
 
 
-def test_a_given_positional_argument_does_so_too() -> None:
-    encoded = Arguments(pay, "pay").encode((1, 10), {})
-    assert run_with(pay_later, encoded)[1]["amount"] == 10
-
-
 def test_an_argument_left_out_has_the_default_of_the_worker_that_runs_it() -> None:
     encoded = Arguments(pay, "pay").encode((), {"order": 1})
     assert run_with(pay_later, encoded) == (
@@ -78,12 +73,6 @@ def test_defaults_of_any_type_are_left_out() -> None:
     arguments = Arguments(many, "many")
     assert arguments.encode((), {}) == b"{}"
     assert arguments.encode((1,), {"d": {"inner": []}}) == b'{"a":1,"d":{"inner":[]}}'
-
-
-def test_an_argument_left_out_is_unknown_to_no_worker_of_an_earlier_version() -> None:
-    def earlier(order: int) -> None: ...
-
-    assert run_with(earlier, Arguments(pay, "pay").encode((), {"order": 1})) == ((1,), {})
 
 
 @pytest.mark.parametrize(

@@ -221,15 +221,6 @@ def owner_records() -> Reader:
     return Reader(owner_record.decode, [good], ())
 
 
-def _drive(steps: Any, response: Callable[[Any], object]) -> Any:
-    result: Any = None
-    while True:
-        try:
-            result = response(steps.send(result))
-        except StopIteration as end:
-            return end.value
-
-
 def arguments() -> Reader:
     def handler(name: str, count: int = 1, tags: list[str] | None = None) -> None:
         """Do nothing."""

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.incidents.detector import (
-    MEAN_MINUTES,
     MINUTE,
     Detector,
-    KeyMinutes,
     Observation,
     Rules,
 )
@@ -273,18 +271,3 @@ def test_each_anomaly_begins_and_ends_and_the_state_stays_small(
         assert queue.detector.open.keys() == is_open
         assert all(each.start <= queue.at for each in queue.detector.open.values())
     assert len(queue.detector._minute) <= 7
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 500)), min_size=1, max_size=40))
-def test_the_usual_minute_of_a_key_lies_between_its_least_and_its_greatest(
-    brought: list[tuple[int, int]],
-) -> None:
-    known = KeyMinutes(0)
-    minute = 0
-    for gap, tasks in brought:
-        minute += gap
-        known.arrive(tasks, minute)
-    most = 40 * max(tasks for _, tasks in brought)
-    assert 0 <= known.mean <= most
-    assert known.known <= MEAN_MINUTES
-    assert known.last_minute(minute * MINUTE) <= known.tasks + known.before

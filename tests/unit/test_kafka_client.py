@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka.appender import Appender  # noqa: E402
-from fairlead.backends.kafka.client import ClientThread, next_page  # noqa: E402
+from fairlead.backends.kafka.client import ClientThread  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.log_topics import LogTopics  # noqa: E402
 from fairlead.backends.kafka.outage_log import KafkaOutageLog  # noqa: E402
@@ -62,24 +62,6 @@ def test_a_close_ends_a_waiting_round_then_finishes_and_closes_the_client() -> N
     assert not thread.is_closing and not thread.is_current
     assert thread.close() and thread.is_closing
     assert service.calls == ["poll client", "finish", "release"] and service.error is None
-
-
-def test_a_poke_before_the_wait_is_not_lost() -> None:
-    rounds: list[bool] = []
-
-    def work(thread: ClientThread[str]) -> None:
-        rounds.append(thread.is_current)
-        if len(rounds) < 3:
-            thread.poke()
-            thread.wait_for_work(SOON)
-        else:
-            thread.stop()
-
-    service = Recorder(work)
-    began = time.monotonic()
-    thread = started(service)
-    thread._thread.join(SOON)
-    assert rounds == [True] * 3 and time.monotonic() - began < SOON
 
 
 def test_an_outage_is_logged_and_followed_by_another_round(
@@ -135,23 +117,6 @@ def test_a_forked_child_neither_stops_nor_awaits_the_thread_of_its_parent() -> N
     assert not thread.is_closing and thread.close()
 
 
-def test_outages_are_logged_when_they_change_or_once_in_an_interval(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("fairlead.backends.kafka.outage_log.time.monotonic", lambda: now[0])
-    changes, often = KafkaOutageLog("changed", {}), KafkaOutageLog("often", {}, every=30.0)
-    with caplog.at_level(logging.WARNING, "fairlead.kafka"):
-        for error in ("a", "a", "b", "b", "a"):
-            changes.report(error)
-            often.report(error)
-        now[0] += 30.0
-        often.report("c")
-    logged = [(record.message, vars(record)["error"]) for record in caplog.records]
-    assert [error for text, error in logged if text == "changed"] == ["a", "b", "a"]
-    assert [error for text, error in logged if text == "often"] == ["a", "c"]
-
-
 def test_when_the_thread_of_the_appender_fails_its_futures_fail_and_the_next_append_starts_another_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,20 +157,3 @@ def test_when_the_thread_of_the_sender_fails_the_next_send_starts_another_thread
         while len(looked) < count or looked[-1].is_alive():
             time.sleep(0.001)
     assert looked[0] is not looked[1]
-
-
-def test_the_read_of_a_page_waits_for_its_first_message_only() -> None:
-    asked: list[tuple[str, float]] = []
-
-    class Consuming:
-        def poll(self, seconds: float) -> str:
-            asked.append(("poll", seconds))
-            return "first"
-
-        def consume(self, count: int, seconds: float) -> list[str]:
-            asked.append((f"consume {count}", seconds))
-            return ["second"]
-
-    consumer: Any = Consuming()
-    assert next_page(consumer, 10, 0.5) == ["first", "second"]
-    assert asked == [("poll", 0.5), ("consume 9", 0)]

@@ -30,10 +30,6 @@ def test_a_trigger_survives_encoding() -> None:
     assert messages.decode(PartitionKey("mail", 2), messages.encode_hint(look)) == look
 
 
-def test_a_message_is_small() -> None:
-    assert len(messages.encode_trigger(TRIGGER)) < 100
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -155,34 +151,6 @@ def test_a_wrong_url_is_refused_with_its_fault_and_without_the_password(url: str
     with pytest.raises(ConfigurationError) as error:
         client.KafkaEndpoint.of(url)
     assert why in str(error.value) and "secret" not in str(error.value)
-
-
-def test_a_notification_without_its_message_waits_until_kafka_is_silent_for_a_moment_or_a_longest_time() -> (
-    None
-):
-    twins, lane, other = kafka._Twins(), Lane("mail", 1, 5, 11), Lane("mail", 1, 5, 12)
-    assert twins.missing(10.0) == ([], None)
-    twins.wait(lane, 10.0)
-    assert twins.missing(10.0) == ([], kafka.GRACE)
-    twins.brought(other, 10.2)  # Kafka has delivered a message
-    found, again = twins.missing(10.3)
-    assert found == [] and again == pytest.approx(0.15)
-    assert twins.missing(10.2 + kafka.GRACE) == ([lane], None)
-    twins.wait(lane, 20.0)
-    twins.brought(other, 20.0 + kafka.MOST_GRACE)
-    assert twins.missing(20.0 + kafka.MOST_GRACE) == ([lane], None)
-
-
-def test_a_notification_and_the_message_of_the_same_trigger_cause_no_wait_in_either_order() -> None:
-    twins, lane = kafka._Twins(), Lane("mail", 1, 5, 11)
-    twins.wait(lane, 1.0)
-    twins.brought(lane, 1.1)
-    assert twins.missing(9.0) == ([], None)
-    twins.wait(lane, 1.2)
-    assert twins.missing(9.0) == ([], None)
-    twins.drop(1.1)
-    twins.wait(lane, 9.0)
-    assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
 
 
 def test_partitions_assigned_during_a_pause_are_paused_and_all_resume_together() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fairlead.core.limits.key_limits import KeyLimit
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 from tests.builders import trigger
@@ -75,83 +74,6 @@ class Node:
         self.table.set_limits(queue, limits)
 
 
-def test_a_limit_set_while_tasks_wait_delays_its_key_and_no_other() -> None:
-    node = Node()
-    node.push("aaabab")
-    node.limit(a=2)
-    assert node.take() == "aabb"
-    node.end("a")
-    assert node.take() == "a"
-    assert node.take() == ""
-
-
-def test_keys_with_full_limits_delay_no_other_key() -> None:
-    node = Node()
-    node.limit(a=1, b=3)
-    node.push("aabbbcaabc")
-    assert node.take() == "abbbcc"
-    node.end("b")
-    assert node.take() == "b"
-
-
-def test_running_tasks_count_towards_a_new_limit_and_continue() -> None:
-    node = Node()
-    node.push("aaaa")
-    assert node.take() == "aaaa"
-    node.push("aaab")
-    node.limit(a=3)
-    assert node.take() == "b" and len(node.running) == 5
-    node.end("a")
-    assert node.take() == ""  # three of the four tasks still run
-    node.end("a")
-    assert node.take() == "a"
-
-
-def test_a_raised_limit_starts_as_many_tasks_as_it_has_room_for() -> None:
-    node = Node()
-    node.limit(a=1)
-    node.push("aaaaaa")
-    node.push("aa", name="mail")
-    assert node.take() == "a"
-    node.limit(a=4)
-    assert node.take() == "aaa"
-    node.limit(a=7)
-    assert node.take() == "aaa"
-    node.limit(a=6)
-    assert node.take() == ""
-
-
-def test_a_raised_limit_starts_tasks_behind_one_that_a_declared_limit_stops() -> None:
-    node = Node()
-    node.slot_ledger.register_task("q", "pay", Limit(1))
-    node.limit(a=1)
-    node.push("aaa")
-    node.push("aa", name="mail")
-    assert node.take() == "a"
-    node.limit(a=3)
-    assert node.take() == "aa"
-    assert Counter(trigger.name for trigger in node.running.values()) == {"pay": 1, "mail": 2}
-
-
-def test_after_a_limit_is_removed_all_tasks_may_run_in_their_old_order() -> None:
-    node = Node()
-    node.limit(a=1)
-    node.push("abaaba")
-    assert node.take(1) == "a"
-    node.limit()
-    assert node.take() == "baaba"
-
-
-def test_a_change_of_limits_keeps_the_order_of_arrival_and_priorities() -> None:
-    node = Node()
-    node.push("ab", priority=5)
-    node.push("ba", priority=2)
-    node.limit(a=10)
-    node.push("cab", priority=5)
-    node.limit(b=10)
-    assert node.take() == "baabcab"
-
-
 def test_a_key_is_limited_in_its_queue_only_and_over_all_its_names() -> None:
     node = Node()
     node.limit(a=2)
@@ -181,19 +103,6 @@ def test_a_limit_of_a_fairness_key_is_independent_of_an_ordering_key_of_the_same
     assert KeyLimit("q", "a") != OrderingKey("q", "a")
     node.end("a")
     assert node.take() == "a"
-
-
-def test_tasks_of_an_ordering_key_keep_their_order_under_a_limit() -> None:
-    node = Node()
-    node.push("aa", ordered=True)
-    node.push("bb", ordered=True)
-    assert node.take() == "ab"
-    node.limit(a=1, b=1)
-    node.end("a")
-    assert node.take() == "a"
-    node.limit()
-    node.end("b")
-    assert node.take() == "b"
 
 
 def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:
@@ -265,21 +174,3 @@ def test_starts_never_exceed_a_limit_and_every_task_with_room_starts(
             waiting = rest
         assert node.slot_ledger.acquired == len(node.running)
     assert len(node.table) == len(waiting)
-
-
-def test_a_freed_slot_of_a_key_costs_one_try_however_many_columns_wait(monkeypatch) -> None:
-    """Only one of 1000 columns that wait for the limit is tried."""
-    node = Node()
-    node.limit(a=1)
-    for n in range(1000):
-        node.push("a", name=f"task{n}")
-    assert node.take() == "a"
-    looked: list[Column] = []
-    plain = TriggerTable._take_from
-    monkeypatch.setattr(
-        TriggerTable,
-        "_take_from",
-        lambda self, column, *rest: (looked.append(column), plain(self, column, *rest))[1],
-    )
-    node.end("a")
-    assert node.take() == "a" and len(looked) <= 2

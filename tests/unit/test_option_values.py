@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import typer.testing
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairlead import App
@@ -28,7 +26,6 @@ TEXTS = [
     "[" * 5000, "2026-13-45", "2026-02-30T25:00", "2h", "DONE", "acme=", "=1", "a/b", "../..",
     "sqlite:///", "postgresql://app:S@[::1/shop", "redis://h/zz", "http://h:99999/", "01938d2c",
 ]  # fmt: skip
-texts = st.sampled_from(TEXTS) | st.text(alphabet=st.characters(codec=None), max_size=20)
 
 
 def options_of(name: str) -> list[Any]:
@@ -129,19 +126,3 @@ def test_each_odd_text_is_taken_or_refused(
     name, _, drawn = place.rpartition(" ")
     for text in TEXTS:
         run(words(name, drawn, text, good), tmp_path, monkeypatch)
-
-
-@each_place
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(text=texts)
-def test_any_text_is_taken_or_refused(
-    place: str,
-    text: str,
-    good: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    name, _, drawn = place.rpartition(" ")
-    run(words(name, drawn, text, good), tmp_path, monkeypatch)

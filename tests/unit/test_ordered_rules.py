@@ -77,13 +77,6 @@ def test_keys_and_tasks_with_any_characters_survive_the_log(
     )
 
 
-@given(keys=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2))
-def test_texts_are_ordered_by_their_bytes_as_in_the_stores(
-    keys: list[str],
-) -> None:
-    assert sorted(keys) == sorted(keys, key=str.encode)
-
-
 def test_every_partition_of_64_gets_its_share_of_100_000_keys_within_a_third() -> None:
     counts = Counter(partition_of(f"order-{n}", 0, 64) for n in range(100_000))
     assert len(counts) == 64

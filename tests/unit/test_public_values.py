@@ -4,13 +4,11 @@ Fairlead; servers are in tests/integration/test_given_values.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
 from tests.public_surface import CALLS, NOT_CALLED, Shop, call, surface, undrawn
-from tests.unit.test_values import NASTY, anything, taken
+from tests.unit.test_values import NASTY, taken
 
 SURFACE = [f"{name}({parameter})" for name, parameter in surface()]
 
@@ -33,11 +31,3 @@ def test_each_odd_value_is_taken_or_refused(shop: Shop, place: str) -> None:
     name, _, parameter = place.rstrip(")").partition("(")
     for value in NASTY:
         taken(lambda value=value: call(shop, name, parameter, value))
-
-
-@pytest.mark.parametrize("place", SURFACE)
-@settings(max_examples=5, deadline=None)
-@given(value=anything)
-def test_any_value_is_taken_or_refused(shop: Shop, place: str, value: Any) -> None:
-    name, _, parameter = place.rstrip(")").partition("(")
-    taken(lambda: call(shop, name, parameter, value))

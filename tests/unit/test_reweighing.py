@@ -14,7 +14,7 @@ from fairlead.backends.memory.backlog import MemoryBacklogStore
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.steps import BacklogWrite, Timing
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from tests.builders import trigger
 from tests.tiers import seeds
@@ -118,7 +118,7 @@ class Lane:
             self.backlog.written(placed)
 
 
-@pytest.mark.parametrize("seed", seeds(60, few=20))
+@pytest.mark.parametrize("seed", seeds(60, few=8))
 def test_tasks_of_a_key_run_in_order_whatever_weights_change_meanwhile(seed: int) -> None:
     chance = Random(seed)
     lane = Lane(chance)
@@ -205,34 +205,3 @@ def test_a_new_owner_follows_weights_that_changed_before_it_came(is_owner_told: 
     lane.record()
     lane.take_over()
     assert not lane.changed
-
-
-def test_a_record_of_an_older_version_is_taken_with_the_weights_of_now() -> None:
-    passes = Passes(Counters(), {"a": 2.0})
-    assert not Backlog(1, LaneRecord(), passes, CAPACITY, Timing()).outweighed
-
-
-def test_a_key_that_waits_for_nothing_comes_sooner_at_a_greater_weight() -> None:
-    lane = Lane(Random(0))
-    lane.weights["a"] = 0.001
-    lane.submit("a")
-    lane.submit("b" * 100)
-    lane.run(2)
-    lane.weigh(a=1.0)
-    lane.settle()
-    lane.submit("a")
-    lane.run(3)
-    assert "a" in [trigger.fairness_key for trigger in lane.ran[2:]]
-
-
-def test_weights_that_change_nothing_write_nothing() -> None:
-    lane = Lane(Random(0))
-    lane.submit([*"ab"] * 100)
-    lane.weigh(a=1.0)
-    _, placed = lane.backlog.reweigh(["a"])
-    assert isinstance(placed, Changes) and not placed.added
-    while (renewal := lane.backlog.next_renewal(50)) is not None:
-        found = asyncio.run(
-            lane.store.entries_of(LANE, renewal.above, renewal.tenants, renewal.limit)
-        )
-        assert lane.backlog.renew(*found) is None

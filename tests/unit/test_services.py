@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +12,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-import redis
 
 from services import MissingProgram, postgres
 from services.postgres import PostgresServer
-from services.redis import RedisServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,30 +72,6 @@ def check_settings_and_owner(postgres_server: PostgresServer) -> None:
     assert owner.stdout.strip() not in ("", "root")
 
 
-def test_each_database_is_empty_and_separate(postgres_server: PostgresServer) -> None:
-    first, second = postgres_server.create_database(), postgres_server.create_database()
-    with psycopg.connect(first) as connection:
-        connection.execute("CREATE TABLE here ()")
-    with psycopg.connect(second) as connection:
-        assert connection.execute("SELECT to_regclass('here')").fetchone() == (None,)
-
-
-@needs_postgres
-def test_a_crash_and_restart_keep_the_url_and_committed_rows() -> None:
-    # Use a new server, because it has few files and recovers quickly.
-    with PostgresServer() as server:
-        url, pid = server.create_database(), server.pid
-        connection = psycopg.connect(url)
-        connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
-        connection.commit()
-        server.restart("immediate")
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("SELECT 1")
-        with psycopg.connect(url) as again:
-            assert again.execute("SELECT number FROM kept").fetchone() == (7,)
-        assert server.pid != pid
-
-
 @needs_postgres
 def test_a_stopped_server_leaves_no_files_and_can_start_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -115,17 +88,6 @@ def test_a_stopped_server_leaves_no_files_and_can_start_again(
         assert not folder.exists()
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(server.url)
-
-
-@needs_postgres
-def test_the_error_of_a_server_that_cannot_start_names_the_cause_and_no_files_are_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(postgres._SETTINGS, "shared_buffers", "plenty")
-    server = PostgresServer()
-    with pytest.raises(RuntimeError, match=r'(?s)end of its log.*"shared_buffers"'):
-        server.start()
-    assert server._folder is None and server.pid is None
 
 
 def test_the_error_about_a_missing_program_is_one_line_with_the_cure(
@@ -191,20 +153,3 @@ def test_an_unknown_service_exits_with_the_code_of_wrong_use() -> None:
         2,
         "unknown server oracle; use one of postgres, redis, zookeeper, kafka, cassandra\n",
     )
-
-
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="Redis' server is missing")
-def test_redis_has_loaded_its_data_when_it_has_started() -> None:
-    with RedisServer(appendonly=True) as server:
-        with redis.Redis.from_url(server.url) as client:
-            pipeline = client.pipeline()
-            for number in range(5000):
-                pipeline.set(f"key-{number}", "x")
-            pipeline.execute()
-        server.crash()
-        with (server.folder / "redis.conf").open("a") as settings:
-            # Redis takes a second to load them, and responds to clients meanwhile.
-            settings.write("key-load-delay 200\nloading-process-events-interval-bytes 1024\n")
-        server.start()
-        with redis.Redis.from_url(server.url, retry=None) as client:
-            assert client.dbsize() == 5000

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from heapq import heappop, heappush
-from itertools import permutations
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,9 @@ from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import Changes, Timing
+from fairlead.core.fair.steps import Timing
 from fairlead.core.fair.time_passes import MOST_OWED, TimePasses
-from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
+from fairlead.model import LaneRecord, Level, RunTimesRecord
 from tests.builders import trigger
 from tests.tiers import examples
 
@@ -44,15 +42,6 @@ def passes_of(expected: int | None = SECOND) -> TimePasses:
     return TimePasses(Counters(), None, Steady(expected))
 
 
-def test_a_key_advances_by_the_expected_run_times_divided_by_its_weight() -> None:
-    passes = passes_of(3 * SECOND)
-    assert [passes.assign("a", 2.0, 0, "pay") for _ in range(3)] == [
-        0,
-        3 * STRIDE_SCALE // 2,
-        3 * STRIDE_SCALE,
-    ]
-
-
 def test_a_longer_run_delays_the_keys_next_task_but_no_task_that_has_a_level() -> None:
     passes = passes_of()
     assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, STRIDE_SCALE]
@@ -66,14 +55,6 @@ def test_a_shorter_run_lowers_the_next_levels_of_its_key_but_not_below_its_earli
     passes.ended("a", 1.0, "pay", SECOND)
     passed = [passes.assign("a", 1.0, 0, "pay") for _ in range(3)]
     assert passed == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
-
-
-def test_a_key_that_was_idle_has_saved_no_share_of_time() -> None:
-    passes = passes_of(10 * SECOND)
-    passes.assign("a", 1.0, 0, "pay")
-    passes.ended("a", 1.0, "pay", SECOND)
-    now = 50 * STRIDE_SCALE
-    assert [passes.assign("a", 1.0, now, "pay") for _ in range(2)] == [now, now + 10 * STRIDE_SCALE]
 
 
 def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
@@ -106,20 +87,6 @@ def test_a_backlog_saves_measured_run_times_in_its_record() -> None:
     backlog = Backlog(2, record, TimePasses(Counters(), None, run_times), 10, Timing())
     assert run_times.unit == SECOND
     assert backlog.record().run_times == record.run_times
-
-
-def test_tasks_levelled_by_another_owner_are_charged_when_read_and_those_of_this_owner_only_once() -> (
-    None
-):
-    for range_id, charged in ((1, 1), (2, 2)):
-        passes = passes_of()
-        backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
-        backlog._passes.assign(
-            "a", 1.0, 0, "pay"
-        )  # if this owner levelled the task, it charges the lower level
-        assert backlog.next_read() is not None
-        backlog.read([trigger(1, key="a", level=Level(0, (range_id << 40) + 1))])
-        assert passes._charged["pay", "a"][0] == 3 - charged
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -182,85 +149,3 @@ def test_a_task_of_a_former_owner_that_memory_drops_and_reads_again_is_charged_o
         backlog.capacity = 8
         if capacity == 8:
             break
-
-
-def test_passes_learnt_from_a_former_owner_are_no_charges_of_tasks() -> None:
-    passes = passes_of()
-    backlog = Backlog(2, LaneRecord(), passes, 8, Timing())
-    backlog.learn([("a", 5 * STRIDE_SCALE, 1.0)], None)
-    assert passes.next_pass("a") == 6 * STRIDE_SCALE and not passes._charged
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(
-    st.fixed_dictionaries(dict.fromkeys(KEYS, st.lists(costs, min_size=1, max_size=40))),
-    st.integers(1, 8),
-    st.integers(1, 4),
-)
-def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
-    costs, depth, workers
-) -> None:
-    """Each key has `depth` waiting tasks until it runs out. The bound counts every levelled task that
-    has not ended as uncertain."""
-    passes = passes_of(None)
-    backlog = Backlog(1, LaneRecord(), passes, 10_000, Timing(), is_new=True)
-    left = {key: deque(of_key) for key, of_key in costs.items()}
-    cost_of: dict[str, int] = {}
-    charged: dict[str, int] = {}
-    open_of: defaultdict[str, set[str]] = defaultdict(set)
-    most_charged: Counter[str] = Counter()
-    most_doubt: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-    table: list[tuple[Level, Trigger]] = []
-    running: list[tuple[int, int, Trigger]] = []
-    lead = dict.fromkeys(permutations(KEYS, 2), 0)
-    now = number = starts = 0
-
-    def feed(key: str) -> None:
-        nonlocal number
-        while left[key] and waiting[key] < depth:
-            number += 1
-            new = trigger(number, key=key)
-            cost_of[new.id], charged[new.id] = (
-                left[key].popleft(),
-                passes._run_times.charge("pay", key),
-            )
-            most_charged[key] = max(most_charged[key], charged[new.id])
-            waiting[key] += 1
-            open_of[key].add(new.id)
-            placed = backlog.add([new])
-            assert isinstance(placed, Changes)
-            for one in placed.added:
-                assert one.level is not None
-                heappush(table, (one.level, one))
-            doubt = sum(abs(cost_of[task] - charged[task]) for task in open_of[key])
-            most_doubt[key] = max(most_doubt[key], doubt - min(0, passes._owed.get(key, 0)))
-
-    for key in KEYS:
-        feed(key)
-    while table or running:
-        if not table or len(running) == workers:
-            now, _, ended = heappop(running)
-            open_of[ended.fairness_key].discard(ended.id)
-            backlog.ended(ended, cost_of[ended.id])
-            passes._run_times.ended("pay", ended.fairness_key, cost_of[ended.id])
-            key = ended.fairness_key
-            most_doubt[key] = max(most_doubt[key], -min(0, passes._owed.get(key, 0)))
-            continue
-        _, found = heappop(table)
-        backlog.take([found])
-        backlog.ack([found])
-        key = found.fairness_key
-        starts += 1
-        for pair in lead:
-            if key in pair and waiting[pair[0]] and waiting[pair[1]]:
-                lead[pair] = max(
-                    0, lead[pair] + (cost_of[found.id] if key == pair[0] else -cost_of[found.id])
-                )
-                assert (
-                    lead[pair]
-                    <= sum(most_charged[one] + 5 * most_doubt[one] for one in pair) + starts
-                )
-        waiting[key] -= 1
-        heappush(running, (now + cost_of[found.id], found.seq, found))
-        feed(key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import threading
 import time
@@ -28,62 +27,6 @@ def run(test: Callable[[VirtualTime], Coroutine[Any, Any, Any]]) -> Any:
         return runner.run(test(loop.clock))
 
 
-def test_a_hundred_sleeps_of_an_hour_take_almost_no_real_time() -> None:
-    async def test(clock: VirtualTime) -> tuple[float, int]:
-        before, now = clock.monotonic(), clock.now()
-        for _ in range(100):
-            await asyncio.sleep(HOUR)
-        return clock.monotonic() - before, clock.now() - now
-
-    began = time.monotonic()
-    passed, micros = run(test)
-    assert time.monotonic() - began < 2.0
-    assert passed == pytest.approx(100 * HOUR)
-    assert micros == pytest.approx(100 * HOUR * 1e6, abs=1000)
-
-
-def test_sleeps_timeouts_and_timers_follow_the_same_clock() -> None:
-    async def test(clock: VirtualTime) -> None:
-        began = clock.monotonic()
-        loop = asyncio.get_running_loop()
-        assert loop.time() == began
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(HOUR):
-                await asyncio.Event().wait()
-        assert clock.monotonic() - began == pytest.approx(HOUR)
-        called = asyncio.Event()
-        loop.call_later(HOUR, called.set)
-        await called.wait()
-        assert clock.monotonic() - began == pytest.approx(2 * HOUR)
-        await clock.sleep(HOUR)
-        assert clock.monotonic() - began == pytest.approx(3 * HOUR)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), HOUR)
-        assert clock.monotonic() - began == pytest.approx(4 * HOUR)
-
-    run(test)
-
-
-def test_timers_go_off_in_their_order_and_at_their_time() -> None:
-    chance = random.Random(7)
-    seconds = [chance.uniform(0, 1000) for _ in range(500)]
-
-    async def test(clock: VirtualTime) -> list[tuple[float, float]]:
-        began, found = clock.monotonic(), []
-
-        async def one(wait: float) -> None:
-            await asyncio.sleep(wait)
-            found.append((wait, clock.monotonic() - began))
-
-        await asyncio.gather(*map(one, seconds))
-        return found
-
-    first, second = run(test), run(test)
-    assert first == second
-    assert [wait for wait, _ in first] == sorted(seconds)
-    assert all(at == pytest.approx(wait, abs=1e-6) for wait, at in first)
-
-
 @pytest.mark.parametrize("awaits", [True, False], ids=["awaited", "cancelled"])
 def test_time_does_not_move_while_a_thread_works(awaits: bool) -> None:
     async def test(clock: VirtualTime) -> None:
@@ -106,26 +49,6 @@ def test_time_does_not_move_while_a_thread_works(awaits: bool) -> None:
         await sleeping
         assert ended.is_set()
         assert clock.monotonic() == pytest.approx(began + 1.0)
-
-    run(test)
-
-
-def test_time_does_not_pass_during_the_work_of_many_concurrent_threads() -> None:
-    """Each step works in a thread, then sleeps; its total time is the sum of its sleeps."""
-
-    async def test(clock: VirtualTime) -> None:
-        began = clock.monotonic()
-
-        async def steps(seed: int) -> None:
-            chance, slept = random.Random(seed), 0.0
-            for _ in range(20):
-                await asyncio.to_thread(time.sleep, chance.random() / 1000)
-                assert clock.monotonic() - began == pytest.approx(slept)
-                wait = chance.choice([0.001, 1.0, 60.0])
-                await asyncio.sleep(wait)
-                slept += wait
-
-        await asyncio.gather(*map(steps, range(20)))
 
     run(test)
 
