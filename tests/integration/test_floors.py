@@ -151,7 +151,7 @@ def test_all_unique_keys_of_finished_tasks_are_cleaned_whenever_they_commit(
 ) -> None:
     rng, ids = random.Random(seed), []
     with psycopg.connect(store.database.url) as slow:
-        for number in range(60):
+        for number in range(40):
             at = NOW + rng.randrange(100) * SECOND
             (task,) = make(1, unique_key=f"key-{number}", submitted_at=at, run_at=at)
             if rng.random() < 0.3:

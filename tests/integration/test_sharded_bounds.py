@@ -237,7 +237,7 @@ def measured(
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
 @pytest.mark.parametrize(
-    "sizes", [(2500, 6000), pytest.param((10_000, 30_000), marks=tiers.NIGHTLY("a long run"))]
+    "sizes", [(1000, 3000), pytest.param((10_000, 30_000), marks=tiers.NIGHTLY("a long run"))]
 )
 def test_no_run_of_a_script_does_more_for_a_larger_queue(measured, reads, sizes) -> None:
     small, large = (measured(reads, size) for size in sizes)
@@ -254,7 +254,7 @@ def test_a_client_of_a_cluster_names_the_keys_of_every_script(
     redis_url, client, monkeypatch, reads
 ) -> None:
     """A script that touches another key might be refused in the middle while its slot moves."""
-    world = World(redis_url, client, reads, 1200)
+    world = World(redis_url, client, reads, 600)
     precede(monkeypatch, NOTING)
     monkeypatch.setattr(running, "is_cluster", lambda redis: True)
     world.operate()
