@@ -62,6 +62,14 @@ def wait_until_finished(app: App, crew: Crew) -> None:
         time.sleep(0.1)
 
 
+def kill_after(crew: Crew, *counts: int) -> None:
+    """Kill a worker each time so many tasks have begun."""
+    for count in counts:
+        while len(crew.runs()) < count:
+            time.sleep(0.02)
+        crew.kill_one()
+
+
 def judge(crew: Crew, numbers: range) -> int:
     """Check that every task ran, and that each task that ran twice was in flight at a kill. Return
     the number of tasks that ran twice."""
@@ -84,12 +92,10 @@ def test_kill_9_loses_no_task_and_repeats_only_what_was_in_flight(
     store_url: str, tmp_path: Path
 ) -> None:
     app = app_of(store_url)
-    numbers = range(4000)
+    numbers = range(1500)
     with Crew(store_url, tmp_path, 3) as crew:
         submit(app, "work", numbers)
-        for _ in range(4):
-            time.sleep(1)
-            crew.kill_one()
+        kill_after(crew, 300, 600, 900)
         wait_until_finished(app, crew)
     judge(crew, numbers)
     assert app.management.find(state=State.PROCESSING) == []
@@ -155,12 +161,10 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
     app = app_of(store_url)
     with app.store.database.transaction() as connection:
         connection.execute("CREATE TABLE effects (n integer)")
-    numbers = range(600)
+    numbers = range(300)
     with Crew(store_url, tmp_path, 2) as crew:
         submit(app, name, numbers)
-        for _ in range(3):
-            time.sleep(0.8)
-            crew.kill_one()
+        kill_after(crew, 100, 200)
         wait_until_finished(app, crew)
     with app.store.database.transaction() as connection:
         effects = Counter(row[0] for row in connection.execute("SELECT n FROM effects").fetchall())

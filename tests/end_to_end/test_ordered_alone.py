@@ -22,7 +22,7 @@ from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
-TASKS, KEYS = 400, 10
+TASKS, KEYS = 120, 10
 
 SHOP = """
 import asyncio, os, sys
@@ -110,9 +110,9 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert len(runs_of(shop)) < 2 * TASKS
-    fairlead(shop, "pipeline", "ingest", "--lake", "lake")
+    fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
     fairlead(shop, "worker", "shop:app", "--until-empty")
-    fairlead(shop, "pipeline", "ingest", "--lake", "lake")
+    fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
 
     lines, killed = runs_of(shop), str(first.pid)
     for key in (f"k{n}" for n in range(KEYS)):
@@ -154,7 +154,6 @@ def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(
 ) -> None:
     monkeypatch.setenv("FAIRLEAD_LAKE", str(shop / "lake"))
     fairlead_here(shop, "migrate")
-    fairlead(shop, "worker", "shop:app", "--until-empty")
     submitted = subprocess.run(
         [sys.executable, "shop.py", "40", "4"],
         cwd=shop,
