@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -69,9 +69,8 @@ class Pair:
         self.standby.promote()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """Start a primary and a standby, which the test may kill."""
+@contextmanager
+def started() -> Iterator[Pair]:
     with skip_if_missing("postgres"):
         primary = PostgresServer()
     with primary:
@@ -80,6 +79,20 @@ def pair() -> Iterator[Pair]:
         app.close()
         with PostgresServer(primary=primary) as standby:
             yield Pair(primary, standby)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Start a primary and a standby, which the test may kill."""
+    with started() as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Pair]:
+    """Start a primary and a standby for the tests after which both still run."""
+    with started() as pair:
+        yield pair
 
 
 def asked(sql: str) -> Steps[object]:
@@ -94,12 +107,12 @@ PORT = "SELECT inet_server_port()"
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_both_drivers_find_the_primary_wherever_it_is_in_the_url(
-    pair: Pair, is_first: bool
+    lasting: Pair, is_first: bool
 ) -> None:
-    servers = (pair.primary, pair.standby) if is_first else (pair.standby, pair.primary)
+    servers = (lasting.primary, lasting.standby) if is_first else (lasting.standby, lasting.primary)
     database = PostgresDatabase(servers[0].url_of("postgres", servers[1]))
-    assert database.read_now(asked(PORT)) == pair.primary.port
-    assert await database.read(asked(PORT)) == pair.primary.port
+    assert database.read_now(asked(PORT)) == lasting.primary.port
+    assert await database.read(asked(PORT)) == lasting.primary.port
     await database.close_async()
 
 
@@ -137,16 +150,16 @@ async def test_connections_to_a_server_that_only_reads_now_are_dropped_after_one
 
 
 async def test_a_server_that_does_not_respond_delays_a_connection_by_one_time_out(
-    pair: Pair,
+    lasting: Pair,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{pair.primary.port}"
-        known = f"@127.0.0.1:{pair.primary.port}"
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{lasting.primary.port}"
+        known = f"@127.0.0.1:{lasting.primary.port}"
         database = PostgresDatabase(
-            pair.primary.url.replace(known, f"@{hosts}") + "?connect_timeout=2"
+            lasting.primary.url.replace(known, f"@{hosts}") + "?connect_timeout=2"
         )
-        assert await database.read(asked(PORT)) == pair.primary.port
-        assert database.read_now(asked(PORT)) == pair.primary.port
+        assert await database.read(asked(PORT)) == lasting.primary.port
+        assert database.read_now(asked(PORT)) == lasting.primary.port
         await database.close_async()
 
 
@@ -303,17 +316,17 @@ async def test_a_task_whose_completion_was_lost_in_a_failover_runs_again(pair: P
 
 
 def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_reason(
-    pair: Pair, tmp_path: Path
+    lasting: Pair, tmp_path: Path
 ) -> None:
-    app = App(pair.primary.url)
+    app = App(lasting.primary.url)
 
     @app.task
     def pay(n: int) -> None: ...
 
     task_id = pay.submit(n=1).id
     app.close()
-    pair.wait_until_replayed()
-    url = pair.url + "?target_session_attrs=prefer-standby"
+    lasting.wait_until_replayed()
+    url = lasting.url + "?target_session_attrs=prefer-standby"
 
     def run(*arguments: str) -> str:
         done = CliRunner().invoke(command_line, [*arguments, "--url", url])
@@ -333,16 +346,16 @@ def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_r
     assert not list(lake.rglob("*.parquet"))
 
 
-def test_a_read_that_a_standby_ended_says_how_to_let_it_finish(pair: Pair) -> None:
-    pair.standby.change_setting("max_standby_streaming_delay", "0")
-    pair.primary.execute("INSERT INTO fairlead_changes VALUES ('test', 1)")
-    pair.wait_until_replayed()
-    database = PostgresDatabase(pair.url + "?target_session_attrs=standby")
+def test_a_read_that_a_standby_ended_says_how_to_let_it_finish(lasting: Pair) -> None:
+    lasting.standby.change_setting("max_standby_streaming_delay", "0")
+    lasting.primary.execute("INSERT INTO fairlead_changes VALUES ('test', 1)")
+    lasting.wait_until_replayed()
+    database = PostgresDatabase(lasting.url + "?target_session_attrs=standby")
     with database.connection() as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT * FROM fairlead_changes")
-        pair.primary.execute("DELETE FROM fairlead_changes WHERE kind = 'test'")
-        pair.primary.execute("VACUUM fairlead_changes")
+        lasting.primary.execute("DELETE FROM fairlead_changes WHERE kind = 'test'")
+        lasting.primary.execute("VACUUM fairlead_changes")
         with (
             pytest.raises(StoreUnavailable, match="a standby ended this read: try again"),
             database.failures(connection),
