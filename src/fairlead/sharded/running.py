@@ -72,9 +72,12 @@ async def run_async(
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         try:
-            response = await _respond_async(redis, queue, command, confirmation)
-        finally:
-            cancelled.check()
+            try:
+                response = await _respond_async(redis, queue, command, confirmation)
+            finally:
+                cancelled.check()
+        except BaseException as error:
+            steps.throw(error)
 
 
 def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
@@ -86,7 +89,10 @@ def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | No
             command = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        response = _respond(redis, queue, command, confirmation)
+        try:
+            response = _respond(redis, queue, command, confirmation)
+        except BaseException as error:
+            steps.throw(error)
 
 
 async def _respond_async(

@@ -4,12 +4,12 @@ carries the trace context."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from opentelemetry.trace import Span, SpanKind, TracerProvider
+from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider
 
 from fairlead.contrib.opentelemetry.spans import (
     attributes,
@@ -22,28 +22,53 @@ from fairlead.contrib.opentelemetry.spans import (
 )
 from fairlead.sharded import Empty, Message, NewMessage, ShardedQueue, SyncShardedQueue
 from fairlead.sharded.connecting import Connected
-from fairlead.sharded.message import Value
+from fairlead.sharded.settings import ShardedSettings
+from fairlead.sharded.steps import QueueSteps, Steps
 
 
-class _Traced(Connected):
-    """Base of both traced queues."""
+class _TracedSteps(QueueSteps):
+    """The operations of a queue, with spans for writes, reads and reclaims."""
 
-    def __init__(
+    def __init__(self, settings: ShardedSettings, tracer: Tracer) -> None:
+        super().__init__(settings, time.monotonic)
+        self._tracer = tracer
+
+    def write_many(
         self,
-        redis: Any,
-        name: str,
-        *,
-        tracer_provider: TracerProvider | None = None,
-        **settings: Any,
-    ) -> None:
-        """`tracer_provider`: default is that of the process. `settings`: those of
-        `ShardedQueue`."""
-        super().__init__(redis, name, **settings)
-        self._tracer = tracer(tracer_provider)
+        messages: Iterable[NewMessage],
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+    ) -> Steps[list[str]]:
+        messages = list(messages)
+        with self._writing(len(messages)) as span:
+            carrying = _carrying(messages, span)
+            ids = yield from super().write_many(carrying, streams, streams_per_shard)
+            if len(ids) == 1:
+                span.set_attribute("messaging.message.id", ids[0])
+            return ids
+
+    def read_many(
+        self,
+        group: str,
+        consumer: str,
+        count: int,
+        block: float,
+        prefer_stream: int | str | None = None,
+    ) -> Steps[list[Message]]:
+        with self._reading("read", group) as found:
+            found += yield from super().read_many(group, consumer, count, block, prefer_stream)
+            return found
+
+    def reclaim(
+        self, group: str, consumer: str, min_idle: float, count: int
+    ) -> Steps[list[Message]]:
+        with self._reading("reclaim", group) as found:
+            found += yield from super().reclaim(group, consumer, min_idle, count)
+            return found
 
     @contextmanager
     def _writing(self, count: int) -> Iterator[Span]:
-        name = self._settings.name
+        name = self.settings.name
         with self._tracer.start_as_current_span(
             f"write {name}",
             kind=SpanKind.PRODUCER,
@@ -82,7 +107,7 @@ class _Traced(Connected):
         messages: list[Message],
         failure: Exception | None,
     ) -> None:
-        name = self._settings.name
+        name = self.settings.name
         about = attributes(operation, "receive", name, 1 if failure is not None else len(messages))
         about["messaging.consumer.group.name"] = group
         if messages:
@@ -106,6 +131,23 @@ class _Traced(Connected):
         span.end()
 
 
+class _Traced(Connected):
+    """Base of both traced queues."""
+
+    def __init__(
+        self,
+        redis: Any,
+        name: str,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        **settings: Any,
+    ) -> None:
+        """`tracer_provider`: default is that of the process. `settings`: those of
+        `ShardedQueue`."""
+        super().__init__(redis, name, **settings)
+        self._steps = _TracedSteps(self._settings, tracer(tracer_provider))
+
+
 class TracedShardedQueue(_Traced, ShardedQueue):
     """A `ShardedQueue` with spans.
 
@@ -119,87 +161,9 @@ class TracedShardedQueue(_Traced, ShardedQueue):
     context=opentelemetry.propagate.extract(message.context))`.
     """
 
-    async def write(
-        self,
-        values: Mapping[str, Value],
-        *,
-        context: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> str:
-        """See `ShardedQueue.write`."""
-        with self._writing(1) as span:
-            id = await super().write(
-                values, context=with_carrier(context, current_carrier(), span), **options
-            )
-            span.set_attribute("messaging.message.id", id)
-            return id
-
-    async def write_many(self, messages: Iterable[NewMessage], **options: Any) -> list[str]:
-        """See `ShardedQueue.write_many`."""
-        messages = list(messages)
-        with self._writing(len(messages)) as span:
-            return await super().write_many(_carrying(messages, span), **options)
-
-    async def read(self, group: str, consumer: str, **options: Any) -> Message:
-        """See `ShardedQueue.read`."""
-        with self._reading("read", group) as found:
-            found.append(await super().read(group, consumer, **options))
-            return found[0]
-
-    async def read_many(self, group: str, consumer: str, **options: Any) -> list[Message]:
-        """See `ShardedQueue.read_many`."""
-        with self._reading("read", group) as found:
-            found += await super().read_many(group, consumer, **options)
-            return found
-
-    async def reclaim(self, group: str, consumer: str, **options: Any) -> list[Message]:
-        """See `ShardedQueue.reclaim`."""
-        with self._reading("reclaim", group) as found:
-            found += await super().reclaim(group, consumer, **options)
-            return found
-
 
 class TracedSyncShardedQueue(_Traced, SyncShardedQueue):
     """A `SyncShardedQueue` with spans: see `TracedShardedQueue`."""
-
-    def write(
-        self,
-        values: Mapping[str, Value],
-        *,
-        context: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> str:
-        """See `ShardedQueue.write`."""
-        with self._writing(1) as span:
-            id = super().write(
-                values, context=with_carrier(context, current_carrier(), span), **options
-            )
-            span.set_attribute("messaging.message.id", id)
-            return id
-
-    def write_many(self, messages: Iterable[NewMessage], **options: Any) -> list[str]:
-        """See `ShardedQueue.write_many`."""
-        messages = list(messages)
-        with self._writing(len(messages)) as span:
-            return super().write_many(_carrying(messages, span), **options)
-
-    def read(self, group: str, consumer: str, **options: Any) -> Message:
-        """See `ShardedQueue.read`."""
-        with self._reading("read", group) as found:
-            found.append(super().read(group, consumer, **options))
-            return found[0]
-
-    def read_many(self, group: str, consumer: str, **options: Any) -> list[Message]:
-        """See `ShardedQueue.read_many`."""
-        with self._reading("read", group) as found:
-            found += super().read_many(group, consumer, **options)
-            return found
-
-    def reclaim(self, group: str, consumer: str, **options: Any) -> list[Message]:
-        """See `ShardedQueue.reclaim`."""
-        with self._reading("reclaim", group) as found:
-            found += super().reclaim(group, consumer, **options)
-            return found
 
 
 def _carrying(messages: Iterable[NewMessage], span: Span) -> list[NewMessage]:
