@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from fairlead.backends.sql.rows import batch
-from fairlead.operate.store.sql import AgingRows
+from fairlead.operate.store.sql import AgingRows, record
 from fairlead.ports.statements import Row, SqlDatabase, Steps
 from fairlead.ports.task_records import TaskFilter
 
@@ -78,6 +78,13 @@ class BulkAction(ActionDraft, frozen=True, kw_only=True):
     """Instant at which the action ended or was stopped."""
 
 
+_COLUMNS = (
+    "id",
+    *(name for name in BulkAction.__struct_fields__ if name not in ("id", "unreadable")),
+)
+"""Columns of a row, in their order."""
+
+
 class ActionStore(AgingRows):
     """Store of bulk actions. A change of an action is `hold`, a decision of the caller, and `save`,
     in one transaction, together with the changes of the tasks."""
@@ -144,51 +151,17 @@ class ActionStore(AgingRows):
 
 
 def _action(row: Row) -> BulkAction:
-    (
-        id,
-        verb,
-        change,
-        where,
-        tenants,
-        most,
-        actor,
-        asked_at,
-        state,
-        is_stopping,
-        version,
-        performer,
-        expires_at,
-        cursor,
-        looked,
-        changed,
-        refused,
-        error,
-        ended_at,
-    ) = row
+    where, tenants = row[3], row[4]
     unreadable = None
     try:
         selected = msgspec.json.decode(where, type=TaskFilter)
     except msgspec.MsgspecError as later:
         selected, unreadable = TaskFilter(tenants=()), str(later)
-    return BulkAction(
-        id=id,
-        unreadable=unreadable,
-        verb=verb,
-        change=change,
+    return record(
+        BulkAction,
+        _COLUMNS,
+        row,
         where=selected,
-        tenants=None if tenants is None else msgspec.json.decode(tenants, type=tuple[str, ...]),
-        most=most,
-        actor=actor,
-        asked_at=asked_at,
-        state=ActionState(state),
-        is_stopping=bool(is_stopping),
-        version=version,
-        performer=performer,
-        expires_at=expires_at,
-        cursor=cursor,
-        looked=looked,
-        changed=changed,
-        refused=refused,
-        error=error,
-        ended_at=ended_at,
+        unreadable=unreadable,
+        tenants=None if tenants is None else msgspec.json.decode(tenants),
     )

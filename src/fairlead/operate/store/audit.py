@@ -9,8 +9,8 @@ import msgspec
 
 from fairlead.backends.sql.rows import batch
 from fairlead.model.keys import tenant_of
-from fairlead.operate.store.sql import AgingRows
-from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
+from fairlead.operate.store.sql import AgingRows, record
+from fairlead.ports.statements import Many, SqlDatabase, Steps
 
 
 class AuditOutcome(StrEnum):
@@ -107,21 +107,4 @@ class AuditLog(AgingRows):
             where.action,
             None if where.tenants is None else batch(sorted(where.tenants)),
         )
-        return [_entry(row) for row in rows]
-
-
-def _entry(row: Row) -> AuditEntry:
-    id, at, actor, verb, outcome, task_id, queue, fairness_key, subject, action, details = row
-    return AuditEntry(
-        id=id,
-        at=at,
-        actor=actor,
-        verb=verb,
-        outcome=AuditOutcome(outcome),
-        task_id=task_id,
-        queue=queue,
-        fairness_key=fairness_key,
-        subject=subject,
-        action=action,
-        details=details,
-    )
+        return [record(AuditEntry, AuditEntry.__struct_fields__, row) for row in rows]

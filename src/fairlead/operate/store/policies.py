@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
 from fairlead.backends.sql.rows import batch
-from fairlead.operate.store.sql import StatementFile
+from fairlead.operate.store.sql import StatementFile, record
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row, Steps
@@ -100,6 +101,12 @@ class Weights(NamedTuple):
 
     by_person: dict[str, float]
     by_policy: dict[str, float]
+
+
+_COLUMNS = ("version", *PolicyDraft.__struct_fields__, "state", "supersedes")
+"""Columns of a row, in their order."""
+_MAPS = ("raw", "guarded", "reasons", "due", "raw_limits", "limits", "limit_reasons")
+"""Columns of JSON."""
 
 
 class PolicyStore(StatementFile):
@@ -210,22 +217,8 @@ class PolicyStore(StatementFile):
         return rows[0][0] if rows else None
 
     def _put(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int]:
-        rows = yield self._statement(
-            "insert",
-            draft.queue,
-            draft.author,
-            draft.why,
-            draft.computed_at,
-            draft.input_from,
-            draft.input_to,
-            draft.input_rows,
-            *map(_json, (draft.raw, draft.guarded, draft.reasons, draft.due)),
-            *map(_json, (draft.raw_limits, draft.limits, draft.limit_reasons)),
-            draft.is_canary,
-            supersedes,
-            draft.judged_at,
-            draft.verdict,
-        )
+        values = asdict(draft) | {name: _json(getattr(draft, name)) for name in _MAPS}
+        rows = yield self._statement("insert", *values.values(), supersedes)
         version: int = rows[0][0]
         yield self._statement("clear_weights", draft.queue)
         yield self._statement(
@@ -245,47 +238,6 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _policy(row: Row) -> Policy:
-    (
-        version,
-        queue,
-        author,
-        why,
-        computed_at,
-        input_from,
-        input_to,
-        input_rows,
-        raw,
-        guarded,
-        reasons,
-        due,
-        raw_limits,
-        limits,
-        limit_reasons,
-        is_canary,
-        state,
-        supersedes,
-        judged_at,
-        verdict,
-    ) = row
-    return Policy(
-        version=version,
-        queue=queue,
-        author=author,
-        why=why,
-        computed_at=computed_at,
-        input_from=input_from,
-        input_to=input_to,
-        input_rows=input_rows,
-        raw=msgspec.json.decode(raw),
-        guarded=msgspec.json.decode(guarded),
-        reasons=msgspec.json.decode(reasons),
-        due=msgspec.json.decode(due),
-        raw_limits=msgspec.json.decode(raw_limits),
-        limits=msgspec.json.decode(limits),
-        limit_reasons=msgspec.json.decode(limit_reasons),
-        is_canary=bool(is_canary),
-        state=PolicyState(state),
-        supersedes=supersedes,
-        judged_at=judged_at,
-        verdict=verdict,
-    )
+    values = dict(zip(_COLUMNS, row, strict=True))
+    maps = {name: msgspec.json.decode(values[name]) for name in _MAPS}
+    return record(Policy, _COLUMNS, row, **maps)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from fairlead.backends.sql import sql_file
-from fairlead.ports.statements import SqlDatabase, Statement, Steps
+from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
+
+T = TypeVar("T")
 
 
 class StatementFile:
@@ -33,3 +38,9 @@ class AgingRows(StatementFile):
 def load(file_name: str, database: SqlDatabase) -> dict[str, str]:
     """Return the statements of a file in the dialect of a database, by name."""
     return sql_file.load(f"{database.dialect}/{file_name}", __name__.rpartition(".")[0])
+
+
+def record(kind: type[T], columns: Sequence[str], row: Row, **made: Any) -> T:
+    """Return a row with these columns as a struct; `made` are fields that are read already."""
+    fields = dict(zip(columns, row, strict=True)) | made
+    return msgspec.convert(fields, kind, strict=False)

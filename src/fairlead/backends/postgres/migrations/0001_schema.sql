@@ -389,10 +389,10 @@ CREATE TABLE fairlead_policies (
     limits        text    NOT NULL,               -- JSON, by fairness key: slots of each node as published
     limit_reasons text    NOT NULL,               -- JSON, by fairness key: reason for the limit
     is_canary     boolean NOT NULL,
-    state         text    NOT NULL,               -- active, superseded or rolled_back
-    supersedes    bigint,                         -- version that was active before
     judged_at     bigint,                         -- end of the canary window; NULL: the window has not ended
-    verdict       text
+    verdict       text,
+    state         text    NOT NULL,               -- active, superseded or rolled_back
+    supersedes    bigint                          -- version that was active before
 );
 
 CREATE INDEX fairlead_policies_queue ON fairlead_policies (queue, version);

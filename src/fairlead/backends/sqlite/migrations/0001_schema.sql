@@ -348,10 +348,10 @@ CREATE TABLE fairlead_policies (
     limits      TEXT    NOT NULL,                 -- JSON, by fairness key: slots of each node as published
     limit_reasons TEXT  NOT NULL,                 -- JSON, by fairness key: reason for the limit
     is_canary   INTEGER NOT NULL,                 -- boolean
-    state       TEXT    NOT NULL,                 -- active, superseded or rolled_back
-    supersedes  INTEGER,                          -- version that was active before
     judged_at   INTEGER,                          -- end of the canary window; NULL: the window has not ended
-    verdict     TEXT
+    verdict     TEXT,
+    state       TEXT    NOT NULL,                 -- active, superseded or rolled_back
+    supersedes  INTEGER                           -- version that was active before
 ) STRICT;
 
 CREATE INDEX fairlead_policies_queue ON fairlead_policies (queue, version);

@@ -6,7 +6,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- name: entries
 -- ?1: id before which to begin, or NULL; ?2: limit; ?9: JSON array of tenants, or NULL for all
-SELECT id, at, actor, verb, outcome, task_id, queue, fairness_key, subject, action, details
+SELECT at, actor, verb, outcome, task_id, queue, fairness_key, subject, action, details, id
   FROM fairlead_audit
  WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR actor = ?3)
    AND (?4 IS NULL OR verb = ?4) AND (?5 IS NULL OR task_id = ?5)

@@ -26,8 +26,8 @@ UPDATE fairlead_policies
 
 -- name: insert
 INSERT INTO fairlead_policies (queue, author, why, computed_at, input_from, input_to, input_rows, raw, guarded, reasons,
-                               due, raw_limits, limits, limit_reasons, is_canary, state, supersedes, judged_at, verdict)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 'active', ?16, ?17, ?18)
+                               due, raw_limits, limits, limit_reasons, is_canary, judged_at, verdict, state, supersedes)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 'active', ?18)
 RETURNING version
 
 -- name: drop_old
