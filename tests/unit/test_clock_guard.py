@@ -51,7 +51,7 @@ async def begin_without(bench: Bench) -> None:
     await bench.wait(90)
 
 
-@pytest.mark.parametrize("step", [-HOUR, -30, 30, HOUR])
+@pytest.mark.parametrize("step", [-30, HOUR])
 async def test_a_task_runs_at_its_time_when_the_clock_of_the_machine_steps(
     bench: Bench, step: int
 ) -> None:
@@ -96,7 +96,7 @@ async def test_a_step_that_the_store_confirms_is_followed_at_once(bench: Bench) 
     assert bench.start() == ["t"]
 
 
-@pytest.mark.parametrize("wrong", [-HOUR, -2, 2, HOUR])
+@pytest.mark.parametrize("wrong", [-HOUR, 2])
 async def test_a_correction_of_a_wrong_clock_is_followed_at_once(bench: Bench, wrong: int) -> None:
     bench.clock.step = wrong * MICROS
     bench.guard.now()
@@ -137,12 +137,3 @@ async def test_a_retry_waits_for_its_delay_when_the_clock_stepped(bench: Bench) 
     assert bench.start() == []
     await bench.wait(2)
     assert bench.start() == ["t"]
-
-
-async def test_drifts_are_followed(bench: Bench) -> None:
-    await begin(bench)
-    for _ in range(100):
-        bench.clock.step += MICROS // 2
-        await bench.wait(5)
-        assert bench.guard.now() == bench.clock.now()
-    assert bench.incidents == []

@@ -110,40 +110,6 @@ def test_a_command_may_have_several_structs_and_plain_parameters(
     assert calls == [("look", "t-1", Filters(queue="mail"), Connection())]
 
 
-@pytest.mark.parametrize(
-    ("args", "missing"),
-    [(("replay", "a.swf"), "--out"), (("replay", "--out", "b"), "TRACE"), (("look",), "id")],
-)
-def test_a_field_without_default_is_required(
-    app: typer.Typer, calls: Calls, args: tuple[str, ...], missing: str
-) -> None:
-    assert missing.lower() in calls.run(app, *args, code=2).lower()
-    assert not calls
-
-
-def test_a_value_is_checked_as_its_annotation_says(app: typer.Typer, calls: Calls) -> None:
-    assert "greater than or equal to 1" in calls.run(app, "look", "t-1", "--limit", "0", code=2)
-    assert "fifo" in calls.run(app, "replay", "a", "--out", "b", "--order", "best", code=2)
-
-
-def test_help_has_every_field_in_the_order_of_the_declaration(
-    app: typer.Typer, calls: Calls
-) -> None:
-    shown = calls.run(app, "replay", "--help")
-    assert "Replay a trace." in shown
-    helps = [
-        "A file.",
-        "Where to.",
-        "Only tasks of this queue.",
-        "At most so many.",
-        "Which first.",
-    ] + ["What must hold.", "Bars.", "Where tasks live.", "One JSON document."]
-    places = [shown.index(text) for text in helps]
-    assert places == sorted(places)
-    assert "[default: 1000]" in shown
-    assert "[default: fair]" in shown
-
-
 class Other(CommandOptions, frozen=True, kw_only=True):
     queue: str = ""
 

@@ -76,14 +76,6 @@ async def test_a_node_whose_lock_stays_free_is_dead() -> None:
     assert world.dead == [["n"]]
 
 
-async def test_without_a_confirmation_time_a_free_lock_is_a_death_at_once() -> None:
-    """Some locks are released by the end of the process only, never by a lost connection."""
-    world = World(confirm_seconds=0)
-    world.locks.free = {"n"}
-    await world.look()
-    assert world.dead == [["n"]]
-
-
 async def test_the_nearest_watcher_acts_first() -> None:
     world = World(confirm_seconds=0)
     world.locks.free = {"o"}
@@ -95,14 +87,6 @@ async def test_the_nearest_watcher_acts_first() -> None:
     assert world.dead == [["o"]]
 
 
-async def test_the_next_watcher_acts_when_the_nearest_does_not() -> None:
-    world = World(confirm_seconds=0)
-    world.locks.free = {"p"}
-    await world.look()
-    await world.look(2 * PATIENCE)
-    assert world.dead == [["p"]]
-
-
 async def test_a_node_that_starts_after_a_death_does_not_delay_its_discovery() -> None:
     """The new node `mm` is nearer, but has never seen the lock held."""
     world = World()
@@ -111,15 +95,6 @@ async def test_a_node_that_starts_after_a_death_does_not_delay_its_discovery() -
     world.deaths.on_nodes(["m", "mm", "n", "o"])
     await world.look(0.6)
     assert world.dead == [["n"]]
-
-
-async def test_two_neighbours_that_die_at_once_are_both_found() -> None:
-    world = World(confirm_seconds=0)
-    world.locks.free = {"n", "o"}
-    await world.look()
-    world.deaths.on_nodes("mop")
-    await world.look(0.25)
-    assert world.dead == [["n"], ["o"]]
 
 
 async def test_a_node_with_a_heartbeat_but_no_lock_is_alive() -> None:

@@ -60,24 +60,6 @@ def test_the_first_triggers_of_each_column_stay_in_memory_and_the_rest_is_evicte
     assert sorted([*chosen.kept, *chosen.evicted], key=lambda t: t.level or (0, 0)) == loaded
 
 
-def test_triggers_that_a_limit_lets_through_soon_count_as_runnable() -> None:
-    backlog, evictions = full_backlog(), Evictions()
-    column = Held(backlog.loaded(), taken=2)
-    assert choose_when_due(backlog, evictions, column, now=1.0) is None
-    assert (
-        choose_when_due(backlog, evictions, column, now=2.0) is None
-    )  # 2 a second: 10 of 100 within 5 seconds
-    slower = Held(backlog.loaded(), taken=1)
-    assert choose_when_due(backlog, evictions, slower, now=3.0) is not None
-
-
-def test_triggers_leave_even_the_smallest_memory_when_none_may_run() -> None:
-    backlog, evictions = full_backlog(capacity=8), Evictions()
-    column = Held(backlog.loaded(), taken=0)
-    assert choose_when_due(backlog, evictions, column, now=1.0) is None
-    assert choose_when_due(backlog, evictions, column, now=2.0) is not None
-
-
 def test_checks_become_rare_while_evictions_do_not_pay() -> None:
     backlog, evictions = full_backlog(), Evictions()
     column = Held(backlog.loaded(), taken=0)

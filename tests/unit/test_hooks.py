@@ -85,30 +85,6 @@ def test_exceptions_of_an_observer_are_logged_more_and_more_rarely(
     assert logged == [("counted", n) for n in (1, 2, 4, 8)] + [("gauges", 1)]
 
 
-def test_a_safe_observer_passes_every_event_on() -> None:
-    class Recording(Silent):
-        def __getattribute__(self, name: str) -> object:
-            return lambda *arguments: seen.append((name, arguments))
-
-    seen: list[tuple[str, tuple[object, ...]]] = []
-    events: dict[str, tuple[object, ...]] = {
-        "submitted": ([],),
-        "claimed": ([],),
-        "finished": ([],),
-        "gauges": (1, 2),
-        "memory": (1, 2),
-        "ordered": ({},),
-        "oldest_ready": ({"mail": 1.0},),
-        "incidents": ({},),
-        "counted": ("healed_triggers", 3),
-    }
-    assert events.keys() == {name for name in vars(Silent) if not name.startswith("_")}
-    observer = SafeObserver(Recording)
-    for method, arguments in events.items():
-        getattr(observer, method)(*arguments)
-    assert seen == list(events.items())
-
-
 def test_an_interceptor_set_late_sees_the_next_submit(app: App) -> None:
     seen: list[str] = []
 

@@ -23,13 +23,6 @@ def test_an_offset_is_released_once_it_and_all_before_it_are_done() -> None:
     assert (len(offsets), offsets.position) == (2, 3)
 
 
-def test_a_partition_has_no_position_before_its_first_read() -> None:
-    offsets = Offsets()
-    assert offsets.position is None
-    offsets.done(3)
-    assert offsets.position is None and len(offsets) == 0
-
-
 @given(
     st.lists(st.integers(0, 200), unique=True, min_size=1).map(sorted),
     st.randoms(use_true_random=False),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairlead.clock import MICROS
 from fairlead.pipeline.incidents.detector import MINUTE, Detector, Observation, Rules
 from fairlead.pipeline.incidents.over_history import DAY_MINUTES, Minute, incidents_from
+from tests.tiers import examples
 
 BEGIN = 29_833_920  # a midnight, in minutes
 STEP = 2
@@ -128,7 +129,7 @@ _EPISODES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(_EPISODES)
 def test_observations_and_tables_name_the_same_incidents(episodes: list[Episode]) -> None:
     seconds = history(episodes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fairlead.ordered import repartition
 from tests.public_surface import CALLS, NOT_CALLED, Shop, call, surface, undrawn
 from tests.unit.test_values import NASTY, taken
 
@@ -16,7 +17,10 @@ SURFACE = [f"{name}({parameter})" for name, parameter in surface()]
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     opened = Shop.open(f"sqlite:///{tmp_path_factory.mktemp('shop')}/shop.db?synchronous=OFF")
-    yield opened
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repartition, "LAYOUT_SECONDS", 0.0)  # no other node reads the layout
+        patch.setattr(repartition, "_MARGIN_SECONDS", 0.0)
+        yield opened
     opened.close()
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.fair import run_times
-from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.core.fair.run_times import DRAWN, ENOUGH, MEMORY, WILD, RunTimes
+from fairlead.core.fair.run_times import ENOUGH, MEMORY, WILD, RunTimes
 
 SECOND = 1_000_000
 costs = st.integers(1, 10**12)
@@ -21,34 +20,12 @@ def after(*costs: int, name: str = "pay", key: str = "a") -> RunTimes:
     return found
 
 
-def test_while_few_runs_have_ended_each_task_is_charged_the_same() -> None:
-    found = after(*[SECOND] * (ENOUGH - 1))
-    assert found.expected("pay", "a") == 0
-    assert found.charge("pay", "a") == found.charge("mail", "b") == STRIDE_SCALE
-    assert found.virtual(1) == found.virtual(10 * SECOND) == STRIDE_SCALE and found.virtual(0) == 0
-
-
-def test_an_average_run_of_the_queue_is_charged_a_whole_stride() -> None:
-    found = after(*[3 * SECOND] * ENOUGH)
-    assert found.unit == 3 * SECOND
-    assert found.charge("pay", "a") == found.virtual(3 * SECOND) == STRIDE_SCALE
-
-
 def test_an_unknown_key_has_the_mean_of_its_name_and_an_unknown_name_that_of_the_queue() -> None:
     found = after(*[SECOND] * 20)
     for _ in range(20):
         found.ended("mail", "a", 3 * SECOND)
     assert found.expected("mail", "new") == 3 * SECOND
     assert found.expected("new", "new") == 2 * SECOND
-
-
-def test_few_runs_of_a_key_are_drawn_to_the_mean_of_the_name() -> None:
-    found = after(*[SECOND] * 1000)
-    found.ended("pay", "slow", 5 * SECOND)
-    of_name = SECOND + 4 * SECOND / MEMORY
-    assert found.expected("pay", "slow") == pytest.approx(
-        (5 * SECOND + DRAWN * of_name) / (1 + DRAWN), abs=1
-    )
 
 
 def test_the_mean_follows_a_key_whose_run_times_change() -> None:
@@ -83,19 +60,6 @@ def test_every_charge_is_a_positive_integer(runs) -> None:
             assert isinstance(found.charge(each, key), int) and found.charge(each, key) >= 1
 
 
-def test_the_unit_moves_in_steps_and_seldom() -> None:
-    found = after(*[SECOND] * 100)
-    units = {found.unit}
-    for n in range(3000):
-        found.ended("pay", "a", SECOND * (2 if n % 2 else 1))
-        units.add(found.unit)
-    assert units == {SECOND}
-    for _ in range(3000):
-        found.ended("pay", "a", 8 * SECOND)
-        units.add(found.unit)
-    assert 2 <= len(units) <= 4 and found.unit > 4 * SECOND
-
-
 def test_the_keys_that_ran_longest_ago_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_times, "MOST_PAIRS", 3)
     found = after(*[SECOND] * 20, key="steady")
@@ -124,10 +88,3 @@ def test_the_next_owner_expects_nearly_the_same_run_times_of_known_keys(runs) ->
     for name, key, mean, count in before.kept():
         pair = after._pairs[name, key]
         assert (pair.runs, round(pair.mean)) == (count, mean)
-
-
-def test_means_known_here_are_not_replaced_by_those_of_an_earlier_owner() -> None:
-    found = after(*[SECOND] * 20)
-    found.resume(7, [("pay", "a", 9 * SECOND, 30), ("pay", "b", 9 * SECOND, 30)])
-    assert found.unit == SECOND
-    assert found._pairs["pay", "a"].mean == SECOND and found._pairs["pay", "b"].mean == 9 * SECOND

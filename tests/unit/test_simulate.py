@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from fairlead.cli.main import app
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from tests.fairness_gap import FairnessGap, PriorityFlow, jain
+from tests.fairness_gap import FairnessGap, PriorityFlow
 from tests.tiers import examples
 
 Step = tuple[str, int]
@@ -105,44 +104,6 @@ def test_the_nth_task_of_a_key_waits_for_at_most_n_tasks_of_every_other_key(
         nth[key] += 1
         assert position <= sum(min(count, nth[key]) for count in tasks.values())
     assert nth == tasks
-
-
-# the measures of these tests ----------------------------------------------------------------------
-
-
-def test_jains_index_is_one_if_all_keys_get_the_same_and_one_nth_if_one_key_gets_all() -> None:
-    assert jain([3.0] * 7) == pytest.approx(1)
-    assert jain([5.0, 0, 0, 0]) == pytest.approx(0.25)
-    assert jain([0, 0]) == 1
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
-def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(
-    steps: list[tuple[str, bool]],
-) -> None:
-    weight = {"a": 1.0, "b": 4.0}
-    gap = FairnessGap([(PriorityFlow(5, key), weight[key]) for key in "ab"])
-    waiting: Counter[str] = Counter()
-    periods: list[list[str]] = [[]]
-    """Keys that were picked, in each period in which both had work."""
-    for key, is_pick in steps:
-        if is_pick and not waiting[key]:
-            continue
-        both = waiting["a"] and waiting["b"]
-        if is_pick and both:
-            periods[-1].append(key)
-        waiting[key] += -1 if is_pick else 1
-        (gap.picked if is_pick else gap.arrived)(PriorityFlow(5, key))
-        if both and not (waiting["a"] and waiting["b"]):
-            periods.append([])
-    bound = 1 / weight["a"] + 1 / weight["b"]
-    largest = 0.0
-    for period in periods:
-        for first, last in combinations(range(len(period) + 1), 2):
-            got = Counter(period[first:last])
-            largest = max(largest, abs(got["a"] / weight["a"] - got["b"] / weight["b"]) / bound)
-    assert gap.largest == pytest.approx(largest)
 
 
 # the command --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.testing.contract.tasks import NOW, make, submit
 
-FEW, MANY = 100, 5000
+FEW, MANY = 100, 1000
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_claim_costs_no_more_when_more_tasks_of_its_ordering_key_wait(
     store: SqliteTaskStore,
 ) -> None:
     with store.database.connection() as connection:
-        facts = (None, None, None)
+        facts = (1, "0.1.0", "3.12.0")
         connection.execute(store.sql["register_node"], ("node", NOW, "[]", "[]", "", *facts))
     tasks = make(FEW, ordering_key="acme")
     submit(store, tasks)
