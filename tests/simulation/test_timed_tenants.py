@@ -68,7 +68,6 @@ class TimedWorld:
                 self._now, _, ended = heappop(self._running)
                 cost = self._costs[ended.fairness_key]
                 self._run_times.ended(ended.name, ended.fairness_key, cost)
-                self._backlog.ended(ended, cost)
                 self._table.freed(self._ledger.release(ended, self._now / SECOND))
                 self._table.ended(ended, cost)
             self._fill()

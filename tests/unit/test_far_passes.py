@@ -65,7 +65,6 @@ class FarLane:
             self.backlog.take(taken)
             self.backlog.ack(taken)
             self.table.ended(taken[0], cost)
-            self.backlog.ended(taken[0], cost)
             self.run_times.ended("n", taken[0].fairness_key, cost)
             self._read()
         return ran

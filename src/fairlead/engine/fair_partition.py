@@ -393,7 +393,6 @@ class FairPartition:
         """Charge a run of `cost` microseconds; 0 for one that never began."""
         lane = self._lanes.get(trigger.priority)
         if lane is not None and self._run_times is not None:
-            lane.backlog.ended(trigger, cost)
             self._table.ended(trigger, cost)
             self._events.on_ready()  # the table may offer again what a limit holds
 
@@ -639,8 +638,6 @@ class FairPartition:
     def _drop_untaken(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Drop triggers of held ordering keys, which do not advance the lane's virtual time, and
         which may be cancelled unseen."""
-        for trigger in triggers:
-            lane.backlog.ended(trigger, 0)
         lane.backlog.ack(triggers)
         lane.arrivals.drop_recent(triggers)
         self._events.on_dropped(triggers)

@@ -240,8 +240,6 @@ class Backlog:
         self.is_at_end = False  # only the store keeps the evicted ones
         for level in map(_level, [*kept, *evicted]):
             self._taken[level] = self._loaded.pop(level)
-        for trigger in evicted:
-            self._passes.withdraw(trigger.fairness_key, trigger.name)
         return self._write(
             [*self._levels.assign_again(kept, self.ack_level), *map(self._level, evicted)],
             [*kept, *evicted],
@@ -411,8 +409,6 @@ class Backlog:
             for level in levels[self.capacity :]
             if (trigger := self._unload(level)) is not None
         ]
-        for trigger in dropped:
-            self._levels.drop(trigger)
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
         # A dict keeps its size when entries leave it.
@@ -522,12 +518,6 @@ class Backlog:
         # A may lag: moving it scans everything unacked, so do it once for many acks.
         if self._acks_since_advance * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
             self._advance()
-
-    def ended(self, trigger: Trigger, cost: int) -> None:
-        """Record that a task ran for `cost` microseconds, or (0) will not run at its level. One
-        without a level waited for its ordering key outside of memory."""
-        is_charged = trigger.level is not None
-        self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost, is_charged)
 
     def _advance(self) -> None:
         self._acks_since_advance = 0

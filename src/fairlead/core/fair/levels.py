@@ -145,19 +145,11 @@ class Levels:
     def observe(self, trigger: Trigger) -> None:
         """Advance the next pass of a tenant beyond a trigger that has its level from another
         owner."""
-        if self._is_inherited(trigger):
-            pass_ = _level(trigger).pass_
+        level = _level(trigger)
+        if level.id >> _ID_BITS != self._range_id:
             self._passes.observe(
-                trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
+                trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time, trigger.name
             )
-
-    def drop(self, trigger: Trigger) -> None:
-        """Note that memory drops a trigger, which is observed again when it is read again."""
-        if self._is_inherited(trigger):
-            self._passes.withdraw(trigger.fairness_key, trigger.name)
-
-    def _is_inherited(self, trigger: Trigger) -> bool:
-        return _level(trigger).id >> _ID_BITS != self._range_id
 
     def assign(
         self,

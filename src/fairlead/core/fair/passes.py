@@ -161,14 +161,6 @@ class Passes:
         if next_pass > self._counters.next_pass(tenant):
             self._counters.put(tenant, next_pass, virtual_time)
 
-    def ended(self, key: str, weight: float, name: str, cost: int, is_charged: bool = True) -> None:
-        """Record that a task of the key ran for `cost` microseconds, or (0) will not run at its
-        pass. `is_charged`: whether it has a pass. Ignored here: every task costs the same."""
-
-    def withdraw(self, key: str, name: str) -> None:
-        """Record that a task of the key lost its level, or is no longer in memory, and will be
-        charged again."""
-
     def renew(self, tenant: str, next_pass: int | None, virtual_time: int) -> None:
         """Set the tenant's next pass after its weight has changed. None: no task of the tenant
         waits, so its next one comes a step after the virtual time, or sooner."""
