@@ -2,14 +2,11 @@
 
 Adds to the ordered simulation: moves up and down that are cut off between any two calls, two moves
 at once, submitters that still use the old number, and workers that start too early.
-
-    python -m tests.simulation.repartition_simulation SEED
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +20,7 @@ from fairlead.ordered.layout import LAYOUT_SECONDS, OtherLayout, moved_entry
 from fairlead.ordered.repartition import MoveContext, Repartition
 from fairlead.ports.task_log import Submit
 from tests.memory_task_log import MemoryTaskLog
+from tests.simulation import ordered_simulation
 from tests.simulation.ordered_simulation import HOUR, QUEUE, Faults, Faulty, Node, Simulation
 from tests.simulation.virtual_clock import VirtualClock
 
@@ -93,7 +91,7 @@ class MovingSimulation(Simulation):
         """Keys completed at the end of the last move."""
         self.old: list[Submit] = []
         """Entries that a submitter may append again."""
-        self.moves = self.cut_off = self.refused = self.early = 0
+        self.moves = self.early = 0
 
     def _queue_of(self, partitions: int) -> Any:
         return type(self.queue)(
@@ -184,7 +182,6 @@ class MovingSimulation(Simulation):
             await node.die()
             await self.leases.release([lease_of(key) for key in numbers], node.name)
         else:
-            self.crashes += 1
             await node.die()
             self._expire(node)
 
@@ -200,7 +197,6 @@ class MovingSimulation(Simulation):
         node.number_of_partitions = partitions
         self.queue = kept
         self._lend(node, f"early-{self.early}", partitions)
-        self.crashes += 1
         node.ordered.assign([PartitionKey(QUEUE, n) for n in range(partitions)])
         await self.clock.run(node.task.done, 30)
         if node.task.done() and (error := node.task.exception()) is not None:
@@ -272,7 +268,6 @@ class MovingSimulation(Simulation):
             ):
                 self._open(self.stored)
                 return
-            self.cut_off += 1
             if self.chance.random() < 0.4:
                 await self.clock.run(lambda: False, LEASE_SECONDS + 1)
                 await self.start_too_early(self.chance.choice((self.partitions, target)))
@@ -284,7 +279,6 @@ class MovingSimulation(Simulation):
             await mover.task
         except ConfigurationError as error:
             assert "stop all workers" in str(error), error
-            self.refused += 1
         else:
             self.fail("a move went on beside a worker")
         if any(rows.record.is_moving for rows in self.store.partitions.values()):
@@ -336,22 +330,7 @@ class MovingSimulation(Simulation):
         if await last.end() is None:
             self.fail("the last move has failed")
         self._open(self.partitions)
-        self.begin()
-        assert self.node is not None
-        self.node.faults.crash_in = None
-        if not await self.clock.run(lambda: set(self.appended) <= self.over(), 30 * HOUR):
-            self.fail(f"never ended: {sorted(set(self.appended) - self.over())[:5]}")
-        await self.clock.run(lambda: False, 30)
-        self.check()
-        await self.node.die()
-        if left := [key for rows in self.store.partitions.values() for key in rows.tasks]:
-            self.fail(f"left in the schedule: {left[:5]}")
-        for key in set(self.appended) - self.dropped:
-            if not self.good_runs[key]:
-                self.fail(f"{key} is completed, but never ran to its end")
-        most = 2 * (len(self.lives) + self.early)
-        if too_often := [key for key, runs in self.good_runs.items() if runs > most]:
-            self.fail(f"ran too often: {too_often[:5]}")
+        await self.run_all(lambda: 2 * (len(self.lives) + self.early))
 
     def check(self) -> None:
         # A node that does not know that its leases have expired may meet a sealed partition.
@@ -407,29 +386,8 @@ async def _unwrapped(future: Any) -> Any:
     return None
 
 
-def simulate(seed: int) -> MovingSimulation:
+def simulate(seed: int) -> None:
     """Run one schedule. Raises Broken."""
-    simulation: list[MovingSimulation] = []
-
-    async def main() -> None:
-        simulation.append(MovingSimulation(seed))
-        await simulation[0].go()
-
     # A simulation has no threads: appends end at once.
     with mock.patch("asyncio.to_thread", _inline), mock.patch("asyncio.wrap_future", _unwrapped):
-        asyncio.run(main())
-    return simulation[0]
-
-
-def main(seeds: Sequence[str]) -> None:
-    for seed in seeds:
-        done = simulate(int(seed))
-        print(
-            f"seed {seed}: {len(done.appended)} keys, {done.moves} moves, {done.cut_off} cut off,"
-            f" {done.refused} refused, {done.early} workers too early, {done.crashes} crashes:"
-            " all well"
-        )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        ordered_simulation.simulate(seed, MovingSimulation)

@@ -179,21 +179,6 @@ def test_a_broken_store_is_detected(broken: type[MemoryBacklogStore]) -> None:
     assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
 
 
-def test_a_failure_shows_its_steps_and_how_to_repeat_it() -> None:
-    seed = next(
-        seed for seed in range(3000) if _breaks(Simulation(seed, backlog=ReadLevelKeptAfterTrim))
-    )
-    with pytest.raises(Broken) as first:
-        Simulation(seed, backlog=ReadLevelKeptAfterTrim).run()
-    with pytest.raises(Broken) as second:
-        Simulation(seed, backlog=ReadLevelKeptAfterTrim).run()
-    assert str(first.value) == str(second.value)
-    message, *steps, again = str(first.value).splitlines()
-    assert "stored below R and not in memory" in message
-    assert 0 < len(steps) <= 30
-    assert again == f"again: python -m tests.simulation.backlog_simulation {seed}"
-
-
 def _breaks(simulation: Simulation) -> bool:
     try:
         simulation.run()

@@ -259,26 +259,6 @@ def test_a_deliberate_fault_is_detected(
     pytest.fail(f"not detected as {word!r}; found: {found}")
 
 
-def test_a_failure_shows_its_history_and_how_to_repeat_it(monkeypatch: Patch) -> None:
-    a_partition_finds_no_owner(monkeypatch)
-    seed, failure = next(
-        (seed, str(failed)) for seed in range(300) if (failed := _failure(seed)) is not None
-    )
-    message, *history, repeat = failure.splitlines()
-    assert message.startswith(f"fleet {seed}: ")
-    assert any("start" in line for line in history)
-    assert repeat == f"Repeat: python -m tests.simulation.fleet_simulation {seed}"
-    assert str(_failure(seed)) == failure
-
-
-def _failure(seed: int) -> Failed | None:
-    try:
-        simulate(seed)
-    except Failed as failed:
-        return failed
-    return None
-
-
 # cases that the fleets have found -----------------------------------------------------------------
 
 QUEUE = QueuePlan("a", "fifo", "tasks", 1, "none", total=1, works=1, per_key=1)
