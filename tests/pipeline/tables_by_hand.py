@@ -82,6 +82,7 @@ class MemoryTables(SmallTables):
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self._connection = start()
         by_name = {table.name: table for table in TABLES}
         for name, given in rows.items():
             for each in given:
@@ -98,16 +99,14 @@ class MemoryTables(SmallTables):
         return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)
 
     def select(self, text: str, parts: PartsOf = all_parts, **given: Any) -> list[dict[str, Any]]:
-        with start() as connection:
+        def rows_of(table: Table) -> str:
+            self._connection.register(flat_name(table), self._load(table, parts(table)))
+            return flat_name(table)
 
-            def rows_of(table: Table) -> str:
-                connection.register(flat_name(table), self._load(table, parts(table)))
-                return flat_name(table)
-
-            text = with_tables(text, rows_of)
-            cursor = connection.execute(text, parameters_of(text, given))
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        text = with_tables(text, rows_of)
+        cursor = self._connection.execute(text, parameters_of(text, given))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
         for part in parts:

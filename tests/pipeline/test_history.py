@@ -67,7 +67,10 @@ keys = st.sampled_from(
 )
 queues = st.sampled_from(["q", "payouts", "*"])
 names = st.sampled_from(["pay", "send", "it's"])
-minutes = st.integers(0, 3 * 24 * 60)
+minutes = st.builds(
+    lambda hour, minute: 60 * hour + minute, st.sampled_from([0, 1, 23, 24, 71]), st.integers(0, 60)
+)
+"""Minutes in few hours, because each hour has a file."""
 counts = st.integers(0, 1 << 40)
 few = st.integers(0, 9)
 

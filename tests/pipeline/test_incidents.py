@@ -24,6 +24,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at, attempt
 from tests.pipeline.silver_rows import served, waited
 from tests.pipeline.tables_by_hand import MemoryTables, row
+from tests.tiers import examples
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ _HISTORY = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(history=_HISTORY, first=st.integers(0, 5), count=st.integers(1, 6))
 def test_an_incident_is_the_same_whatever_days_are_asked_for(
     tmp_path_factory: pytest.TempPathFactory,
