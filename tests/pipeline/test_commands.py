@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
 
 TASKS = """
 from fairlead import App
@@ -21,6 +25,14 @@ def pay(partner: str, amount: float) -> None:
     if amount > 70:
         raise ValueError(f"no cover for {partner}")
 """
+
+
+class Ran(NamedTuple):
+    """Result of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
 class Workspace:
@@ -36,33 +48,45 @@ class Workspace:
             "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
         }
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fairlead", *arguments]
-        return subprocess.run(
-            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
-        )
+    def run(self, *arguments: str) -> Ran:
+        """Run a command in this process."""
+        with chdir(self.folder):
+            ran = CliRunner().invoke(app, arguments, env=self.environment)
+        return Ran(ran.exit_code, ran.stdout, ran.stderr)
 
     def done(self, *arguments: str) -> Any:
         """Run a command that must succeed, and return its JSON output."""
         ran = self.run(*arguments, "--json")
-        assert ran.returncode == 0, ran.stderr[-2000:]
+        assert ran.code == 0, ran.stderr[-2000:]
         return json.loads(ran.stdout)
 
     def refused(self, *arguments: str) -> str:
         """Run a command that must be refused, and return its line with cause and cure."""
         ran = self.run(*arguments)
-        assert ran.returncode == 2 and "Traceback" not in ran.stderr, ran.stderr[-2000:]
+        assert ran.code == 2 and "Traceback" not in ran.stderr, ran.stderr[-2000:]
         return ran.stderr
 
 
+class OfProcesses(Workspace):
+    """A workspace each of whose commands has a process of its own."""
+
+    def run(self, *arguments: str) -> Ran:
+        command = [sys.executable, "-m", "fairlead", *arguments]
+        ran = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
+        )
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    workspace = Workspace(tmp_path)
-    assert workspace.run("migrate").returncode == 0
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    workspace: Workspace = getattr(request, "param", Workspace)(tmp_path)
+    assert workspace.run("migrate").code == 0
     return workspace
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("workspace", [OfProcesses], ids=["processes"], indirect=True)
 def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Workspace) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (workspace.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
@@ -72,7 +96,7 @@ def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Work
     (workspace.folder / "jobs.csv").rename(workspace.folder / "renamed.csv")
     again = workspace.done(*submit, "renamed.csv")
     assert (again["inserted"], again["is_repeat"]) == (80, True)
-    assert workspace.run("worker", "tasks:app", "--until-empty").returncode == 0
+    assert workspace.run("worker", "tasks:app", "--until-empty").code == 0
     runs = 70 + 10 * 5  # ten of them fail, five times each
     assert workspace.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}
     assert workspace.done("pipeline", "ingest")["attempts"] == runs

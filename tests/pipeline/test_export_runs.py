@@ -9,9 +9,8 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -48,11 +47,11 @@ from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.statements import Statement  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.contract.test_schedule_store import NOW, again, ended, task  # noqa: E402
+from tests.pipeline.export_until import ROWS, export_runs_forever  # noqa: E402
+from tests.pipeline.forks import FORKS  # noqa: E402
 from tests.pipeline.warehouses import lake_in, root_of  # noqa: E402
 
 FIRST, SECOND = PartitionKey("reminders", 3), PartitionKey("reminders", 4)
-ROWS = 7
-"""Rows in a batch."""
 
 
 class Kit:
@@ -174,7 +173,7 @@ async def test_runs_are_exported_once_also_by_two_exporters(
 
 async def test_later_rounds_export_only_what_is_new(kit: Kit) -> None:
     runs: list[tuple[str, int]] = []
-    for first in range(0, 60, 6):
+    for first in range(0, 18, 6):
         runs += await kit.run(FIRST, ends(6, first=first))
         assert await exports(kit) == 6
     assert kit.exported() == sorted(runs)
@@ -282,14 +281,14 @@ class Killed(BaseException):
     """End of the process at this step."""
 
 
-STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "read": (CassandraRunHistory, "page", lambda *_: True),
-    "file written": (data_files, "_write_one", lambda *_: True),
-    "files written": (WarehouseTable, "write", lambda *_: True),
-    "manifest list written": (ManifestListWriter, "__exit__", lambda *_: True),
-    "committed": (SqlCatalog, "commit_table", lambda *_: True),
-    "files count": (WarehouseTable, "append", lambda *_: True),
-    "position reported": (RunExporter, "_save", lambda *_: True),
+STEPS: dict[str, tuple[Any, str]] = {
+    "read": (CassandraRunHistory, "page"),
+    "file written": (data_files, "_write_one"),
+    "files written": (WarehouseTable, "write"),
+    "manifest list written": (ManifestListWriter, "__exit__"),
+    "committed": (SqlCatalog, "commit_table"),
+    "files count": (WarehouseTable, "append"),
+    "position reported": (RunExporter, "_save"),
 }
 
 
@@ -297,21 +296,20 @@ STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
 async def test_a_crash_after_any_step_loses_no_run_and_repeats_none(
     kit: Kit, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, name, is_counted = STEPS[step]
+    owner, name = STEPS[step]
     original = getattr(owner, name)
     left = 0
 
     def die(*args: Any, **options: Any) -> Any:
         nonlocal left
         result = original(*args, **options)
-        if is_counted(*args):
-            left -= 1
-            if left == 0:
-                raise Killed
+        left -= 1
+        if left == 0:
+            raise Killed
         return result
 
     runs: list[tuple[str, int]] = []
-    for times in (1, 2, 3):
+    for times in (1, 2):
         first = 20 * times
         runs += await kit.run(FIRST, ends(12, first=first))
         runs += await kit.run(SECOND, ends(8, SECOND, first))
@@ -327,99 +325,100 @@ async def test_a_crash_after_any_step_loses_no_run_and_repeats_none(
 
 
 async def test_several_exporters_at_once_export_each_run_once(kit: Kit) -> None:
-    runs = await kit.run(FIRST, ends(60)) + await kit.run(SECOND, ends(60, SECOND))
+    runs = await kit.run(FIRST, ends(20)) + await kit.run(SECOND, ends(20, SECOND))
 
     def work() -> int:
         return kit.exporter().round().attempts
 
     with ThreadPoolExecutor(4) as pool:
         counts = [each.result() for each in [pool.submit(work) for _ in range(4)]]
-    assert sum(counts) == 120
+    assert sum(counts) == 40
     assert kit.exported() == sorted(runs)
 
 
-EXPORTER = """
-import sys, time
-from pathlib import Path
-from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
-from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import StoreUnavailable
-from fairlead.pipeline.export_runs import RunExporter
-from tests.pipeline.warehouses import lake_in
+class ExporterProcess:
+    """A process that exports runs until it is killed."""
 
-exporter = RunExporter(
-    CassandraOrderedStore(sys.argv[1]).runs, lake_in(Path(sys.argv[2])), SYSTEM_CLOCK, 7
-)
-while True:
-    try:
-        exporter.round(on_rows=lambda rows: rows and print(rows, flush=True), batches=1)
-    except StoreUnavailable:
-        pass  # a busy server; a worker tries again too
-    time.sleep(0.01)
-"""
+    def __init__(self, kit: Kit) -> None:
+        self._rows, rows = FORKS.Pipe(duplex=False)
+        arguments = (kit.url, root_of(kit.lake), rows)
+        self._process = FORKS.Process(target=export_runs_forever, args=arguments)
+        self._process.start()
+        rows.close()
 
+    def follow(self, rows: int) -> None:
+        """Wait until the process has exported some rows or has ended."""
+        with suppress(EOFError):
+            while rows > 0:
+                rows -= self._rows.recv()
 
-def pause(exporter: subprocess.Popen[str], catalog: Path | None) -> None:
-    """Stop the exporter wherever it is, except where it reads or writes the catalog: then its lock
-    would hold the commits of all others."""
-    assert catalog is not None
-    with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
-        while True:
-            exporter.send_signal(signal.SIGSTOP)
-            os.waitpid(exporter.pid, os.WUNTRACED)  # until it has stopped
-            for wait_ms in (0, 60_000):
-                with suppress(sqlite3.OperationalError):
-                    connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-                    connection.execute("BEGIN EXCLUSIVE")
-                    connection.execute("ROLLBACK")
-                    if not wait_ms:
-                        return
-                exporter.send_signal(signal.SIGCONT)
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._process.join()
+        self._rows.close()
+
+    def pause(self, catalog: Path | None) -> None:
+        """Stop the process wherever it is, except where it reads or writes the catalog: then its lock
+        would hold the commits of all others."""
+        assert catalog is not None
+        with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
+            while True:
+                self.send(signal.SIGSTOP)
+                while not self._is_stopped():
+                    pass
+                for wait_ms in (0, 60_000):
+                    with suppress(sqlite3.OperationalError):
+                        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+                        connection.execute("BEGIN EXCLUSIVE")
+                        connection.execute("ROLLBACK")
+                        if not wait_ms:
+                            return
+                    self.send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def _is_stopped(self) -> bool:
+        command = ["ps", "-o", "state=", "-p", str(self._process.pid)]
+        return subprocess.check_output(command, text=True).startswith("T")
 
 
 async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_exported_once(
     kit: Kit,
 ) -> None:
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", EXPORTER, kit.url, str(root_of(kit.lake))]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def follow(exporter: subprocess.Popen[str], rows: int) -> int:
-        """Read what the exporter prints until it has exported some rows or has ended."""
-        assert exporter.stdout is not None
-        found = 0
-        while found < rows and (line := exporter.stdout.readline()):
-            found += int(line)
-        return found
-
     random_ = random.Random(23)
     runs: list[tuple[str, int]] = []
     runs += await kit.run(FIRST, ends(60, first=1000))
-    exporters = [paused := start()]
+    exporters = [paused := ExporterProcess(kit)]
     try:
-        await asyncio.to_thread(follow, paused, 1)
-        pause(paused, kit.lake.location.catalog_file)
-        for number in range(3):
+        await asyncio.to_thread(paused.follow, 1)
+        paused.pause(kit.lake.location.catalog_file)
+        for number in range(4):
             runs += await kit.run(FIRST, ends(20, first=20 * number))
             runs += await kit.run(SECOND, ends(20, SECOND, 20 * number))
-            exporters.append(other := start())
-            await asyncio.to_thread(follow, other, random_.randrange(1, 20))
-            if number < 2:
+            exporters.append(other := ExporterProcess(kit))
+            await asyncio.to_thread(other.follow, random_.randrange(1, 20))
+            if number < 3:
                 other.kill()  # wherever it is
         while len(await asyncio.to_thread(kit.exported)) < len(runs):
-            assert other.poll() is None, "the exporter has ended; its error is in the output"
-            await asyncio.to_thread(follow, other, 1)
+            assert other.is_alive, "the exporter has ended; its error is in the output"
+            await asyncio.to_thread(other.follow, 1)
         # The paused one goes on with a batch that others have exported since.
         other.kill()
-        paused.send_signal(signal.SIGCONT)
+        paused.send(signal.SIGCONT)
         runs += await kit.run(FIRST, ends(40, first=200))
-        await asyncio.to_thread(follow, paused, 1)
+        await asyncio.to_thread(paused.follow, 1)
     finally:
-        for process in exporters:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+        for each in exporters:
+            each.close()
     await exports(kit)
     assert kit.exported() == sorted(runs)
 
@@ -522,9 +521,8 @@ async def stored(kit: Kit) -> list[str]:
 
 
 async def test_reading_takes_as_many_rows_as_there_are_runs_and_filters_nothing(kit: Kit) -> None:
-    for first in range(0, 60, 6):
-        await kit.run(FIRST, ends(6, first=first))
-        await exports(kit)
+    await kit.run(FIRST, ends(60))
+    await exports(kit, 60)
     before = Counter[str]()
     execute = CassandraSession.execute_now
 

@@ -80,17 +80,6 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
         assert found.columns == COST.column_names and list(found.rows) == []
 
 
-def test_a_column_newer_than_a_file_is_null_there(tmp_path: Path) -> None:
-    lake = Warehouse(Location.of(tmp_path / "lake"))
-    old = SERVICE._replace(columns=tuple(c for c in SERVICE.columns if c.name != "weighted_us"))
-    put(lake, old, [row(old, window_start=T0)])
-    put(lake, SERVICE, [row(SERVICE, window_start=T0, name="new", weighted_us=2.5)])
-    assert selected(lake, "SELECT name, weighted_us FROM silver.service ORDER BY name") == [
-        ("new", 2.5),
-        ("x", None),
-    ]
-
-
 def test_only_listed_files_are_read(tmp_path: Path) -> None:
     lake = a_lake(tmp_path / "lake")
     unlisted = [row(SERVICE, window_start=T0 + timedelta(hours=1))]

@@ -60,6 +60,7 @@ FIFO, FAIR = (
     CandidatePolicy(order="fifo", weights="equal", slots=2),
     CandidatePolicy(slots=2, weights="equal"),
 )
+NO_SAMPLES = {"perturbations": 0, "resamples": 0}
 LIMITED = CandidatePolicy(slots=2, weights="equal", limits=Limits(per_key=1))
 
 
@@ -123,7 +124,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     policies = [CandidatePolicy(slots=slots, weights="equal") for slots in (1, 2, 4, 8, 16, 32)]
     found = study(
         recorded,
-        plan(*policies, objective="slots", require=["wait_max <= 400s"]),
+        plan(*policies, objective="slots", require=["wait_max <= 400s"], **NO_SAMPLES),
         InProcess(recorded),
     )
     measured = {
@@ -136,7 +137,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     )
     unmet = study(
         recorded,
-        plan(FAIR, require=["wait_max <= 1s"], perturbations=0, resamples=0),
+        plan(FAIR, require=["wait_max <= 1s"], **NO_SAMPLES),
         InProcess(recorded),
     )
     assert any("no policy meets" in note for note in unmet.notes)
@@ -147,7 +148,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
 
 
 def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
-    recorded = flood()
+    recorded = flood(1)
     candidate = Candidate(0, FIFO, "all")
     from fairlead.lab.policies.virtual import run
 
@@ -159,19 +160,19 @@ def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
         ),
         waits=[wait / MICROS for wait in ran.wait],
     )
-    gap = study(as_it_was, plan(FAIR), InProcess(as_it_was)).gap
+    gap = study(as_it_was, plan(FAIR, **NO_SAMPLES), InProcess(as_it_was)).gap
     assert gap is not None and gap.policy == str(
         candidate.policy
     )  # two slots, the number of concurrent runs
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
     other = study(
         as_it_was,
-        plan(FAIR, recorded=CandidatePolicy(order="fifo", slots=4).plain()),
+        plan(FAIR, recorded=CandidatePolicy(order="fifo", slots=4).plain(), **NO_SAMPLES),
         InProcess(as_it_was),
     )
     assert other.gap is not None and other.gap.ks > 0.3
     assert any("off the record" in note for note in other.notes)
-    assert study(recorded, plan(FAIR), InProcess(recorded)).gap is None
+    assert study(recorded, plan(FAIR, **NO_SAMPLES), InProcess(recorded)).gap is None
 
 
 def test_the_replays_that_take_longest_are_started_first() -> None:
