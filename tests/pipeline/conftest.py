@@ -76,6 +76,15 @@ def spark(
     spark.stop()
 
 
+@pytest.fixture(autouse=True)
+def _active(request: pytest.FixtureRequest) -> None:
+    """Make the shared session the active one, in which Spark looks for data sources. Sessions that
+    know a lake became active in earlier tests."""
+    if "spark" in request.fixturenames:
+        spark = request.getfixturevalue("spark")
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Yield the URL of an S3 endpoint on loopback."""

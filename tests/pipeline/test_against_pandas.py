@@ -1,5 +1,6 @@
 """The build equals an independent computation in plain pandas on the same generated attempts, exactly
-or, for percentiles, within their stated error."""
+or, for percentiles, within their stated error; and Spark SQL, DuckDB and PyIceberg read the same rows
+of its tables."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
@@ -22,9 +24,13 @@ from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.reading.query import open_views
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, Latency, PipelineSettings, Slo
+from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.generate import Truth, write_lake
 from tests.pipeline import pandas_twin as twin
@@ -332,3 +338,33 @@ def test_tables_show_the_generated_parameters(lake: Warehouse, attempts: pd.Data
     for tenant in range(TRUTH.tenants):
         expected = TRUTH.tasks * TRUTH.share(tenant)
         assert abs(tasks[TRUTH.key(tenant)] - expected) < 5 * expected**0.5
+
+
+# three engines ------------------------------------------------------------
+
+
+def ordered(table: Table, rows: pa.Table) -> pa.Table:
+    """Return the rows with the types of the dictionary, in the order of the key."""
+    typed = pa.Table.from_arrays(
+        [rows[field.name].cast(field.type) for field in table.arrow()],
+        schema=pa.schema([field.with_nullable(True) for field in table.arrow()]),
+    )
+    return typed.sort_by([(name, "ascending") for name in table.key]).combine_chunks()
+
+
+def test_three_engines_read_the_same_rows(lake: Warehouse, spark_on: SparkOn) -> None:
+    plain = spark_on(lake)  # knows the catalog, and nothing of Fairlead
+    made = Snapshots(lake).look().tables
+    counts = {}
+    with open_views(lake) as views:
+        for table in made:
+            name = f"{NAMESPACE}.{flat_name(table)}"
+            by_duckdb = ordered(table, views.sql(f"FROM {table.name}").to_arrow_table())
+            by_pyiceberg = ordered(table, lake.catalog.load_table(name).scan().to_arrow())
+            by_spark = ordered(table, plain.sql(f"SELECT * FROM {CATALOG}.{name}").toArrow())
+            assert by_duckdb == by_pyiceberg, table.name
+            assert by_spark == by_pyiceberg, table.name
+            counts[table.name] = len(by_pyiceberg)
+    assert {table.name for table in TABLES} >= counts.keys() >= {"gold.cost", "silver.service"}
+    assert counts["bronze.attempts"] > 15_000
+    assert sum(count > 0 for count in counts.values()) >= 12, counts

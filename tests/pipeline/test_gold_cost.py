@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.cost import cost
 from tests.pipeline.frames import T0, frame, records
@@ -40,19 +39,6 @@ def amounts(rows: Sequence[Row]) -> list[tuple[str, str, Decimal]]:
     return [(row["queue"], row["fairness_key"], row["amount"]) for row in rows]
 
 
-def test_gold_cost_has_the_documented_columns(spark: SparkSession) -> None:
-    bills = spark.createDataFrame(
-        [(DAY, "*", 1, Decimal(1))],
-        "day date, queue string, worker_us bigint, amount decimal(18,6)",
-    )
-    made = cost(frame(spark, SERVICE, [served(0, "a", 1)]), bills)
-    assert [(f.name, f.dataType) for f in made.schema] == [
-        (f.name, f.dataType) for f in COST.spark()
-    ]
-
-
-# Key a is busy for 100 s in one hour, the heavier key b for 60 s in each of two hours. The bill is for
-# 620 s, of which 400 s are idle.
 SERVICE_ROWS = [
     served(0, "a", 50, wasted_us=7 * SECOND),
     served(1, "a", 50),

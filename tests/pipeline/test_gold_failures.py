@@ -30,13 +30,6 @@ def found(spark: SparkSession, rows: Sequence[Row]) -> list[Row]:
     return sorted(made, key=lambda row: (row["hour"], row["queue"], row["name"], row["error_fp"]))
 
 
-def test_gold_failures_has_the_documented_columns(spark: SparkSession) -> None:
-    made = failures(attempts_frame(spark, [failed()]))
-    assert [(f.name, f.dataType) for f in made.schema] == [
-        (f.name, f.dataType) for f in FAILURES.spark()
-    ]
-
-
 def test_errors_of_one_fingerprint_in_an_hour_are_one_row(spark: SparkSession) -> None:
     rows = [
         failed(task_id="t", started_at=10, finished_at=12, error_text="second"),

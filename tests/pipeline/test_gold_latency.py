@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
 from tests.pipeline.frames import at, attempt, attempts_frame, records
+from tests.tiers import NIGHTLY
 
 Row = dict[str, Any]
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
@@ -45,19 +45,6 @@ def latencies(
     together = latency(latency_hist(attempts), *windows)
     of_keys = latency_of_keys(attempts, *windows, least=least, most=most)
     return records(together.unionByName(of_keys))
-
-
-def test_the_tables_of_latencies_have_the_documented_columns(spark: SparkSession) -> None:
-    attempts = attempts_frame(spark, [attempt()])
-    hist = latency_hist(attempts)
-    for table, made in (
-        (LATENCY_HIST, hist),
-        (LATENCY, latency(hist, 3600)),
-        (LATENCY, latency_of_keys(attempts, 3600)),
-    ):
-        assert [(f.name, f.dataType) for f in made.schema] == [
-            (f.name, f.dataType) for f in table.spark()
-        ]
 
 
 def test_each_measure_of_a_run_begins_at_its_own_instant(spark: SparkSession) -> None:
@@ -218,14 +205,12 @@ def exact(rows: Sequence[Row]) -> pd.DataFrame:
     return long.dropna(subset=["us"])
 
 
-@pytest.mark.parametrize(
-    ("window_s", "most", "of_b"), [(3600, None, 0.0), (86_400, 2000, 0.0), (3600, 10, 0.01)]
-)
+@pytest.mark.parametrize(("window_s", "most", "of_b"), [(86_400, 2000, 0.0), (3600, 10, 0.01)])
 def test_percentiles_are_within_one_percent_of_the_exact_ones(
     spark: SparkSession, window_s: int, most: int | None, of_b: float
 ) -> None:
     """Most attempts are of key `a`, a quarter is of key `b`."""
-    rows = random_attempts(1, 20_000)
+    rows = random_attempts(1, 10_000)
     made = pd.DataFrame(latencies(spark, rows, window_s, most=most))
     group = ["window_start", "queue", "name", "fairness_key", "measure"]
     wanted = exact(rows)
@@ -271,6 +256,7 @@ def test_counts_of_parts_add_up_to_counts_of_all(
         assert row["bucket"] == 0 or upper / 1.02 * (1 - 1e-9) < row["max_us"] <= upper * (1 + 1e-9)
 
 
+@NIGHTLY("a long run")
 def test_ranks_of_more_attempts_than_an_int_of_their_per_mille_holds(spark: SparkSession) -> None:
     count = 2**31 // 999 + 10
     one = attempts_frame(spark, [attempt()])

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from tests.pipeline.frames import T0, at, frame, records
 from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
@@ -48,17 +47,6 @@ def shares(
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
     return [row[name] for row in rows]
-
-
-def test_gold_tenant_share_has_the_documented_columns(spark: SparkSession) -> None:
-    medians = spark.createDataFrame([], "day bigint, queue string, pickup_p50_us bigint")
-    made = tenant_share(
-        frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), medians
-    )
-    assert [(f.name, f.dataType) for f in made.schema] == [
-        (f.name, f.dataType) for f in TENANT_SHARE.spark()
-    ]
-    assert sorted(column(records(made), "window_s")) == [60, 3600, 86_400]
 
 
 def test_the_unused_share_of_a_key_is_divided_by_weight_among_keys_that_want_more(
@@ -300,7 +288,7 @@ key_loads = st.tuples(
 """busy_us, demand_us, weight"""
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(key_loads, min_size=1, max_size=8), min_size=20, max_size=40))
 def test_entitlement_is_the_water_filling_of_the_used_worker_time(
     spark: SparkSession, queues: list[list[tuple[int, int, float]]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import App
+from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline import connect
@@ -27,8 +27,8 @@ from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.testing import running, settled
 from services.spark import SparkMaster, SparkWorker
-from tests.pipeline.test_small_run import run_tasks
 from tests.pipeline.warehouses import jars
 from tests.tiers import NIGHTLY
 
@@ -50,9 +50,18 @@ def built(lake: str, catalog: str, master: str, *options: str) -> dict[str, Any]
 
 
 async def exported(app: App, lake: Warehouse) -> None:
-    """Run 40 tasks of three keys, and export their attempts."""
+    """Run 40 tasks of three keys, of which ten fail, and export their attempts."""
     app.migrate()
-    await run_tasks(app)
+
+    @app.task(queue="payouts", retry=NoRetry())
+    async def pay(partner: str, amount: int) -> None:
+        if amount % 4 == 0:
+            raise ValueError(f"no cover for {partner}")
+
+    async with running(app) as node:
+        for amount in range(40):
+            pay.options(fairness_key=f"key-{amount % 3}").submit(partner="p", amount=amount)
+        await settled(app, node)
     history = SqlHistory(app.store.database)
     assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 40
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 40

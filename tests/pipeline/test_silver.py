@@ -11,14 +11,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from fairlead.clock import to_datetime, to_micros
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
-from fairlead.pipeline.schema import Table
-from fairlead.pipeline.silver.backlog import backlog
+from fairlead.pipeline.definitions.tasks import OPEN_TASKS
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting
@@ -36,19 +32,6 @@ from tests.pipeline.frames import (
 S = 1_000_000
 MINUTE = 60 * S
 Row = dict[str, Any]
-
-
-def test_every_silver_table_has_the_documented_columns(spark: SparkSession) -> None:
-    attempts, events = attempts_frame(spark, [attempt()]), events_frame(spark, [event()])
-    made: dict[Table, DataFrame] = {
-        TASKS: tasks(attempts, events),
-        SERVICE: service(attempts),
-        BACKLOG: backlog(attempts, waiting(tasks(attempts, events)), T0, T0 + timedelta(hours=1)),
-    }
-    for table, rows in made.items():
-        assert [(f.name, f.dataType) for f in rows.schema] == [
-            (f.name, f.dataType) for f in table.spark()
-        ], table.name
 
 
 # service ------------------------------------------------------------------------------------------

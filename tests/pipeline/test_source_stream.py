@@ -275,6 +275,7 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
 
 
 @pytest.mark.spark
+@tiers.NIGHTLY("a slow start")
 def test_a_stream_whose_driver_is_killed_three_times_has_no_gap_and_no_double(
     store_url: str, tmp_path: Path
 ) -> None:
