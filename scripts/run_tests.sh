@@ -22,6 +22,6 @@ run spark -m "spark and ($tier)" --ignore=tests/django "$@" >"$spark_log" 2>&1 &
 spark=$!
 run main -n "$processes" --dist worksteal -m "not spark and ($tier)" --ignore=tests/django "$@" || failed=1
 run django -n "$processes" --dist worksteal -m "$tier" tests/django "$@" || failed=1
+tail -n +1 -f --pid="$spark" "$spark_log"
 wait "$spark" || failed=1
-cat "$spark_log"
 exit "$failed"
