@@ -211,7 +211,6 @@ class Celery(missing.Names):
             wakes=node.wakes,
             ignore_result=options.pop("ignore_result", None),
             eta=eta,
-            retries=options.pop("retries", 0),
         )
         options["priority"] = self.conf.priority_of(options.get("priority", task.priority))
         own = {name: value for name, value in options.items() if name in Options.__struct_fields__}

@@ -14,14 +14,12 @@ __getattr__ = lookup(__name__)
 
 
 class Retry(CeleryError):
-    """Raised by `self.retry()`: run again at `when`, a number of seconds or a datetime, or run the
-    signature `again` in place of this run, which ends."""
+    """Raised by `self.retry()`: run again at `when`, a number of seconds or a datetime."""
 
-    def __init__(self, exc: BaseException | None = None, when: Any = 0, again: Any = None) -> None:
+    def __init__(self, exc: BaseException | None = None, when: Any = 0) -> None:
         super().__init__(f"Retry at {when}" + (f": {exc!r}" if exc else ""))
         self.exc = exc
         self.when = when
-        self.again = again
 
     def seconds(self) -> float:
         """Return the seconds from now until the next run."""

@@ -54,8 +54,6 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ignore_result: bool | None = None
     """Whether the result is dropped; None if its task says so."""
     eta: datetime | None = None
-    retries: int = 0
-    """Retries of the tasks of which this one is a retry with other arguments."""
 
 
 @dataclass(kw_only=True)
@@ -70,8 +68,6 @@ class Context(missing.Names):
     eta: datetime | None = None
     is_eager: bool = False
     called_directly: bool = True
-    has_dependents: bool = False
-    """Whether other tasks wait for the result of this one."""
 
 
 running: ContextVar[tuple[Task, Context] | None] = ContextVar("fairlead_celery", default=None)

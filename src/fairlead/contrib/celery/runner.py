@@ -58,17 +58,13 @@ def handler_function(app: Celery, task: Task) -> Callable[..., Any]:
             task=task.name,
             args=given,
             kwargs=from_json(kwargs),
-            retries=celery.retries + current.tries - 1,
+            retries=current.tries - 1,
             eta=celery.eta,
             called_directly=False,
-            has_dependents=bool(celery.wakes),
         )
         choices = (celery.ignore_result, task.ignore_result, app.conf.task_ignore_result)
         is_ignored = next(each for each in choices if each is not None) and not celery.wakes
         state, value = call(task, request, is_encoded=not is_ignored)
-        if state == RETRY and value.again is not None:
-            value.again.apply_async()
-            return None
         if state != RETRY:
             app.waker.ended(current.id, celery.wakes)
         if state != SUCCESS:
@@ -147,14 +143,13 @@ def _run_node(
         task=task.name,
         args=args,
         kwargs=wanted.kwargs,
-        retries=node.options.get("retries", 0),
         is_eager=True,
         called_directly=False,
     )
     state, value = call(task, request)
-    if state == RETRY:
-        again: AsyncResult = value.again.apply(throw=throws, task_id=node.id)
-        return again
+    while state == RETRY:
+        request.retries += 1
+        state, value = call(task, request)
     if state == FAILURE and throws:
         raise value
     trace = ExceptionInfo(value).traceback if state == FAILURE else None

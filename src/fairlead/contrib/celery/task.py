@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.contrib.celery import missing
 from fairlead.contrib.celery.exceptions import ImproperlyConfigured, MaxRetriesExceededError, Retry
-from fairlead.contrib.celery.messages import Context, running, to_json
+from fairlead.contrib.celery.messages import Context, running
 from fairlead.contrib.celery.result import AsyncResult
 from fairlead.contrib.celery.signatures import Args, Kwargs, Signature
 
@@ -62,18 +62,20 @@ class Task(missing.OfApplication):
         """Run after the last run, which failed."""
 
     def retry(
-        self, args: Args = None, kwargs: Kwargs = None, exc: BaseException | None = None,
-        throw: bool = True, eta: datetime | None = None, countdown: float | None = None,
-        max_retries: int | None = None, **options: Any,
+        self, *others: Any, exc: BaseException | None = None, eta: datetime | None = None,
+        countdown: float | None = None, max_retries: int | None = None, **options: Any,
     ) -> Retry:  # fmt: skip
-        """Run the task again after `countdown` seconds or at `eta`: raise Retry. With other
-        arguments or options, or without `throw`, submit a new task that counts the retries on, and
-        return Retry without `throw`. Raise `exc`, or MaxRetriesExceededError, if its tries are used
-        up, and ImproperlyConfigured for other arguments if tasks wait for the result of this
-        one."""
+        """Run the task again after `countdown` seconds or at `eta`: raise Retry. Raise `exc`, or
+        MaxRetriesExceededError, if its tries are used up, and ImproperlyConfigured for other
+        arguments or options."""
         request = self.request
         if request.called_directly:
             raise exc or Retry()
+        if others or options:
+            raise ImproperlyConfigured(
+                f"task {self.name!r}: a retry runs the same arguments with the same options; for"
+                " others, submit a task and return"
+            )
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and request.retries >= limit:
             raise exc or MaxRetriesExceededError(
@@ -81,22 +83,7 @@ class Task(missing.OfApplication):
             )
         if eta is None and countdown is None:
             countdown = self.default_retry_delay
-        asked = Retry(exc=exc, when=eta or countdown)
-        old: list[Any] = [list(request.args), request.kwargs]
-        new: list[Any] = [old[0] if args is None else args, old[1] if kwargs is None else kwargs]
-        same = to_json(self.name, new) == to_json(self.name, old)
-        if options or not throw or not same or request.is_eager:
-            if request.has_dependents and throw:
-                raise ImproperlyConfigured(
-                    f"task {self.name!r}: other tasks wait for the result of this run, so that a"
-                    " retry must run the same arguments; submit a new chain, and return"
-                )
-            options |= {"eta": eta, "countdown": countdown, "retries": request.retries + 1}
-            asked.again = self.signature(*new, **options)
-        if throw:
-            raise asked from exc
-        (asked.again.apply if request.is_eager else asked.again.apply_async)()
-        return asked
+        raise Retry(exc=exc, when=eta or countdown) from exc
 
     def autoretry(self, error: BaseException) -> None:
         """Call `retry` if the options of the task say so for this error."""
@@ -116,7 +103,7 @@ class Task(missing.OfApplication):
 
     def apply_async(self, args: Args = None, kwargs: Kwargs = None, **options: Any) -> AsyncResult:
         """Submit the task. Celery's options: `countdown` (seconds), `eta`, `queue`, `priority`,
-        `task_id`, `link` and `ignore_result`; those of Fairlead: `fairness_key`, `weight`,
+        `task_id` and `ignore_result`; those of Fairlead: `fairness_key`, `weight`,
         `ordering_key`, `unique_key`, `context` and `connection`. Raise TypeError for arguments that
         do not fit, InvalidTask for what is not JSON, and ImproperlyConfigured for other options."""
         result: AsyncResult = self.signature(args, kwargs, **options).apply_async()
