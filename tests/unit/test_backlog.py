@@ -339,46 +339,6 @@ def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:
     assert chosen_of(backlog, unread=100).keys() == {*new[20:22]}
 
 
-def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
-    backlog = backlog_of(80)
-    count, found = 0, "ab"
-    while "a" in (chosen := chosen_of(backlog, found=found)):
-        for key, number in chosen.items():
-            add(backlog, [of_letter(f"{key}{count + n}") for n in range(number)])
-            count += number
-        found = "".join(chosen)
-        assert len(backlog) <= 80
-    assert len(backlog) >= 60
-    assert not backlog.is_stored
-
-
-def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
-    backlog = flooded(50, 5)
-    assert [*chosen_of(backlog, found="ab")] == ["b"]
-    add(backlog, [of_letter(f"b{n}") for n in range(5, 30)])
-    assert not chosen_of(backlog, found="b")
-
-
-def test_the_channel_is_asked_again_when_memory_is_half_empty_or_keys_come_to_an_end() -> None:
-    backlog = flooded(60)
-    chosen_of(backlog, found="a", unread=1)
-    assert not backlog.is_asking
-    done = first(backlog, 20)
-    backlog.take(done)
-    assert backlog.is_asking
-    backlog = flooded(50, 5)
-    backlog.remember((), "ab")
-    assert backlog.is_asking
-
-
-def test_more_triggers_are_read_of_a_key_of_greater_weight() -> None:
-    backlog = backlog_of(80, weights={"b": 8.0})
-    add(backlog, [of_letter(f"{key}0") for key in "acdefghijklmnopqrst"])
-    add(backlog, [of_letter(f"{key}1") for key in "acdefghijklmnopqrst"])
-    chosen = chosen_of(backlog, found="bz", unread=100)
-    assert chosen == {"b": 8, "z": 1}
-
-
 def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:
     backlog = backlog_of()
     add(backlog, [of_letter("a1", seq=5)])

@@ -140,33 +140,6 @@ async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_o
     assert sum(size > 30 for size in store.sizes) <= 1
 
 
-async def test_the_first_of_two_triggers_of_a_task_runs_because_it_has_charged_its_key() -> None:
-    context = SimpleNamespace(
-        name="a",
-        store=Limited(30),
-        clock=VirtualClock(),
-        served=SimpleNamespace(handlers={}),
-        notes=None,
-        in_flight={},
-        observer=Silent(),
-        events=SimpleNamespace(on_ready=lambda: None, on_incidents=lambda reports: None),
-    )
-    context.store.claim = claim_distinct
-    sources = SimpleNamespace(taken=lambda triggers: None, claim_ended=lambda triggers: None)
-    claimer = TaskClaimer(context, sources, None)  # type: ignore[arg-type]
-    first, second = (trigger(1, seq=n) for n in range(2))
-    [execution] = await claimer.claim([first, second], False)
-    assert execution.trigger is first
-
-
-async def claim_distinct(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-    distinct = {each.id: each.version + 1 for each in wanted}
-    return [
-        ClaimedTask(id, version, 1, 1, b"{}", "json", 0, False, None)
-        for id, version in distinct.items()
-    ]
-
-
 async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_smaller() -> None:
     store = Limited(100)
     pollers = Pollers(

@@ -25,56 +25,12 @@ from tests.tiers import seeds
 FIRST = tiers.seed()
 
 
-class CommitThenFail:
-    """A store whose first response is lost after the commit, and which then refuses batches."""
-
-    def __init__(self) -> None:
-        self.written: set[str] = set()
-        self.responses_lost = 0
-
-    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
-        if not self.responses_lost:
-            self.responses_lost = 1
-            self.written.update(finish.id for finish in finishes)
-            raise StoreUnavailable("the connection is gone")
-        if len(finishes) > 1:
-            raise ValueError("one of these cannot be written")
-        return Completed([finish.id for finish in finishes if finish.id in self.written], None)
-
-
 class Counting(Silent):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def counted(self, what: str, count: int = 1) -> None:
         self.counts[what] += count
-
-
-async def test_ends_whose_response_was_lost_count_as_written_even_if_repeated_one_by_one() -> None:
-    observer, store = Counting(), CommitThenFail()
-    clock = VirtualClock()
-    completion = completion_with(store, clock, 2, observer)
-    async with serving(completion):
-        assert await clock.run(lambda: not completion.unwritten, 5)
-    assert store.written == {"0", "1"} and completion.unwritten == 0
-    assert not observer.counts
-
-
-class Refusing:
-    """A store that refuses batches of more than `most` ends because of its limits."""
-
-    def __init__(self, most: int) -> None:
-        self.sizes: list[int] = []
-        self.written: list[str] = []
-        self._most = most
-
-    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
-        await asyncio.sleep(0)
-        self.sizes.append(len(finishes))
-        if len(finishes) > self._most:
-            raise BatchTooLarge("raise temp_file_limit")
-        self.written += [finish.id for finish in finishes]
-        return Completed([], None)
 
 
 class Events:
@@ -133,19 +89,6 @@ async def serving(completion: Completion) -> AsyncIterator[None]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_a_batch_that_the_limits_of_the_server_refuse_is_written_in_smaller_ones() -> None:
-    clock, store = VirtualClock(), Refusing(most=30)
-    completion = completion_with(store, clock, 200)
-    async with serving(completion):
-        assert await clock.run(lambda: not completion.unwritten, 1)
-        assert store.written == [f"{n}" for n in range(200)]
-        store.sizes.clear()
-        for n in range(200):
-            add(completion, f"{n}")
-        assert await clock.run(lambda: not completion.unwritten, 1)
-    assert sum(size > 30 for size in store.sizes) <= 2  # it has learnt
 
 
 class Picky:
@@ -209,18 +152,6 @@ async def test_the_log_tells_once_a_minute_of_refused_ends_with_the_cure(
     (line,) = [record for record in caplog.records if "refuses a completion" in record.message]
     assert vars(line)["error"] == "RuntimeError: no changes before Monday"
     assert "trigger or constraint" in vars(line)["cure"]
-
-
-async def test_an_unavailable_store_refuses_no_end() -> None:
-    refuses = {f"{n}": StoreUnavailable("a read-only standby") for n in range(300)}
-    clock, store, events = VirtualClock(), Picky(refuses), Events()
-    completion = completion_with(store, clock, 300, events=events)
-    async with serving(completion):
-        await clock.run(lambda: False, 600)
-        assert not store.written and not events.deferred and not events.incidents
-        store.refuses.clear()
-        assert await clock.run(lambda: len(store.written) == 300, 2)
-    assert sorted(store.written) == sorted(refuses) and completion.unwritten == 0
 
 
 async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:

@@ -18,7 +18,6 @@ from fairlead.pipeline.tuning.control import (
     Key,
     Proposal,
     Used,
-    declared_weight,
     propose,
     scaled_to,
 )
@@ -160,35 +159,6 @@ def test_within_a_day_no_weight_changes_by_more_than_the_daily_factor(
         for first in range(len(weights_of_key)):
             day = weights_of_key[first : first + 25]
             assert max(day) <= min(day) * rails.daily * (1 + 1e-9)
-
-
-tasks = st.lists(
-    st.tuples(st.floats(0.01, 1000), st.sampled_from([0.001, 1.0, 50.0, 1000.0]) | weights),
-    min_size=1,
-    max_size=30,
-)
-"""Run time and weight of each task of a key."""
-
-
-def used(ran_tasks: list[tuple[float, float]]) -> Used:
-    """Return the use of an hour in which these tasks ran."""
-    return Used(
-        0.0,
-        sum(run for run, _ in ran_tasks),
-        len(ran_tasks),
-        strides=sum(1 / weight for _, weight in ran_tasks),
-        weighted=sum(run / weight for run, weight in ran_tasks),
-    )
-
-
-@given(tasks, st.integers(1, 10**9))
-def test_a_flood_of_short_heavy_tasks_raises_no_weight_of_the_real_work(
-    real: list[tuple[float, float]], flood: int
-) -> None:
-    """Dispatches of the flood cost no worker time, so that only the real work counts."""
-    work = used(real)
-    flooded = work._replace(tasks=flood + len(real), strides=work.strides + flood / 1000.0)
-    assert declared_weight([flooded], HOUR) <= work.busy / work.weighted * (1 + 1e-9)
 
 
 @example(AT_A_BOUND, Guards())

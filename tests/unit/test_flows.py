@@ -7,17 +7,11 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers import flows
-from fairlead.core.triggers.columns import Cell, Column
-from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import FairLane, VirtualTime
-from fairlead.core.triggers.heads import Heads
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Level, Trigger, TriggerPath, tenant_of
 from tests.builders import trigger
@@ -334,59 +328,6 @@ def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them
         flow.ran(idle)
         lane.time.now = flow.rank
     assert len(lane.flows) <= 2000
-
-
-def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flows, "MOST_IDLE", 100)
-    lane = FairLane(5, VirtualTime(), {})
-    for n in range(1001):
-        lane.open(leveled(f"k{n}")).rank = 1000 + n
-    assert lane.flows.keys() == {f"k{n}" for n in (*range(950, 1000), 1000)}
-
-
-def entry(value: int) -> Entry:
-    return (value, 0, value, trigger(value), None)
-
-
-@given(st.lists(st.integers(0, 50), min_size=1), st.randoms())
-def test_entries_come_out_in_order_whenever_they_came_in(values: list[int], random: Random) -> None:
-    numbers = [100 * value + n for n, value in enumerate(values)]
-    entries, held, left = Entries(entry(numbers[0])), {numbers[0]}, numbers[1:]
-    while left or len(held) > 1:
-        assert entries.first[0] == min(held) and {each[0] for each in entries} == held
-        if left and random.random() < 0.6:
-            number = left.pop()
-            held.add(number)
-            assert entries.add(entry(number)) == (number == min(held))
-        elif len(held) > 1:
-            held.remove(min(held))
-            following = entries.pop()
-            assert following is not None and following[0] == min(held)
-    assert entries.pop() is None
-
-
-@given(st.lists(st.integers(0, 50)), st.randoms())
-def test_the_first_head_is_the_least_whenever_they_came_in(
-    values: list[int], random: Random
-) -> None:
-    heads, held = Heads(), list[int]()
-    cell = Cell(entry(0), Column(5, ("q", "n"), "q"), None)
-    for value in values:
-        held.sort()
-        assert (heads.first[0] if heads.first else None) == (held[0] if held else None)
-        assert sorted(head[0] for head in heads) == held
-        kind = random.random()
-        if kind < 0.5 or not held:
-            heads.push((value, 0, 0, cell))
-            held.append(value)
-        elif kind < 0.7:
-            heads.pop()
-            del held[0]
-        else:
-            heads.replace((value, 0, 0, cell))
-            held[0] = value
 
 
 def test_a_returned_trigger_is_next_of_its_key() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.log_topics import LogTopics  # noqa: E402
 from fairlead.backends.kafka.outage_log import KafkaOutageLog  # noqa: E402
 from fairlead.backends.kafka.prefix_owner import PrefixOwner  # noqa: E402
-from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
+from fairlead.backends.kafka.sender import Outgoing  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 
 SOON = 30.0
@@ -137,23 +136,3 @@ def test_when_the_thread_of_the_appender_fails_its_futures_fail_and_the_next_app
     appender.close()
     assert counts == {"failed_appends": 4}
     assert any(record.exc_info for record in caplog.records)
-
-
-def test_when_the_thread_of_the_sender_fails_the_next_send_starts_another_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[threading.Thread] = []
-
-    def broken(sender: KafkaSender, producer: Any) -> bool:
-        looked.append(threading.current_thread())
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(KafkaSender, "_ensure_topics", broken)
-    endpoint = KafkaEndpoint("127.0.0.1:1")
-    owner = PrefixOwner(endpoint, None)
-    sender = KafkaSender(endpoint, owner, {"mail": 1}, lambda what, count: None)
-    for count in (1, 2):
-        sender.send([Outgoing("mail", 0, None, b"x")])
-        while len(looked) < count or looked[-1].is_alive():
-            time.sleep(0.001)
-    assert looked[0] is not looked[1]

@@ -8,7 +8,6 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.limits.key_limits import KeyLimit
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
@@ -74,16 +73,6 @@ class Node:
         self.table.set_limits(queue, limits)
 
 
-def test_a_key_is_limited_in_its_queue_only_and_over_all_its_names() -> None:
-    node = Node()
-    node.limit(a=2)
-    node.push("aa", name="pay")
-    node.push("aa", name="mail")
-    node.push("aaa", queue="other")
-    assert node.take() == "aaaaa"
-    assert Counter(trigger.queue for trigger in node.running.values()) == {"q": 2, "other": 3}
-
-
 def test_the_tighter_of_a_limit_in_the_code_and_one_set_at_run_time_counts() -> None:
     node = Node(Limit(3, per="fairness_key"))
     node.limit(a=5, b=2)
@@ -91,18 +80,6 @@ def test_the_tighter_of_a_limit_in_the_code_and_one_set_at_run_time_counts() -> 
     assert Counter(node.take()) == {"a": 3, "b": 2, "c": 3}
     node.limit()
     assert Counter(node.take()) == {"b": 1}
-
-
-def test_a_limit_of_a_fairness_key_is_independent_of_an_ordering_key_of_the_same_name() -> None:
-    node = Node()
-    node.limit(a=1)
-    node.push("a")
-    assert node.take() == "a"
-    node.push("a", ordered=True)
-    assert node.take() == ""  # the limit of the key is full; the ordering key is free
-    assert KeyLimit("q", "a") != OrderingKey("q", "a")
-    node.end("a")
-    assert node.take() == "a"
 
 
 def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:

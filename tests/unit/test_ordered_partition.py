@@ -29,9 +29,8 @@ from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import OrderedIntake
 from fairlead.ordered.partition import OrderedPartition
-from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
-from fairlead.ports.schedule_store import HOUR, Fenced
+from fairlead.ports.schedule_store import HOUR
 from fairlead.ports.task_log import Batch, Drop, Submit, encode
 from tests.builders import task
 from tests.ids import id_named, name_of
@@ -234,22 +233,6 @@ async def test_the_next_owner_of_a_partition_learns_that_its_queue_is_paused(ben
     assert bench.last_pauses == ["q"]
 
 
-async def test_a_fenced_owner_pauses_before_it_takes_over_again(
-    bench: Bench,
-) -> None:
-    bench.begin()
-    bench.submit(id="first")
-    await bench.wait(1)
-    await bench.store.take_over(KEY)
-    bench.submit(id="second")
-    await bench.wait(9)
-    with pytest.raises(Fenced):
-        await bench.store.keep(KEY, 1, bench.store.partitions[KEY].record)
-    assert bench.store.partitions[KEY].range_id == 2
-    await bench.wait(3)
-    assert bench.store.partitions[KEY].range_id == 3, "the node still owns the partition"
-
-
 async def test_a_partition_that_leaves_starts_no_task_and_drains_and_can_be_kept_after_all(
     bench: Bench,
 ) -> None:
@@ -366,25 +349,6 @@ async def test_a_long_move_to_the_history_does_not_hold_up_a_release(
     await bench.partition.close()
     assert begun.is_set()
     assert submitted.key in bench.store.partitions[KEY].tasks
-
-
-async def test_a_cancellation_during_a_failure_still_ends_the_partition(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task group whose parts fail raises their errors and loses the cancellation."""
-
-    async def fails_as_it_is_cancelled(tenure: Tenure) -> None:
-        async def part() -> None:
-            bench.tasks[0].cancel()
-            raise StoreUnavailable("the store is unavailable")
-
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(part())
-
-    monkeypatch.setattr(Tenure, "run", fails_as_it_is_cancelled)
-    bench.begin()
-    await bench.wait(100)
-    assert bench.tasks[0].cancelled()
 
 
 @pytest.mark.parametrize(
@@ -597,28 +561,6 @@ async def test_an_unreadable_task_blocks_its_ordering_key_only_until_its_row_is_
     await bench.wait(6)
     assert bench.start() == ["a3"]
     assert bench.store.partitions[KEY].record.unreadable == 0
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-async def test_the_next_task_runs_after_an_unreadable_one_is_dropped_or_deleted(
-    bench: Bench, is_dropped: bool
-) -> None:
-    await bench.store.take_over(KEY)
-    first, second = bench.submit(id="1"), bench.submit(id="2")
-    bench.log.entries.clear()
-    await bench.store.persist(KEY, 1, [first.task, second.task], ScheduleRecord())
-    break_row(bench, first)
-    bench.begin()
-    await bench.wait(1)
-    assert bench.start() == []
-    if is_dropped:
-        bench.log.append([Drop("q", 0, first.key, "ada", 0)])
-        bench.log.poke()
-        await bench.wait(1)
-    else:
-        del bench.store.partitions[KEY].tasks[first.key]
-        await bench.wait(31)
-    assert bench.start() == ["2"]
 
 
 class Picky:

@@ -106,22 +106,6 @@ def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_other_key
     assert [t.key for t in schedule.due(5)] == [key(2, "a")]
 
 
-def test_a_submit_with_the_same_key_overwrites_a_task_in_memory_and_the_retry_of_a_running_one() -> (
-    None
-):
-    stored = Stored()
-    schedule = started(stored, 0)
-    stored.write(schedule, [task(1, id="first")])
-    stored.write(schedule, [task(1, id="second")])
-    (ran,) = schedule.due(1)
-    assert ran.task.id == "second"
-    stored.write(schedule, [task(1, id="third")])
-    assert schedule.due(1) == []
-    stored.end(schedule, ran, retry_at=100)
-    (again,) = schedule.due(1)
-    assert (again.task.id, again.attempt) == ("third", 0)
-
-
 def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_first() -> None:
     stored = Stored()
     schedule = started(stored, 0)
@@ -143,16 +127,6 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
     assert schedule.low_water_mark >= first and schedule.completed_ranges(100) == [], (
         "ranges below the low-water mark are not returned"
     )
-
-
-def test_no_range_is_returned_as_done_while_tasks_of_a_key_are_left_in_the_store() -> None:
-    stored = Stored()
-    schedule = started(stored, 0, Window(per_key=2))
-    stored.write(schedule, [task(n, "stuck") for n in (1, 3, 5, 7)])
-    stored.write(schedule, [task(n, f"k{n}") for n in (2, 4, 6)])
-    for ran in schedule.due(10):
-        stored.end(schedule, ran, retry_at=100 if ran.key.ordering_key == "stuck" else None)
-    assert schedule.completed_ranges(100) == [(key(1, "stuck"), key(3, "stuck"))]
 
 
 def test_a_task_that_waits_for_its_retry_holds_its_own_key_only() -> None:
@@ -296,39 +270,6 @@ def test_many_keys_that_wait_for_retries_keep_no_more_payloads_than_the_bytes_al
             assert len(schedule) <= 200
     assert set(runs.values()) == {6}
     assert most <= 4_000_000 + 200 * 1_100 + 1_000_000
-
-
-@pytest.mark.parametrize("change", ["dropped", "replaced", "deleted", "an earlier task"])
-def test_a_task_without_its_payload_may_be_dropped_replaced_deleted_or_overtaken(
-    change: str,
-) -> None:
-    store, window = Stored(), Window(most_bytes=1_000_000)
-    new = [task(n, unique_key=f"u{n}", payload=b"x" * 300_000) for n in (5, 6, 7)]
-    store.write(None, new)
-    schedule = started(store, 10, window)
-    (first,) = schedule.due(10)
-    store.end(schedule, first, 100)
-    waiting = schedule.get(first.key)
-    assert waiting is not None and waiting.dropped == 300_000 and schedule.size < 2_000
-    assert schedule.due(99) == [] and schedule.next_read(99) is None
-    if change == "dropped":
-        store.end(schedule, first)
-    elif change == "replaced":
-        store.write(schedule, [task(5, unique_key="u5", id="other")])
-    elif change == "deleted":
-        del store.rows[first.key]
-    else:
-        store.write(schedule, [task(4, unique_key="early")])
-    for now in (20, 100):
-        while True:
-            store.catch_up(schedule, now)
-            if not (due := schedule.due(now)):
-                break
-            (ran,) = due
-            assert ran == store.rows[ran.key]
-            assert ran.key == min(store.rows)
-            store.end(schedule, ran)
-    assert not store.rows and not schedule.size
 
 
 def test_the_low_water_mark_advances_with_each_end_also_among_tasks_of_the_same_time() -> None:

@@ -32,20 +32,6 @@ def test_every_process_of_a_test_run_gets_the_same_server(
     assert int(other.stdout) == zookeeper_server.pid == servers.running("zookeeper").pid
 
 
-def test_two_processes_make_different_names_on_a_shared_server(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
-    one, other = (
-        ZooKeeperServer.attached(zookeeper_server.running, tag) for tag in ("gw7_", "gw8_")
-    )
-    assert len({server.create_root() for server in (one, one, other, other)}) == 4
-
-
-def test_a_shared_server_cannot_be_stopped_by_a_test(zookeeper_server: ZooKeeperServer) -> None:
-    with pytest.raises(RuntimeError, match="start one of your own"):
-        ZooKeeperServer.attached(zookeeper_server.running, "").crash()
-
-
 @pytest.mark.usefixtures("zookeeper_server")  # skips the test without ZooKeeper
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_the_servers_of_a_test_run_end_with_it_and_leave_no_files(end: str) -> None:

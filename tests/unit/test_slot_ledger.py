@@ -179,23 +179,6 @@ def test_a_limit_stops_all_tasks_of_a_queue_only_if_all_share_its_slots(
     assert made.stops_all(full.limit, "q", NAMES) is stops_all
 
 
-def test_a_limit_of_one_task_stops_all_only_while_the_queue_has_no_other_name() -> None:
-    made = slot_ledger()
-    made.register_task("q", "pay", limit := Limit(1))
-    made.register_names(["pay", "mail"])
-    assert made.stops_all((limit, None), "q", ["pay"])
-    assert not made.stops_all((limit, None), "q", ["pay", "mail"])
-    assert made.stops_all((limit, None), "q", ["pay", "without a handler here"])
-    assert made.stops_all((limit, None), "q", None), "mail is the task of another queue"
-    made.register_task("q", "mail", None)
-    assert not made.stops_all((limit, None), "q", None)
-
-
-def test_a_policy_that_cannot_tell_counts_as_one_that_does_not_stop_all() -> None:
-    made = slot_ledger(Broken(acquire=Full("mine")))
-    assert not made.stops_all("mine", "q", NAMES)
-
-
 @pytest.mark.parametrize(
     "answer",
     [

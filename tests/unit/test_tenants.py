@@ -12,7 +12,7 @@ from fairlead.core.fair import tenants
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.levels import TenantPasses
-from fairlead.core.fair.passes import STRIDE_SCALE, Passes
+from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
@@ -139,21 +139,6 @@ def test_the_first_path_of_a_tenant_moves_the_tasks_that_wait_under_its_plain_na
     assert len(lane.table) == 250
 
 
-def test_a_key_runs_the_first_of_its_tasks_that_may_run_whatever_their_names() -> None:
-    lane = Lane(("mail", Limit(2)))
-    names = ["pay", "mail", "mail", "pay", "mail", "pay"]
-    for name in names:
-        lane.push("acme/a", name=name)
-        lane.push("acme/b", name=name)
-    ran = []
-    for _ in range(12):
-        [one], _ = lane.table.take(1, 0.0)
-        ran.append(one)
-        lane.table.freed(lane.ledger.release(one, 0.0))
-    for key in ("acme/a", "acme/b"):
-        assert [one.name for one in ran if one.fairness_key == key] == names
-
-
 def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,29 +172,6 @@ def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has(by_
     first = [heappop(heap)[2] for _ in range(600)]
     assert by_tenant(first) == {"big": 300, "small": 300}
     assert [key for key in first if key != "small"] == [f"big/{n}" for n in range(300)]
-
-
-def test_levels_follow_the_weight_of_the_tenant_and_not_of_the_key() -> None:
-    passes = Passes(Counters(), {"acme": 2.0, "acme/a": 50.0})
-    assert [passes.assign("acme/a", 9.0, 0), passes.assign("acme/b", 9.0, 0)] == [0, 500_000]
-    assert passes.next_pass("acme") == passes.next_pass("acme/c") == 1_000_000
-    assert [passes.assign("other", 4.0, 0), passes.assign("other", 4.0, 0)] == [0, 250_000]
-    assert passes.heaviest(5) == [("acme", 1_000_000), ("other", 500_000)]
-
-
-def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_runs_next() -> None:
-    """With other levels in memory, the tenant is not where the level of this one key is."""
-    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
-    backlog.add([trigger(n, key=f"acme/{n}") for n in range(100)])
-    waiting = backlog.loaded()
-    for ran in range(100):
-        one = waiting.pop()  # the highest level
-        backlog.take([one])
-        backlog.ack([one])
-        assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
-    backlog.add([trigger(100, key="acme/new")])
-    level = backlog.loaded()[0].level
-    assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
 
 
 def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
@@ -326,18 +288,6 @@ def test_a_new_weight_of_one_of_very_many_keys_of_a_tenant_shows_at_once() -> No
     for _ in range(3):
         share = channel.run(800).count("big/heavy") / 800
         assert share == pytest.approx(1 / 4, abs=0.1)
-
-
-def test_a_new_weight_shows_among_keys_of_a_tenant_that_came_in_the_order_of_arrival() -> None:
-    """The first pages of a long lane are read before it is known how long the lane is."""
-    channel = Channel({f"big/{n}": 9 for n in range(600)} | {"big/heavy": 9000}, capacity=800)
-    channel.backlog.is_read_by_key, channel.backlog.spread_through = False, 800
-    channel.add(["big/heavy" if n % 10 == 9 else f"big/{n % 600}" for n in range(800)])
-    channel.backlog.is_read_by_key = True
-    channel.run(100)
-    channel.weigh("big/heavy", 200.0)
-    for _ in range(4):
-        assert channel.run(200).count("big/heavy") / 200 == pytest.approx(1 / 4, abs=0.1)
 
 
 def test_turns_are_spread_and_taken_once_however_few_are_kept(

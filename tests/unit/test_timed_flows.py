@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from itertools import count
 
@@ -13,14 +12,11 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers import timed_flows
-from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.core.triggers.timed_flows import MOST_OWED, TimedLane, TimedTenantFlow
+from fairlead.core.triggers.timed_flows import MOST_OWED, TimedLane
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
 from tests.builders import trigger
 from tests.simulation.known_run_times import SECOND, Steady
-from tests.tiers import seeds
 
 NAMES = ("mail", "pay")
 _ids = count(1)
@@ -92,35 +88,6 @@ def test_a_run_that_never_ends_does_not_make_other_tasks_of_its_key_free(tenant:
         assert table.next(1, float(now))
     spent = Counter(run.trigger.fairness_key for run in table.lane.runs.values())
     assert spent[b] > spent[a]
-
-
-def test_a_key_that_was_idle_has_saved_no_run_time() -> None:
-    table = Table()
-    table.push(*["a"] * 5)
-    for _ in range(5):
-        table.run(10 * SECOND)
-    table.push(*["b"] * 50, *["a"] * 50)
-    seen = table.next(60)
-    assert seen.count("b") == pytest.approx(35, abs=2)  # a owes ten seconds
-
-
-def test_a_key_whose_charges_were_too_high_has_saved_nothing_after_it_was_idle() -> None:
-    table = Table()
-    table.push(*["a"] * 20, "b")
-    for found in table.take(20):
-        table.table.ended(found, 1)
-    table.take(1)
-    table.push(*["a"] * 20, *["b"] * 20)
-    assert table.next(20).count("a") == pytest.approx(10, abs=1)
-
-
-def test_a_key_of_a_tenant_that_was_idle_has_saved_no_run_time() -> None:
-    table = Table()
-    table.push(*["acme/a"] * 40)
-    for _ in range(20):
-        table.run(10 * SECOND)
-    table.push(*["acme/b"] * 40)
-    assert table.next(20).count("acme/b") == pytest.approx(15, abs=1)
 
 
 def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
@@ -228,78 +195,6 @@ def test_keys_with_current_runs_are_kept() -> None:
     for found in runs:
         table.table.ended(found, SECOND)
     assert not table.lane.runs
-
-
-def test_the_end_of_a_run_moves_few_cells_however_many_keys_of_its_tenant_have_limits() -> None:
-    table = Table(slots=50)
-    keys = [f"acme/k{n}" for n in range(2000)]
-    table.table.set_limits("q", dict.fromkeys(keys, 1))
-    table.push(*keys, *keys)
-    running = table.take(50)
-    for now in range(100):
-        found = running.pop(0)
-        [flow] = table.lane.flows.values()
-        assert len([*flow.moved_cells(found.fairness_key)]) <= 51
-        table.table.freed(table.ledger.release(found, now))
-        table.table.ended(found, now % 3 * SECOND)
-        running += table.take(1, now)
-    assert len(running) == 50
-
-
-class AllCells(TimedTenantFlow):
-    """A tenant all of whose cells are looked at after a move."""
-
-    def moved_cells(self, key: str) -> list[Cell]:
-        return self.all_cells()
-
-
-@pytest.mark.parametrize("seed", seeds(5, few=2))
-def test_cells_that_are_not_looked_at_after_a_move_are_in_order(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = _run_at_random(seed)
-    monkeypatch.setattr(timed_flows, "TimedTenantFlow", AllCells)
-    expected = _run_at_random(seed)
-    assert len(seen) > 50 and seen == expected
-
-
-def _run_at_random(seed: int) -> list[str]:
-    """Run tasks of two tenants whose keys and names have limits; return their order."""
-    chance, table, running = random.Random(seed), Table(slots=8), []
-    keys = [f"{tenant}/k{n}" for tenant in "ab" for n in range(6)]
-    table.ledger.register_task("q", "pay", Limit(3))
-    seen, numbers = [], count(1)
-    for now in range(800):
-        step = chance.random()
-        if step < 0.4:
-            one = leveled(chance.choice(keys), chance.choice(NAMES))
-            number = next(numbers)
-            table.table.push(msgspec.structs.replace(one, id=f"{number}", level=Level(0, number)))
-        elif step < 0.6:
-            for found in table.take(chance.randrange(3), now):
-                seen.append(found.id)
-                running.append(found)
-        elif step < 0.8 and running:
-            found = running.pop(chance.randrange(len(running)))
-            table.table.freed(table.ledger.release(found, now))
-            table.table.ended(found, chance.choice([0, 1, SECOND, 20 * SECOND]))
-        elif step < 0.85:
-            limited = chance.sample(keys, 4)
-            table.table.set_limits("q", {key: chance.randrange(1, 3) for key in limited})
-        elif step < 0.9:
-            key = chance.choice([*keys, "a", "b"])
-            table.weights[key] = chance.choice([0.5, 1.0, 4.0])
-            table.table.reweigh(LaneKey("q", 0, 5), [key])
-        elif step < 0.93:
-            table.table.pause("q")
-        else:
-            table.table.resume("q")
-        for lane in table.table._board.lanes.values():
-            for flow in lane.flows.values():
-                if isinstance(flow.cells, dict):
-                    afloat = {cell for cell in flow.all_cells() if cell in cell.column.afloat}
-                    assert flow.in_columns.keys() == {*flow.all_cells()} - afloat
-    return seen
 
 
 def test_runs_that_ended_long_before_the_expected_time_take_bounded_memory() -> None:

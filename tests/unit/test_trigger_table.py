@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
@@ -130,25 +129,6 @@ def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
     assert counted.tries_since() == 2  # tried the column that got the slot, and the next one
 
 
-def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
-    counted = Counted(Limit(1))
-    table, slot_ledger = table_of(counted)
-    running = trigger("running", priority=0)
-    table.push(running)
-    ids(table)
-    counted.tries.clear()
-    for priority in range(10):
-        table.push(trigger(priority, priority=priority))
-    assert ids(table) == []
-    assert counted.tries_since() == 1
-    order = []
-    while table:
-        table.freed(slot_ledger.release(running, 0))
-        [running] = table.take(99, 0)[0]
-        order.append(running.id)
-    assert order == list("0123456789")
-
-
 def test_1000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
     counted = Counted(Limit(2))
     table, slot_ledger = table_of(counted)
@@ -193,20 +173,6 @@ def test_1000_tasks_under_two_slots_and_a_rate_all_run() -> None:
     assert slots.tries.total() <= 1000 * 10  # not all names are tried again
 
 
-def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
-    slot_ledger = SlotLedger(100)
-    slot_ledger.register_task("q", "pay", RateLimit(1, per=10, key="fairness_key"))
-    table = TriggerTable(slot_ledger)
-    for n, (name, key) in enumerate(
-        [("pay", "a"), ("pay", "a"), ("pay", "b"), ("mail", "a"), ("pay", "b")]
-    ):
-        table.push(trigger(n, name, key=key))
-    assert ids(table) == ["0", "2", "3"]
-    assert table.next_retry() == 10
-    assert ids(table, now=9.99) == []
-    assert ids(table, now=10) == ["1", "4"]
-
-
 # policies that raise ------------------------------------------------------------------------------
 
 
@@ -247,29 +213,6 @@ def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
     table.pause("slow")
     table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["next"]
-
-
-def test_a_key_with_two_names_goes_on_after_another_node_was_offered_its_tasks() -> None:
-    """The tasks of the key were on offer when the node lost another partition."""
-    table, slot_ledger = table_of(LimitTree(names={"pay": 9, "mail": 9}, total=99), slots=1)
-    pushed = [
-        msgspec.structs.replace(
-            trigger(n, ("pay", "mail")[n % 2], key="a"), level=Level(n * STRIDE_SCALE, n)
-        )
-        for n in range(12)
-    ]
-    for one in pushed:
-        table.push(one)
-    [running] = table.take(1, 0.0)[0]
-    assert table.spare_names() == [("q", "mail"), ("q", "pay")]
-    table.drop([PartitionKey("other", 0)])
-    table.remove([pushed.pop(2), pushed.pop(1)])
-    order = [running.id]
-    while table:
-        table.freed(slot_ledger.release(running, 0))
-        [running] = table.take(1, 0.0)[0]
-        order.append(running.id)
-    assert order == [one.id for one in pushed]
 
 
 class _Everything:

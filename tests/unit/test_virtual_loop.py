@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, Exponential, State, current_task
-from fairlead.testing import drain
+from fairlead import App
 from fairlead.testing.contract.tasks import FACTS
-from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
-
-HOUR = 3600.0
+from tests.virtual_loop import VirtualLoop, VirtualTime
 
 
 def run(test: Callable[[VirtualTime], Coroutine[Any, Any, Any]]) -> Any:
@@ -82,46 +79,3 @@ def test_time_does_not_move_while_sqlite_writes(tmp_path: Path) -> None:
         app.close()
 
     run(test)
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
-def test_waits_for_retries_take_almost_no_real_time(tmp_path: Path, kind: str) -> None:
-    began = time.monotonic()
-    ran: list[float] = []
-
-    async def test(clock: VirtualTime) -> None:
-        with virtual_system_clock(clock):
-            app = App(f"sqlite:///{tmp_path / 'tasks.db'}")
-            app.migrate()
-
-            def fail() -> None:
-                task = current_task()
-                assert task is not None
-                ran.append(clock.monotonic())
-                if task.attempt < 4:
-                    raise ConnectionError("the partner is down")
-
-            retry = Exponential(max_attempts=4, first=20.0, factor=2.0, jitter=0)
-            if kind == "async":
-
-                @app.task(retry=retry)
-                async def pay() -> None:
-                    fail()
-
-            else:
-
-                @app.task(retry=retry)
-                def pay() -> None:
-                    fail()
-
-            handle = pay.submit()
-            await drain(app, timeout=HOUR)
-            assert handle.state() == State.DONE
-            app.close()
-
-    run(test)
-    waits = [after - before for before, after in zip(ran, ran[1:], strict=False)]
-    assert len(waits) == 3
-    for wait, least in zip(waits, (20, 40, 80), strict=True):
-        assert least - 0.001 <= wait < least + 2
-    assert time.monotonic() - began < 20.0
