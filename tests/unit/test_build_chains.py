@@ -50,15 +50,3 @@ def test_the_first_error_ends_the_other_tables_of_a_build() -> None:
     with pytest.raises(BrokenLake, match="a file is damaged"):
         build._side_by_side(many, lambda: build._replace(TASKS, rows, None))
     assert tables.replaced
-
-
-def test_tables_of_two_chains_are_built_at_the_same_time() -> None:
-    build = Build(
-        cast(Any, None), cast(Any, None), EVERYTHING, PipelineSettings(), lambda table, rows: None
-    )
-    met = threading.Barrier(2)
-
-    def meet() -> None:
-        met.wait(60)
-
-    build._side_by_side(meet, meet)

@@ -57,33 +57,6 @@ def test_a_refused_acquire_asks_for_permits_and_its_column_is_released_when_they
     assert cluster.policies[0].acquire(trigger(1, key="acme"), 0.0) is None
 
 
-def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> None:
-    cluster = Cluster(ClusterLimit(1), 2)
-    one, two = cluster.policies
-    one.acquire(trigger(1), 0.0)
-    cluster.round(0, 0.0)
-    assert one.acquire(trigger(1), 0.0) is None
-    assert len(list(one.release(trigger(1), 0.0))) == 1  # no other node wants it
-    assert one.acquire(trigger(2), 0.0) is None
-    assert isinstance(two.acquire(trigger(3), 0.0), Full)
-    cluster.round(1, 0.0)
-    cluster.round(0, 2.0)  # the other node has the next rotation now
-    cluster.round(0, 4.0)
-    cluster.round_requested.clear()
-    now = 4.0
-    while list(one.release(trigger(2), now)):
-        assert one.acquire(trigger(2), now) is None
-        now += 1.0
-        cluster.round(0, now)
-    assert cluster.round_requested == {0}, "the node returns permits that others wait for soon"
-    for _ in range(6):
-        now += 0.5
-        cluster.round(0, now)
-        if room := cluster.round(1, now):
-            break
-    assert room and two.acquire(trigger(3), now) is None
-
-
 @pytest.mark.parametrize("seed", seeds(10, few=2))
 def test_a_limit_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     chance = random.Random(seed)

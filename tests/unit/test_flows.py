@@ -8,7 +8,6 @@ from random import Random
 import msgspec
 import pytest
 
-from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.flows import FairLane, VirtualTime
@@ -211,73 +210,6 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
 
 def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
     return trigger(f"{key} {pass_}", key=key, weight=weight, level=Level(pass_, 1))
-
-
-class Queues:
-    """A table with fair queues whose triggers come into memory at given passes."""
-
-    def __init__(self) -> None:
-        self.table = TriggerTable(SlotLedger(1_000_000))
-        self._virtual_times: dict[str, int] = {}
-        self._number = 0
-
-    def push(self, queue: str, key: str, pass_: int | None) -> None:
-        """Add a trigger; one of a fifo queue if `pass_` is None."""
-        self._number += 1
-        n = self._number
-        level = None if pass_ is None else Level(pass_, n)
-        self.table.push(trigger(n, key=key, queue=queue, level=level, order_at=n))
-
-    def push_turn(self, queue: str, turn: int, keys: int = 100) -> None:
-        """Add a trigger of each key, whose turns are spread over one stride."""
-        for k in range(keys):
-            self.push(queue, f"k{k}", STRIDE_SCALE * turn + k * STRIDE_SCALE // keys)
-
-    def push_new(self, queue: str, key: str) -> None:
-        """Add the first trigger of a key, at its level ahead of those at the virtual time."""
-        self.push(queue, key, self._virtual_times[queue] - 1)
-
-    def run(self, count: int) -> list[tuple[str, str]]:
-        """Run tasks one by one; return their queues and keys."""
-        ran = []
-        for _ in range(count):
-            [trigger], _ = self.table.take(1, 0.0)
-            ran.append((trigger.queue, trigger.fairness_key))
-            if trigger.level is not None:
-                before = self._virtual_times.get(trigger.queue, 0)
-                self._virtual_times[trigger.queue] = max(before, trigger.level.pass_)
-        return ran
-
-
-def test_a_queue_that_had_no_trigger_in_memory_for_a_while_comes_back_key_by_key() -> None:
-    queues = Queues()
-    for queue in ("a", "b"):
-        queues.push_turn(queue, 1)
-    queues.run(200)
-    queues.push_turn("a", 2)
-    queues.run(60)  # and b has to be read first
-    queues.push_turn("b", 2)
-    ran = Counter(queue for queue, _ in queues.run(40))
-    assert min(ran["a"], ran["b"]) > 10
-    for queue in ("a", "b"):
-        queues.push_new(queue, f"new in {queue}")
-    assert {key for _, key in queues.run(2)} == {"new in a", "new in b"}
-
-
-@pytest.mark.parametrize("count", [2, 100])
-@pytest.mark.parametrize("name", ["new", "new/a"])
-def test_a_new_key_goes_ahead_of_tied_keys_of_all_queues_whatever_their_passes(
-    name: str, count: int
-) -> None:
-    queues = Queues()
-    queues.push("fifo", "", None)
-    for number in range(count):
-        for key in range(10):
-            queues.push(f"q{number}", f"k{key}", 1 + number * STRIDE_SCALE)
-    ran = queues.run(5 * count)
-    for queue in sorted({queue for queue, _ in ran} - {"fifo"}):
-        queues.push_new(queue, name)
-        assert queues.run(1) == [(queue, name)]
 
 
 @pytest.mark.parametrize("limit", [None, Limit(1000)])

@@ -45,14 +45,6 @@ def test_an_owner_grants_as_many_as_were_offered_and_no_more() -> None:
     assert [credits.spend(*PAY) for _ in range(3)] == ["n", "n", None]
 
 
-def test_a_doubled_or_overtaken_offer_adds_nothing() -> None:
-    credits = Credits()
-    for total in (3, 5, 3, 5):
-        credits.offered(Offer("o", "n", 1, total, [(*PAY, 9)]), 0.0)
-    credits.offered(Offer("o", "n", 0, 99, [(*PAY, 99)]), 0.0)
-    assert [credits.spend(*PAY) for _ in range(6)] == ["n"] * 5 + [None]
-
-
 def test_an_old_offer_is_not_used() -> None:
     credits = Credits()
     credits.offered(Offer("o", "n", 1, 10, [(*PAY, 9)]), 0.0)
@@ -91,27 +83,6 @@ def test_an_unused_promise_expires_so_that_another_owner_is_offered_its_room() -
     assert promises.offers(1, lambda *_: 1, 0.1) == []
     assert promises.is_holding_back
     assert [offer.owner for offer in promises.offers(1, lambda *_: 1, 2 * RECENT)] == ["p"]
-
-
-def test_an_owner_that_calls_again_gets_a_new_offer_since_it_may_have_lost_the_first() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    (first,) = promises.offers(2, lambda *_: 2, 0.0)
-    promises.called(Call("o", [PAY]), 1.0)
-    (second,) = promises.offers(2, lambda *_: 2, 1.0)
-    assert second.session > first.session and second.total == 2
-
-
-def test_slots_are_offered_ahead_for_short_tasks_and_not_for_long_ones() -> None:
-    promises = Promises("n")
-    for second in range(20):
-        promises.started(500)
-        promises.ahead(float(second))
-    promises.started(500)
-    assert promises.ahead(20.0) >= 5
-    for second in range(21, 60):
-        promises.ahead(float(second))
-    assert promises.ahead(60.0) == 0
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -197,19 +168,6 @@ def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
     table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
     assert table.take(9, 0.0) == ([], [])
     assert [each.trigger for each in table.lend(9, everything)] == [keyed]
-
-
-def test_a_lent_trigger_that_comes_back_is_the_next_to_run() -> None:
-    ledger = SlotLedger(1)
-    table = TriggerTable(ledger)
-    for number in range(5):
-        table.push(of_mail(number))
-    (first,), _ = table.take(1, 0.0)
-    (lent,) = table.lend(1, everything)
-    table.put_back(lent)
-    table.freed(ledger.release(first, 0.0))
-    assert [each.id for each in table.take(1, 0.0)[0]] == [id_of(1)]
-    assert len(table) == 3
 
 
 @given(st.integers(0, 2**32 - 1))

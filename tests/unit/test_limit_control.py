@@ -221,14 +221,6 @@ def test_a_key_that_uses_all_of_a_limit_below_its_target_keeps_it_while_it_rises
     assert of(found, worked(16))["long"].guarded == 6
 
 
-def test_a_limit_above_all_slots_goes_down_and_is_not_removed_on_the_way() -> None:
-    """There are fewer slots than when it was set."""
-    use = had(10, busy=5 * HOUR, waited=True)
-    found = {"long": Key(1.0, 1.0, use, None, 20), "short": Key(1.0, 1.0, had(5))}
-    moves = moves_until_rest(found, worked(10), 1, Guards(prior_tasks=1e-9))["long"]
-    assert [move.guarded for move in moves] == [16, 13, 11, 9, 8, 7]
-
-
 def test_with_one_slot_on_each_node_no_key_gets_or_keeps_a_limit() -> None:
     def at(limit: int | None) -> dict[str, Key]:
         return {
@@ -339,33 +331,3 @@ def test_use_from_a_half_life_ago_counts_half() -> None:
     found = {"long": Key(1.0, 1.0, [*old, *new]), "short": Key(1.0, 1.0, had(8))}
     change = of(found, [*worked(16), *worked(16, age=24 * HOUR)], headroom=1.01)["long"]
     assert change.raw == pytest.approx(1.01 * 16 * (0.5 * 1 + 1 * 0.5) / 1.5)
-
-
-def test_the_due_of_a_key_with_few_tasks_is_drawn_to_its_share_under_full_demand() -> None:
-    """The queue ran 40 tasks. `prior_tasks` adds 40 assumed tasks, of which the key is entitled to a
-    third instead of a half."""
-    found = {
-        "long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)),
-        "short": Key(1.0, 1.0, had(8, tasks=5)),
-    }
-    found["idle"] = Key(1.0, 1.0, [])
-    change = of(found, worked(16), prior_tasks=40, least_tasks=0, half_life=1e9)["long"]
-    assert change.raw == pytest.approx(1.25 * 16 * (1 / 2 + 1 / 3) / 2, rel=1e-3)
-
-
-def test_a_key_gets_a_limit_only_after_a_hundred_tasks_in_two_hours() -> None:
-    def limit(hours: int, tasks: int) -> list[str]:
-        long = had(16, busy=8 * HOUR, hours=hours, tasks=tasks // hours)
-        return list(of({"long": Key(1.0, 1.0, long), "short": Key(1.0, 1.0, had(8))}, worked(16)))
-
-    assert (limit(2, 100), limit(2, 98), limit(1, 1000)) == (["long"], [], [])
-
-
-def test_a_held_change_is_reported_with_its_computed_value() -> None:
-    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8), None, 3)}
-    held = {
-        c.fairness_key: c
-        for c in propose_limits(found, worked(16), 1, True, Guards(prior_tasks=1e-9))
-    }
-    assert held["long"] == LimitChange("long", None, pytest.approx(10.0), None, "held")
-    assert (held["short"].now, held["short"].guarded, held["short"].reason) == (3, 3, "held")

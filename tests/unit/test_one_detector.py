@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,11 +136,3 @@ def test_observations_and_tables_name_the_same_incidents(episodes: list[Episode]
     assert [name[:2] for name in seen] == [name[:2] for name in found]
     assert Counter(kind for kind, _, _ in seen) == Counter(kind for kind, _, _ in episodes)
     assert all(abs(one[2] - other[2]) <= 2 for one, other in zip(seen, found, strict=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_named_once_for_each_episode(kind: str) -> None:
-    seconds = history([(kind, 700, 400), (kind, 900, 150)])
-    begins = [begin for _, _, begin in over_tables(seconds)]
-    assert len(begins) == 2 and all(later - begin > 15 for begin, later in pairwise(begins))
-    assert len(list(live(seconds))) == 2

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fairlead.core.limits.permits import (
     DRIFT,
-    ROTATION_SECONDS,
     STOP_AT,
     PermitLedger,
     ShardPermits,
@@ -139,24 +138,6 @@ def test_after_a_write_with_unknown_outcome_only_safe_permits_remain() -> None:
     do_round(one, ledger, 0.0)
     one.propose(ledger, 1.0)  # returns all permits; the response is lost
     assert not one.take("total", 8, 1.0)
-
-
-def test_every_node_eventually_gets_a_permit_that_cannot_be_shared() -> None:
-    """Three nodes always want one of two permits. The rotation gives each node a permit when a run
-    ends."""
-    nodes = {name: ShardPermits(name, TTL) for name in ("a", "b", "c")}
-    ledger, got, running = PermitLedger(), dict.fromkeys(nodes, 0), []
-    for step in range(200):
-        now = step * ROTATION_SECONDS / 4
-        while len(running) == 2:
-            nodes[running.pop(0)].release("partner")
-        for name, permits in nodes.items():
-            if permits.take("partner", 2, now):
-                running.append(name)
-                got[name] += 1
-            ledger = do_round(permits, ledger, now)
-            assert held(ledger, "partner") <= 2
-    assert min(got.values()) > 10
 
 
 def test_unused_pools_leave_the_ledger() -> None:

@@ -341,31 +341,3 @@ def test_new_weights_of_a_tenant_move_the_tasks_of_all_its_keys() -> None:
     assert len(old) == 9  # the first keeps its pass
     span = backlog.loaded()[-1].level
     assert span is not None and span > LOWEST and span.pass_ < 1_000_001
-
-
-# run time -----------------------------------------------------------------------------------------
-
-
-def test_run_time_is_shared_among_tenants_first() -> None:
-    run_times = RunTimes()
-    for _ in range(20):
-        run_times.ended("pay", "small", 1_000_000)
-    ledger = SlotLedger(1)
-    table = TriggerTable(ledger)
-    table.share_run_time("q", run_times)
-    ran = []
-    waiting = [trigger(n, key=f"big/{n % 100}", level=Level(1, n)) for n in range(1, 2000)]
-    waiting += [trigger(n, key="small", level=Level(1, n)) for n in range(2000, 4000)]
-    for each in waiting:
-        table.push(each)
-    for now in range(400):
-        [one], _ = table.take(1, float(now))
-        table.freed(ledger.release(one, float(now)))
-        run_times.ended("pay", one.fairness_key, 1_000_000)
-        table.ended(one, 1_000_000)
-        ran.append(one.fairness_key)
-    assert by_tenant(ran) == {
-        "big": pytest.approx(200, abs=3),
-        "small": pytest.approx(200, abs=3),
-    }
-    assert max(Counter(key for key in ran if key != "small").values()) <= 3

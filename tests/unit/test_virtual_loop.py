@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -46,22 +45,6 @@ def test_time_does_not_move_while_a_thread_works(awaits: bool) -> None:
         await sleeping
         assert ended.is_set()
         assert clock.monotonic() == pytest.approx(began + 1.0)
-
-    run(test)
-
-
-def test_readable_sockets_come_before_any_timer() -> None:
-    async def test(clock: VirtualTime) -> None:
-        began = clock.monotonic()
-        here, there = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=here)
-        for n in range(50):
-            there.sendall(bytes([n]))
-            async with asyncio.timeout(0.001):
-                assert await reader.readexactly(1) == bytes([n])
-        assert clock.monotonic() == began
-        writer.close()
-        there.close()
 
     run(test)
 
