@@ -24,7 +24,6 @@ from fairlead.model import (
     PartitionKey,
     Trigger,
     TriggerPath,
-    tenant_of,
 )
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.postgres import PostgresServer
@@ -539,77 +538,6 @@ async def test_last_passes_shows_where_the_entries_of_each_key_end(store: Adapte
     assert await store.last_passes(LANE._replace(priority=4), LOWEST, 5) == ([], None)
 
 
-async def test_entries_of_returns_some_tenants_of_a_bounded_number_of_entries(
-    store: Adapter,
-) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(30)
-    await store.write(LANE, range_id, entries, record_of(entries))
-    wanted = {entries[0].fairness_key, entries[3].fairness_key, "never", AWKWARD}
-    for start, limit in ((0, 40), (0, 7), (12, 1)):
-        above, found = entries[start].level, []
-        while above is not None:
-            some, through = await store.entries_of(LANE, above, wanted, limit)
-            assert len(some) <= limit
-            assert all(above < entry.level for entry in some)
-            assert through is None or all(entry.level <= through for entry in some)
-            found += some
-            above = through
-        assert found == [row for row in entries[start + 1 :] if row.fairness_key in wanted]
-    assert await store.entries_of(LANE, LOWEST, [], 5) == ([], entries[4].level)
-    assert await store.entries_of(LANE, Level(10**6, 0), wanted, 5) == ([], None)
-    assert await store.entries_of(LANE._replace(priority=4), LOWEST, wanted, 5) == ([], None)
-
-
-async def test_entries_of_a_tenant_have_all_keys_whose_tenant_it_is(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    keys = [
-        "",
-        "/",
-        "//",
-        "/a",
-        "/a/b",
-        "a",
-        "a/",
-        "a//b",
-        "a/b",
-        "a/b/c",
-        "ab/c",
-        "b/a",
-        "\u00fc/a",
-    ]
-    entries = [
-        msgspec.structs.replace(entry, fairness_key=key)
-        for entry, key in zip(make(len(keys)), keys, strict=True)
-    ]
-    await store.write(LANE, range_id, entries, record_of(entries))
-    for tenant in {*keys, *map(tenant_of, keys)}:
-        found, _ = await store.entries_of(LANE, LOWEST, [tenant], 100)
-        assert [e.fairness_key for e in found] == [k for k in keys if tenant_of(k) == tenant]
-
-
-async def test_a_write_moves_entries_to_new_levels_also_when_it_is_repeated(
-    store: Adapter,
-) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(1200)
-    await store.write(LANE, range_id, entries, record_of(entries))
-    moving = entries[100:1100]
-    moved = [entry.level for entry in moving]
-    new = [
-        msgspec.structs.replace(entry, level=Level(10**6 + number, 10**6 + number))
-        for number, entry in enumerate(moving)
-    ]
-    record = record_of(new)
-    for _ in range(2):
-        await store.write(LANE, range_id, new, record, moved)
-        left = await store.read_above(LANE, LOWEST, 2000)
-        assert left == [*entries[:100], *entries[1100:], *new]
-    with pytest.raises(Fenced):
-        await store.write(LANE, range_id + 1, [], record, [entries[0].level])
-    assert (await store.read_above(LANE, LOWEST, 1))[0] == entries[0]
-
-
 async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(
     store: Adapter,
 ) -> None:
@@ -795,11 +723,11 @@ async def test_a_write_that_the_limits_of_the_server_refuse_is_split_and_loses_n
     sizes: list[int] = []
     write_at_once = store._write_at_once
 
-    async def limited(lane: Any, range_id: int, entries: Any, record: Any, moved: Any) -> None:
-        if len(entries) + len(moved) > 6:
+    async def limited(lane: Any, range_id: int, entries: Any, record: Any) -> None:
+        if len(entries) > 6:
             raise BatchTooLarge("raise temp_file_limit")
         sizes.append(len(entries))
-        await write_at_once(lane, range_id, entries, record, moved)
+        await write_at_once(lane, range_id, entries, record)
         # A crash here loses nothing: the record makes the channel bring what is not written.
         found = (await store.records())[PARTITION].lanes[5]
         missing = {one.seq for one in all_entries} - {one.seq for one in await everything(store)}
@@ -812,7 +740,3 @@ async def test_a_write_that_the_limits_of_the_server_refuse_is_split_and_loses_n
     await store.write(LANE, range_id, entries, record_of(entries))
     assert await everything(store) == entries and max(sizes) <= 6
     assert (await store.records())[PARTITION].lanes == {5: record_of(entries)}
-    all_entries = []
-    levels = [entry.level for entry in entries[:30]]
-    await store.write(LANE, range_id, [], record_of(entries), levels)
-    assert await everything(store) == entries[30:]

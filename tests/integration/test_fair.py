@@ -398,26 +398,23 @@ async def test_a_weight_set_at_run_time_replaces_the_weights_of_tasks(app: App) 
         app.management.set_weight("q", "b", None)
 
 
-async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store_all(monkeypatch)
+async def test_new_weights_act_on_tasks_that_wait_in_memory(app: App) -> None:
     ran, push = recorder(app)
-    push("ab" * 500)
-    push("c" * 300)
-    begun = asyncio.Event()
+    begun, has_weights = asyncio.Event(), asyncio.Event()
 
     @app.task(queue="q")
     async def begin() -> None:
         begun.set()
         await has_weights.wait()
 
-    has_weights = asyncio.Event()
-    begin.options(priority=9).submit()
-    async with running(app, concurrency=1, look_ahead=25) as node:
+    begin.submit()
+    async with running(app, concurrency=1, look_ahead=500) as node:
         await begun.wait()
+        push("ab" * 500)
+        push("c" * 300)
+        [partition] = node.parts.backlogs._partitions.values()
         async with asyncio.timeout(SOON):
-            while not stored(app):
+            while partition.held(5) != 1300:
                 await asyncio.sleep(0.01)
         app.management.set_weight("q", "a", 10.0)
         app.management.set_weight("q", "c", 0.5)

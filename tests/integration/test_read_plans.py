@@ -225,8 +225,6 @@ def _of_backlog(store: PostgresTaskStore) -> Iterator[Read]:
     yield Read("last_passes", backlog._last_passes(LANE, middle, FEW))
     yield Read("last_passes of few", backlog._last_passes(quiet, Level(0, 0), 10_000))
     yield Read("last_passes at the end", backlog._last_passes(LANE, Level(ROWS - 10, 0), 10_000))
-    yield Read("entries_of", backlog._entries_of(LANE, middle, ["", "key-7"], FEW))
-    yield Read("entries_of few", backlog._entries_of(quiet, Level(0, 0), [""], 10_000))
     yield Read("ahead", backlog._rows("ahead", *LANE, *middle, *behind, 10_000))
     yield Read("ahead of many", backlog._rows("ahead", *LANE, 0, 0, *middle, FEW))
     yield Read("ahead of few", backlog._rows("ahead", *quiet, 0, 0, *middle, 10_000))

@@ -23,7 +23,7 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LaneRecord, Trigger
-from fairlead.ports.backlog_store import Fenced, KeyEntries, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from tests.simulation.backlog_lane import (
     LANE,
     PARTITION,
@@ -143,7 +143,6 @@ class Simulation:
         yield self._delete, 1.0
         yield self._keep_record, 1.0
         yield self._reweigh, 1.0
-        yield self._renew, 2.0
 
     def _step(self) -> None:
         self.steps += 1
@@ -377,41 +376,12 @@ class Simulation:
         if not owner.to_reweigh or not self._may_write(owner) or not owner.backlog.can_reweigh:
             return False
         keys, owner.to_reweigh = owner.to_reweigh, set()
-        old, placed = owner.backlog.reweigh(keys)
+        old, new = owner.backlog.reweigh(keys)
         for trigger in old:
             del owner.table[level_of(trigger)]
         self._log("owner %d gives new levels to %s", owner.range_id, old)
-        if isinstance(placed, Changes):
-            self._apply(owner, placed)
-            self._check_given(owner, old, placed.added)
-        else:
-            self._check_given(owner, old, self._begin_write(owner, placed, old))
-        return True
-
-    def _renew(self, owner: Owner) -> bool:
-        """Give stored entries of these keys new levels."""
-        if not self._may_write(owner) or "renew" in owner.is_busy:
-            return False
-        renewal = owner.backlog.next_renewal(self.chance.choice((1, 2, 5, 10)))
-        if renewal is None:
-            return False
-        self._log("owner %d renews above %s", owner.range_id, renewal.above)
-
-        def on_found(found: KeyEntries) -> None:
-            write = owner.backlog.renew(*found)
-            if write is not None:
-                self._check_given(
-                    owner, write.moved, self._begin_write(owner, write, found.entries)
-                )
-
-        self._call(
-            owner,
-            "renew",
-            lambda: self.store.entries_of(LANE, renewal.above, renewal.tenants, renewal.limit),
-            on_found,
-            owner.backlog.renewal_failed,
-            may_be_late=False,
-        )
+        self._apply(owner, Changes(new))
+        self._check_given(owner, old, new)
         return True
 
     def _begin_write(
@@ -457,9 +427,7 @@ class Simulation:
         )
 
     async def _write(self, owner: Owner, write: BacklogWrite) -> None:
-        await self.store.write(LANE, owner.range_id, write.entries, write.record, write.moved)
-        if write.moved:  # no earlier write can take effect later
-            self.late = [call for call in self.late if call.what != "write"]
+        await self.store.write(LANE, owner.range_id, write.entries, write.record)
 
     def _repeat_write(self, owner: Owner) -> bool:
         if not owner.is_write_to_repeat or owner.write is None:

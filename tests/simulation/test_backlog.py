@@ -148,9 +148,9 @@ class Unfenced(MemoryBacklogStore):
 class LastEntryLost(MemoryBacklogStore):
     """The store loses the last entry of a write."""
 
-    async def write(self, lane, range_id, entries, record, moved=()) -> None:  # type: ignore[no-untyped-def]
+    async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
         kept = entries[:-1] if len(entries) > 2 else entries
-        await super().write(lane, range_id, kept, record, moved)
+        await super().write(lane, range_id, kept, record)
 
 
 BROKEN_BACKLOGS = {

@@ -29,7 +29,7 @@ from fairlead.model import (
     Trigger,
     read_lanes,
 )
-from fairlead.model.lane import ReweighingRecord, RunTimesRecord
+from fairlead.model.lane import RunTimesRecord
 from fairlead.model.peer import Call, Grant, Offer, Report
 from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.notification import Lane, Notification
@@ -188,8 +188,6 @@ def lane_records() -> Reader:
         LaneRecord(
             Level(5, 1), Level(6, 2), Level(7, 3), 5, 8, 9, 1, [("a", 6)],
             RunTimesRecord(1000, [("send", "a", 500, 3)]),
-            ReweighingRecord(["a"], Level(5, 1), Level(7, 3), 2, [("a", 6)]),
-            [("a", 2.0)],
         ),
     ]  # fmt: skip
 

@@ -72,15 +72,9 @@ class FarLane:
     def reweigh(self, key: str, weight: float) -> None:
         self.weights[key] = weight
         if self.backlog.can_reweigh:
-            old, changes = self.backlog.reweigh([key])
+            old, new = self.backlog.reweigh([key])
             self.table.remove(old)
-            self._apply(changes)
-        while (renewal := self.backlog.next_renewal(100)) is not None:
-            found = self.store.read_above(renewal.above, renewal.limit)
-            ours = [t for t in found if t.fairness_key in renewal.tenants]
-            through = found[-1].level if len(found) == renewal.limit else None
-            if (write := self.backlog.renew(ours, through)) is not None:
-                self._apply(write)
+            self._apply(Changes(new))
         self._read()
 
     def _read(self) -> None:
@@ -93,8 +87,6 @@ class FarLane:
     def _apply(self, changes: BacklogWrite | Changes) -> None:
         if isinstance(changes, BacklogWrite):
             self.store.write(changes.entries)
-            moved = {*changes.moved}
-            self.store._rows = [row for row in self.store._rows if row.level not in moved]
             changes = self.backlog.written(changes)
         self.table.remove(changes.dropped)
         for each in changes.added:

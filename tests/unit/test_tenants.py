@@ -201,8 +201,7 @@ class Channel:
 
     def weigh(self, key: str, weight: float) -> None:
         self.lane.weights[key] = weight
-        _, placed = self.backlog.reweigh({key})
-        assert placed == Changes()
+        assert self.backlog.reweigh({key}) == ([], [])
         self.lane.table.reweigh(LANE, {key})
 
     def read(self) -> None:
@@ -335,7 +334,7 @@ def test_new_weights_of_a_tenant_move_the_tasks_of_all_its_keys() -> None:
     backlog = Backlog(1, LaneRecord(), passes, 100, Timing(), is_new=True)
     backlog.add([trigger(n, key=f"acme/{n}") for n in range(10)])
     weights["acme/3"] = 5.0
-    assert backlog.reweigh({"acme/3"}) == ([], Changes())
+    assert backlog.reweigh({"acme/3"}) == ([], [])
     weights["acme"] = 10.0
     old, _ = backlog.reweigh({"acme"})
     assert len(old) == 9  # the first keeps its pass

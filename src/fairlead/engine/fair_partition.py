@@ -38,9 +38,6 @@ log = logging.getLogger("fairlead.fair_partition")
 MOST_READ = 5000
 """Triggers in one read from the backlog store."""
 
-MOST_RENEWED = 10_000
-"""Stored entries that one step looks at to give those of keys with new weights new levels."""
-
 MOST_LEARNT = 50_000
 """Stored entries of a former owner from which one call learns the next passes of keys."""
 
@@ -464,9 +461,7 @@ class FairPartition:
         self._count(lane)
         if (write := lane.write) is not None:
             try:
-                await self._store.write(
-                    key, self._range_id, write.entries, write.record, write.moved
-                )
+                await self._store.write(key, self._range_id, write.entries, write.record)
             except StoreUnavailable:
                 backlog.write_failed()
                 raise
@@ -488,16 +483,6 @@ class FairPartition:
                 backlog.read_failed()
                 raise
             self._apply(lane, backlog.read(entries))
-            return True
-        if (renewal := backlog.next_renewal(MOST_RENEWED)) is not None:
-            try:
-                found = await self._store.entries_of(
-                    key, renewal.above, renewal.tenants, renewal.limit
-                )
-            except StoreUnavailable:
-                backlog.renewal_failed()
-                raise
-            lane.write = backlog.renew(*found)
             return True
         if (above := backlog.unknown_above) is not None:
             backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
@@ -602,17 +587,14 @@ class FairPartition:
             self._apply(lane, found)
 
     def _reweigh(self, lane: _FairLane) -> None:
-        """Give the triggers in memory levels at the new weights; those in the store follow."""
+        """Let new weights act on the triggers in memory."""
         keys, lane.reweighed = lane.reweighed, set()
-        old, placed = lane.backlog.reweigh(keys)
+        old, new = lane.backlog.reweigh(keys)
         self._table.remove(old)
         # Not before: a trigger that starts far ahead of its level would pull the virtual time on.
         self._table.reweigh(lane.key, keys)
         self._events.on_ready()
-        if isinstance(placed, BacklogWrite):
-            lane.write = placed
-        else:
-            self._apply(lane, placed)
+        self._apply(lane, Changes(new))
         self._ask(lane)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
@@ -675,8 +657,6 @@ class FairPartition:
         )
         lane.inherited = backlog.highest_seq
         self._table.spread(lane.key, backlog.turns_taken)
-        if self._run_times is None:
-            lane.reweighed |= backlog.outweighed
         return lane
 
 

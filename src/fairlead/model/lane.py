@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fairlead.model.fields import Count, Micros, Pass, ReadThrough, Runs, Seq, Weight
+from fairlead.model.fields import Count, Micros, Pass, ReadThrough, Runs
 from fairlead.model.reading import json_reader
 from fairlead.model.trigger import LOWEST, Level
 
@@ -20,21 +20,6 @@ class RunTimesRecord(msgspec.Struct, frozen=True):
     means: list[tuple[str, str, Micros, Runs]] = []
     """(task name, fairness key, mean run time in microseconds, number of runs) of the pairs that
     ran last."""
-
-
-class ReweighingRecord(msgspec.Struct, frozen=True):
-    """Progress of giving the stored entries of some fairness keys new levels
-    (`fairlead.core.fair.reweighing`)."""
-
-    keys: list[str]
-    at: Level
-    """Level through which the entries have new levels."""
-    last: Level
-    """Highest level of an entry without a new level."""
-    first_id: Seq
-    """Number of the last level given before it began."""
-    next_passes: list[tuple[str, Pass]]
-    """(fairness key, next pass) of the keys met so far."""
 
 
 class LaneRecord(msgspec.Struct, frozen=True):
@@ -59,11 +44,6 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """(fairness key, next pass) of the keys furthest ahead."""
     run_times: RunTimesRecord | None = None
     """None if the queue counts tasks."""
-    reweighing: ReweighingRecord | None = None
-    """None if every entry has its level at `weights`."""
-    weights: list[tuple[str, Weight]] | None = None
-    """(fairness key, weight) of the weights set at run time that the levels follow; None before
-    the first write of the lane."""
 
 
 _read = json_reader(LaneRecord)

@@ -3,7 +3,7 @@ only the later one can write."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -45,15 +45,6 @@ class LastPasses(NamedTuple):
     """Level of the last of these entries; None if no entry lies above them."""
 
 
-class KeyEntries(NamedTuple):
-    """The entries of some fairness keys among some entries of a lane."""
-
-    entries: Sequence[Trigger]
-    """Entries of these keys, ascending."""
-    through: Level | None
-    """Level of the last of all these entries; None if no entry lies above them."""
-
-
 class BacklogStore(Protocol):
     """Store of backlog entries: triggers with a level, one per task and version. Entries do not
     expire."""
@@ -85,10 +76,9 @@ class BacklogStore(Protocol):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level] = (),
     ) -> None:
-        """Add the entries (all have a level and belong to the lane), delete those at the `moved`
-        levels and save the record, all or nothing. A store that splits a large write first saves a
+        """Add the entries (all have a level and belong to the lane) and save the record, all or
+        nothing. A store that splits a large write first saves a
         record with which the channel brings all entries again. An entry that exists is left
         unchanged. `entries` may be empty. Raises Fenced, and StoreUnavailable if the write may or
         may not have landed, or may land later; repeat it unchanged then."""
@@ -109,12 +99,6 @@ class BacklogStore(Protocol):
     async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
         """Return the last pass of each fairness key among the first `limit` entries above a level.
         Raises StoreUnavailable."""
-
-    async def entries_of(
-        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
-    ) -> KeyEntries:
-        """Return the entries of these tenants (`fairlead.model.tenant_of`) among the first `limit`
-        entries above a level. Raises StoreUnavailable."""
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""

@@ -3,7 +3,7 @@ partition."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from struct import pack, unpack
 from uuid import UUID
@@ -30,9 +30,8 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
     read_lanes,
-    tenant_of,
 )
-from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.statements import Row
 
@@ -47,9 +46,6 @@ _GROUP_PAGE = 500
 
 _LOOKED_UP = 500
 """Groups or entries that one statement looks up."""
-
-_MOST_DELETED = 500
-"""Greatest number of rows that one transaction deletes one by one."""
 
 _encode = msgspec.json.encode
 
@@ -110,7 +106,6 @@ class CassandraBacklogStore:
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level] = (),
     ) -> None:
         pieces = list(_pieces(entries))
         unfinished = unfinished_record(record, entries)
@@ -123,12 +118,6 @@ class CassandraBacklogStore:
             writes = [("write", _row(lane, entry)) for entry in piece]
             groups = [("write_group", _group(lane, group)) for group in groups_of(piece)]
             await self._fenced(lane, range_id, [keep_record, *writes, *groups])
-        # Last: a crash before leaves a task with two levels, of which one claim is refused.
-        for first in range(0, len(moved), _MOST_DELETED):
-            deletes = [
-                ("delete_level", (*lane, *level)) for level in moved[first : first + _MOST_DELETED]
-            ]
-            await self._fenced(lane, range_id, [keep_record, *deletes])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         one = shared()
@@ -157,14 +146,6 @@ class CassandraBacklogStore:
             found[key] = pass_, min(weight, found[key][1] if key in found else weight)
         through = Level(*rows[-1][:2]) if len(rows) == limit else None
         return LastPasses([LastPass(key, *ends) for key, ends in found.items()], through)
-
-    async def entries_of(
-        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
-    ) -> KeyEntries:
-        rows = await self.read_above(lane, above, limit)
-        through = rows[-1].level if len(rows) == limit else None
-        wanted = frozenset(tenants)
-        return KeyEntries([row for row in rows if tenant_of(row.fairness_key) in wanted], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,9 +15,8 @@ from fairlead.model import (
     PartitionKey,
     Trigger,
     TriggerPath,
-    tenant_of,
 )
-from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 
 
 class MemoryBacklogStore:
@@ -55,12 +54,8 @@ class MemoryBacklogStore:
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level] = (),
     ) -> None:
         self._fence(lane, range_id)
-        if moved:
-            gone = set(moved)
-            self._rows[lane] = [row for row in self._rows[lane] if row.level not in gone]
         rows = self._rows[lane]
         for entry in entries:
             level = _level(entry)
@@ -94,13 +89,6 @@ class MemoryBacklogStore:
         return LastPasses(
             [LastPass(key, pass_, min(weights[key])) for key, pass_ in last.items()], through
         )
-
-    async def entries_of(
-        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
-    ) -> KeyEntries:
-        rows = await self.read_above(lane, above, limit)
-        through = _level(rows[-1]) if len(rows) == limit else None
-        return KeyEntries([row for row in rows if tenant_of(row.fairness_key) in tenants], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}

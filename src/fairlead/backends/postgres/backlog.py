@@ -18,7 +18,7 @@ from fairlead.backends.postgres.copy_format import (
 )
 from fairlead.backends.sql.backlog import SqlBacklogStore, columns
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.model import LaneKey, LaneRecord, Level, Trigger
+from fairlead.model import LaneKey, LaneRecord, Trigger
 from fairlead.ports.statements import Copy, Steps
 
 _COLUMNS = (
@@ -56,15 +56,14 @@ class PostgresBacklogStore(SqlBacklogStore):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level],
     ) -> None:
         try:
-            await super()._write_at_once(lane, range_id, entries, record, moved)
+            await super()._write_at_once(lane, range_id, entries, record)
         except asyncpg.UniqueViolationError:
             # An earlier try of this write has succeeded. No other write can contain these levels,
             # because each level is assigned once.
             await self._database.run_async(
-                self._write(lane, range_id, entries, record, moved, self._insert_missing)
+                self._write(lane, range_id, entries, record, self._insert_missing)
             )
 
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:

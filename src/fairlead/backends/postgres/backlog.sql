@@ -54,15 +54,6 @@ SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_ke
 DELETE FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
 
--- name: delete_levels
--- $4: [[pass, id], ...]
-DELETE FROM fairlead_backlog
- WHERE ctid = ANY (ARRAY(SELECT b.ctid
-                           FROM json_array_elements($4::json) AS j
-                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_backlog
-                                               WHERE queue = $1 AND partition = $2 AND priority = $3
-                                                 AND pass = (j ->> 0)::bigint AND id = (j ->> 1)::bigint OFFSET 0) AS b))
-
 -- name: levelled
 -- $1: ids
 SELECT b.task_id::text, b.version
@@ -81,15 +72,6 @@ SELECT fairness_key, max(pass), min(weight)
   FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
  GROUP BY fairness_key
-
--- name: entries_of
--- $8: [tenant, ...]
-SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
-  FROM fairlead_backlog
- WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
-   AND left(fairness_key, strpos(substr(fairness_key || '/', 2), '/'))
-       IN (SELECT json_array_elements_text($8::json))
- ORDER BY pass, id
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record

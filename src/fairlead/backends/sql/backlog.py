@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row, Statement, Steps
 
 _HIGHEST = Level(2**63 - 1, 2**63 - 1)
@@ -87,24 +87,16 @@ class SqlBacklogStore(ABC):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level] = (),
     ) -> None:
         try:
-            await self._write_at_once(lane, range_id, entries, record, moved)
+            await self._write_at_once(lane, range_id, entries, record)
         except BatchTooLarge:
-            if len(entries) > 1:
-                half = len(entries) // 2
-                unfinished = unfinished_record(record, entries)
-                await self.write(lane, range_id, entries[:half], unfinished)
-                await self.write(lane, range_id, entries[half:], record, moved)
-            elif len(moved) > 1:
-                # After the entries: a crash before leaves a task with two levels, of which one
-                # claim is refused.
-                half = len(moved) // 2
-                await self.write(lane, range_id, entries, record, moved[:half])
-                await self.write(lane, range_id, [], record, moved[half:])
-            else:
+            if len(entries) <= 1:
                 raise
+            half = len(entries) // 2
+            unfinished = unfinished_record(record, entries)
+            await self.write(lane, range_id, entries[:half], unfinished)
+            await self.write(lane, range_id, entries[half:], record)
 
     async def _write_at_once(
         self,
@@ -112,10 +104,9 @@ class SqlBacklogStore(ABC):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level],
     ) -> None:
         await self._database.run_async(
-            self._write(lane, range_id, entries, record, moved, self._insert),
+            self._write(lane, range_id, entries, record, self._insert),
             durable=bool(entries) and self.outlives_workers,
         )
 
@@ -125,14 +116,11 @@ class SqlBacklogStore(ABC):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level],
         insert: Callable[[LaneKey, Sequence[Trigger]], Steps[None]],
     ) -> Steps[None]:
         yield from self._fenced(lane, range_id)
         if entries:
             yield from insert(lane, entries)
-        if moved:
-            yield self._statement("delete_levels", *lane, _encode(moved).decode())
         yield from self._keep_record(lane, _encode(record).decode())
 
     def _keep_record(self, lane: LaneKey, record: str) -> Steps[None]:
@@ -196,21 +184,6 @@ class SqlBacklogStore(ABC):
         through = Level(*ends[0]) if ends else None
         rows = yield self._statement("last_passes", *lane, *above, *(through or _HIGHEST))
         return LastPasses([LastPass(*row) for row in rows], through)
-
-    async def entries_of(
-        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
-    ) -> KeyEntries:
-        return await self._database.read(self._entries_of(lane, above, tenants, limit))
-
-    def _entries_of(
-        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
-    ) -> Steps[KeyEntries]:
-        ends = yield self._statement("level_after", *lane, *above, limit - 1)
-        through = Level(*ends[0]) if ends else None
-        rows = yield self._statement(
-            "entries_of", *lane, *above, *(through or _HIGHEST), _encode(list(tenants)).decode()
-        )
-        return KeyEntries([_trigger(lane, row) for row in rows], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return await self._database.read(self._records())

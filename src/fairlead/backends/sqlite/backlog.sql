@@ -40,12 +40,6 @@ SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq
 DELETE FROM fairlead_backlog
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
 
--- name: delete_levels
--- ?4: [[pass, id], ...]
-DELETE FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3
-   AND (pass, id) IN (SELECT j.value ->> 0, j.value ->> 1 FROM json_each(?4) j)
-
 -- name: levelled
 -- ?1: [id, ...]. The plus makes SQLite look up each id instead of scanning the lane.
 SELECT b.task_id, b.version
@@ -65,15 +59,6 @@ SELECT fairness_key, max(pass), min(weight)
   FROM fairlead_backlog
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
  GROUP BY fairness_key
-
--- name: entries_of
--- ?8: [tenant, ...]
-SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
-  FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
-   AND substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/'))
-       IN (SELECT value FROM json_each(?8))
- ORDER BY pass, id
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record

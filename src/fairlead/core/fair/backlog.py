@@ -22,8 +22,7 @@ from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.key_choice import KeyChoice, Memory
 from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.reweighing import Reweighing
-from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
+from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
 
 MOST_REMEMBERED = 10_000
@@ -77,8 +76,6 @@ class Backlog:
         first turns of their tenants are spread."""
         self._passes = passes
         self._choice = KeyChoice(passes)
-        self._weights = dict(passes.weights if record.weights is None else record.weights)
-        """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
         self._levels = Levels(range_id, max(record.virtual_time, record.ack_level.pass_), passes)
         self._loaded: dict[Level, Trigger] = {}
@@ -97,10 +94,6 @@ class Backlog:
         self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
         self._reading: Read | None = None
-        self._renewing: Renewal | None = None
-        self._reweighing = (
-            None if record.reweighing is None else Reweighing.resume(record.reweighing)
-        )
         self._acks = 0
         """Acks since the last delete."""
         self._acks_since_advance = 0
@@ -209,8 +202,7 @@ class Backlog:
     def can_add(self) -> bool:
         """Whether new triggers can get their levels now: the next passes of all keys are known, and
         no read could show that the new triggers fit in memory."""
-        is_known = self.unknown_above is None and self._renewing is None
-        return is_known and (self.is_at_end or self.is_stored)
+        return self.unknown_above is None and (self.is_at_end or self.is_stored)
 
     def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         """Give new triggers their levels. If all triggers fit in memory and none is stored, keep
@@ -248,50 +240,33 @@ class Backlog:
     # new weights ----------------------------------------------------------------------------------
 
     @property
-    def outweighed(self) -> set[str]:
-        """Keys whose weights have changed since their triggers got levels."""
-        now, then = self._passes.weights, self._weights
-        return {key for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
-
-    @property
     def can_reweigh(self) -> bool:
-        """Whether a reweighing may begin: none goes on, and no read or write is under way."""
-        is_idle = self._writing is None and self._reading is None and self._renewing is None
-        return is_idle and self._reweighing is None and self.unknown_above is None
+        """Whether triggers may get new levels: no read or write is under way."""
+        is_idle = self._writing is None and self._reading is None
+        return is_idle and self.unknown_above is None
 
-    def reweigh(self, keys: Collection[str]) -> tuple[list[Trigger], BacklogWrite | Changes]:
-        """Give the triggers of these keys new levels, after the weights of the keys have changed:
-        now to those in memory, and with `next_renewal` to the others. Return the triggers in memory
-        that lose their levels, and what follows: a write, or the same triggers at new levels. Not
-        allowed while `can_reweigh` is false."""
+    def reweigh(self, keys: Collection[str]) -> tuple[list[Trigger], list[Trigger]]:
+        """Give the triggers of these keys new levels, after the weights of the keys have changed.
+        Return those whose levels change, and the same at their new levels. If anything of the lane
+        is stored, all levels stay: the weights act on what gets its level later. Not allowed while
+        `can_reweigh` is false."""
         assert self.can_reweigh
-        for key in keys:
-            self._weights.pop(key, None)
-            if key in self._passes.weights:
-                self._weights[key] = self._passes.weights[key]
         # Weights of keys inside their tenants act on ranks and turns only.
         tenants = {key for key in keys if tenant_of(key) == key}
         self._bring_forward(key for key in keys if key not in tenants)
-        if not tenants:
-            return [], NO_CHANGES
-        reweighing = Reweighing(tenants, LOWEST, self.max_level, self._levels.last_id, {})
+        if self.is_stored or not tenants:
+            return [], []
         waiting = [self._loaded[level] for level in sorted(self._loaded)]
-        due = [t for t in waiting if tenant_of(t.fairness_key) in tenants]
-        old, new = self._levels.renew(due, reweighing)
-        has_met_all = self.is_at_end
-        reweighing.at = max(self.read_level, self.max_level) if has_met_all else self.read_level
-        self._reweighing = reweighing
-        self._end_reweighing()
-        if self.is_stored and new:
-            for level in map(_level, old):
-                self._taken[level] = self._loaded.pop(level)
-            return old, self._write(new, [], [*map(_level, old)])
+        due = [trigger for trigger in waiting if tenant_of(trigger.fairness_key) in tenants]
+        old, new = self._levels.renew(due, tenants)
         for level in map(_level, old):
             self._unload(level)
             self._unstored.pop(level, None)
         self._load(new)
         self._unstored.update(zip(map(_level, new), new, strict=True))
-        return old, Changes(added=new)
+        if self.is_read_by_key:
+            self._choice.bring_forward(tenants)
+        return old, new
 
     def _bring_forward(self, keys: Iterable[str]) -> None:
         """Bring the turns of keys inside their tenants forward after their weights have changed."""
@@ -300,52 +275,14 @@ class Backlog:
                 self._passes.renew_turn(key)
                 self._choice.bring_forward([key])
 
-    def next_renewal(self, most: int) -> Renewal | None:
-        """Return the read that the reweighing needs now, of at most `most` stored entries."""
-        is_idle = self._writing is None and self._reading is None and self._renewing is None
-        if self._reweighing is None or self.unknown_above is not None or not is_idle:
-            return None
-        self._renewing = Renewal(self._reweighing.at, self._reweighing.tenants, most)
-        return self._renewing
-
-    def renew(self, entries: Sequence[Trigger], through: Level | None) -> BacklogWrite | None:
-        """Give the entries that the renewal returned new levels; return the write, or None if all
-        keep their levels. `through`: level of the last entry that the store looked at, None if it
-        looked at all."""
-        reweighing, self._renewing = self._reweighing, None
-        assert reweighing is not None and self._writing is None
-        due = [t for t in entries if reweighing.is_due(t) and self._is_new_level(_level(t))]
-        old, new = self._levels.renew(due, reweighing)
-        reweighing.at = reweighing.last if through is None else through
-        self._end_reweighing()
-        return self._write(new, [], [*map(_level, old)]) if new else None
-
-    def renewal_failed(self) -> None:
-        """Record that the read of a renewal failed."""
-        self._renewing = None
-
-    def _end_reweighing(self) -> None:
-        """End the reweighing if it has met all entries."""
-        if self._reweighing is not None and self._reweighing.is_done:
-            self._levels.end(self._reweighing)
-            if self.is_read_by_key:
-                self._choice.bring_forward(self._reweighing.tenants)
-            self._reweighing = None
-
     # writing --------------------------------------------------------------------------------------
 
-    def _write(
-        self,
-        levelled: Sequence[Trigger],
-        leaving: Sequence[Trigger],
-        moved: Sequence[Level] = (),
-    ) -> BacklogWrite:
-        left_levels = {*map(_level, leaving), *moved}
+    def _write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
+        left_levels = {*map(_level, leaving)}
         write = BacklogWrite(
             [*(t for level, t in self._unstored.items() if level not in left_levels), *levelled],
             LaneRecord(),
             leaving,
-            moved,
         )
         write.entries.sort(key=_level)
         self.max_level = max(self.max_level, _level(write.entries[-1]))
@@ -378,9 +315,6 @@ class Backlog:
         if not self.is_at_end:
             new = [trigger for trigger in new if _level(trigger) <= self.read_level]
         self._load(new)
-        for level in write.moved:
-            self._unload(level)
-            self._unstored.pop(level, None)
         self.ack(write.leaving)
         changes = _changes(new, self._trim())
         self._advance()
@@ -419,12 +353,9 @@ class Backlog:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next read may begin: the store may have more entries, none is read or moved,
-        and memory is half empty."""
+        """Whether the next read may begin: the store may have more entries, none is read, and
+        memory is half empty."""
         if self._reading is not None or self._landed is not None or self.is_at_end:
-            return False
-        is_moving = self._writing is not None and bool(self._writing.moved)
-        if is_moving or self._renewing is not None or self._is_read_through():
             return False
         return len(self._loaded) <= self.capacity // 2
 
@@ -442,11 +373,6 @@ class Backlog:
         reading, self._reading = self._reading, None
         assert reading is not None
         self.is_at_end = len(entries) < reading.limit
-        if self._reweighing is not None:  # the others may get new levels
-            met = [trigger for trigger in entries if _level(trigger) <= self._reweighing.at]
-            if len(met) < len(entries):
-                entries, self.is_at_end = met, False
-                self.read_level = max(self.read_level, self._reweighing.at)
         new = [trigger for trigger in entries if self._is_new_level(_level(trigger))]
         self._load(new)
         for trigger in new:
@@ -461,10 +387,6 @@ class Backlog:
             return Changes(added=new)
         added, dropped = self._merge(self._landed)
         return _changes([*new, *added], dropped)
-
-    def _is_read_through(self) -> bool:
-        """Return whether memory has all that the reweighing has met."""
-        return self._reweighing is not None and self.read_level >= self._reweighing.at
 
     def read_failed(self) -> Changes:
         """Record that the read failed."""
@@ -596,8 +518,6 @@ class Backlog:
             buffered=len(self._loaded) + len(self._taken),
             next_passes=self._passes.heaviest(HEAVIEST_KEPT, passes.items()),
             run_times=self._passes.run_times(),
-            reweighing=None if self._reweighing is None else self._reweighing.record(),
-            weights=sorted(self._weights.items()),
         )
 
     # levels ---------------------------------------------------------------------------------------
@@ -614,7 +534,7 @@ class Backlog:
             self._passes.spread_turn(trigger.fairness_key)
             if self.capacity >= SPREAD_CAPACITY:
                 credit = max(credit, FIRST_CREDIT)
-        return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
+        return self._levels.assign(trigger, self.ack_level, credit)
 
     def _load(self, triggers: Sequence[Trigger]) -> None:
         levels = [*map(_level, triggers)]

@@ -8,12 +8,11 @@ of one tenant get their levels in the order of arrival, whatever their keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 
 from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.reweighing import RENEWED, Reweighing
 from fairlead.model import PATH_SEPARATOR, Level, Trigger, tenant_of
 
 FIRST_PASS = 1
@@ -70,7 +69,7 @@ class Levels:
         self.virtual_time = max(virtual_time, FIRST_PASS)
         """Highest pass at which a trigger was taken."""
         self.last_id = range_id << _ID_BITS
-        """Last id given, without the mark of a reweighing."""
+        """Last id given."""
         self._range_id = range_id
         self._passes = passes
         self._waiting: defaultdict[str, int] = defaultdict(int)
@@ -151,29 +150,20 @@ class Levels:
                 trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time, trigger.name
             )
 
-    def assign(
-        self,
-        trigger: Trigger,
-        above: Level,
-        reweighing: Reweighing | None,
-        credit: int = 0,
-    ) -> Trigger:
-        """Return a new trigger with its level, which lies above `above`. `reweighing`: the one that
-        goes on. `credit`: number of idle keys that may go ahead of others besides those that were
-        earned; at or below -MOST_EARLY if the key was not idle. Above 0, the turns of idle keys
-        beyond it are spread."""
+    def assign(self, trigger: Trigger, above: Level, credit: int = 0) -> Trigger:
+        """Return a new trigger with its level, which lies above `above`. `credit`: number of idle
+        keys that may go ahead of others besides those that were earned; at or below -MOST_EARLY if
+        the key was not idle. Above 0, the turns of idle keys beyond it are spread."""
         name = trigger.name
         if not self._waiting.get(name):
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
             self._served[name] = self.virtual_time
-        self.last_id += 2
+        self.last_id += 1
         start, served = above[0], self._served[name]
         if served > start:
             start = served
         key, weight = trigger.fairness_key, trigger.weight
-        if reweighing is not None and tenant_of(key) in reweighing.tenants:
-            return trigger.at(*self._amid(trigger, start, reweighing))
         is_ahead = self._early + credit > 0
         if credit > 0 and not is_ahead:
             self._passes.resume(key, self._passes.spread(key, weight, start, name))
@@ -191,20 +181,6 @@ class Levels:
         self._early -= 1
         return pass_ - 1
 
-    def _amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
-        """Return a level for a new trigger of a tenant whose entries are getting new levels."""
-        key, weight, name = trigger.fairness_key, trigger.weight, trigger.name
-        tenant = tenant_of(key)
-        if reweighing.has_met_all(self._passes.next_pass(tenant)):
-            pass_ = max(start, reweighing.next_passes.get(tenant, 0))
-            next_pass = pass_ + self._passes.step(key, weight, name)
-            reweighing.next_passes[tenant] = min(next_pass, LAST_PASS)
-            return Level(pass_, self.last_id | RENEWED)
-        # Behind the entries from before, with which the reweighing will meet it.
-        level = Level(self._passes.assign(key, weight, start, name), self.last_id)
-        reweighing.last = max(reweighing.last, level)
-        return level
-
     def assign_again(self, triggers: Iterable[Trigger], above: Level) -> Iterator[Trigger]:
         """Yield triggers that have waited, with levels from the virtual time on, a step apart for
         each tenant, so that a tenant that arrives later waits for one task of each and not for
@@ -217,27 +193,31 @@ class Levels:
             pass_ = next_passes.get(tenant, start)
             next_pass = pass_ + self._passes.step(key, trigger.weight, trigger.name)
             next_passes[tenant] = min(next_pass, LAST_PASS)
-            self.last_id += 2
+            self.last_id += 1
             yield trigger.at(pass_, self.last_id)
 
     def renew(
-        self, triggers: Sequence[Trigger], reweighing: Reweighing
+        self, triggers: Sequence[Trigger], tenants: Collection[str]
     ) -> tuple[list[Trigger], list[Trigger]]:
-        """Return the triggers whose levels a reweighing changes, ascending, and the same at their
-        new levels."""
+        """Give the triggers of tenants whose weights have changed, ascending, new levels: a step
+        apart, from the first one on, which keeps its pass or comes a step after the virtual time.
+        Return those whose levels change, and the same at their new levels."""
+        now = self.virtual_time
+        next_passes: dict[str, int] = {}
         old, new = [], []
         for trigger in triggers:
-            pass_ = reweighing.next_pass(trigger, self._passes, self.virtual_time)
-            if pass_ != _level(trigger).pass_:
-                self.last_id += 2
+            key, before = trigger.fairness_key, _level(trigger).pass_
+            tenant, step = tenant_of(key), self._passes.step(key, trigger.weight, trigger.name)
+            pass_ = next_passes.get(tenant, min(before, now + step))
+            pass_ = max(pass_, min(before, now))
+            next_passes[tenant] = min(pass_ + step, LAST_PASS)
+            if pass_ != before:
+                self.last_id += 1
                 old.append(trigger)
-                new.append(trigger.at(pass_, self.last_id | RENEWED))
+                new.append(trigger.at(pass_, self.last_id))
+        for tenant in tenants:
+            self._passes.renew(tenant, next_passes.get(tenant), now)
         return old, new
-
-    def end(self, reweighing: Reweighing) -> None:
-        """Continue the tenants of a reweighing that has met all entries."""
-        for tenant in reweighing.tenants:
-            self._passes.renew(tenant, reweighing.next_passes.get(tenant), self.virtual_time)
 
 
 def _level(trigger: Trigger) -> Level:

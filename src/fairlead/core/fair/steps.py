@@ -3,7 +3,7 @@ in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +31,6 @@ class BacklogWrite:
     leaving: Sequence[Trigger] = ()
     """Triggers to ack at their old levels once the write has landed; the entries hold them at new
     levels."""
-    moved: Sequence[Level] = ()
-    """Levels to delete in the same step; the entries hold their triggers at new levels."""
 
 
 @dataclass(eq=False)
@@ -40,15 +38,6 @@ class Read:
     """A read to do: entries stored above a level, ascending, at most `limit`."""
 
     above: Level
-    limit: int
-
-
-@dataclass(eq=False)
-class Renewal:
-    """A read to do: the entries of some tenants among the first `limit` stored above a level."""
-
-    above: Level
-    tenants: Collection[str]
     limit: int
 
 
