@@ -259,12 +259,11 @@ def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
 # keys whose triggers the channel keeps ------------------------------------------------------------
 
 
-def flooded(of_a: int, of_b: int = 0, capacity: int = 80) -> Backlog:
-    """Make a backlog with triggers of a and b in memory, and more in the channel."""
-    backlog = backlog_of(capacity)
+def flooded(of_a: int) -> Backlog:
+    """Make a backlog with triggers of a in memory, and more in the channel."""
+    backlog = backlog_of(80)
     backlog.is_read_by_key = True
     add(backlog, [of_letter(f"a{n}") for n in range(of_a)])
-    add(backlog, [of_letter(f"b{n}") for n in range(of_b)])
     return backlog
 
 

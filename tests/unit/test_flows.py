@@ -27,28 +27,12 @@ class Lane:
         self._number = 0
 
     def push(
-        self,
-        key: str,
-        name: str = "pay",
-        count: int = 1,
-        ordering_key: str | None = None,
-        weight: float = 1.0,
+        self, key: str, name: str = "pay", count: int = 1, ordering_key: str | None = None
     ) -> None:
         for _ in range(count):
-            self._number += 1
-            n = self._number
-            self.table.push(
-                trigger(
-                    f"{key}{n}",
-                    name,
-                    key,
-                    weight=weight,
-                    ordering_key=ordering_key,
-                    seq=n,
-                    level=Level(n, n),
-                    order_at=n,
-                )
-            )
+            n = self._number = self._number + 1
+            about = {"seq": n, "level": Level(n, n), "order_at": n, "ordering_key": ordering_key}
+            self.table.push(trigger(f"{key}{n}", name, key, **about))
 
     def take(self, limit: int = 1_000_000) -> list[Trigger]:
         taken, failed = self.table.take(limit, 0.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.limits.limits import Limit
-from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 from tests.builders import trigger
@@ -28,29 +28,10 @@ class Node:
         self.running: dict[str, Trigger] = {}
         self._count = 0
 
-    def push(
-        self,
-        keys: str,
-        name: str = "pay",
-        priority: int = 5,
-        queue: str = "q",
-        ordered: bool = False,
-    ) -> None:
+    def push(self, keys: str, name: str = "pay", priority: int = 5) -> None:
         for key in keys:
             self._count += 1
-            made = f"{key}{self._count}"
-            order_at = self._count if ordered else 0
-            self.table.push(
-                trigger(
-                    made,
-                    name,
-                    key,
-                    queue=queue,
-                    priority=priority,
-                    ordering_key=key if ordered else None,
-                    order_at=order_at,
-                )
-            )
+            self.table.push(trigger(self._count, name, key, priority=priority))
 
     def take(self, limit: int = 1000) -> str:
         """Start the tasks that may run; return their keys in order."""
@@ -59,18 +40,14 @@ class Node:
         self.running |= {trigger.id: trigger for trigger in taken}
         return "".join(trigger.fairness_key for trigger in taken)
 
-    def end(self, key: str, count: int = 1) -> None:
-        """End `count` runs of a key."""
-        for each in [each for each in self.running.values() if each.fairness_key == key][:count]:
+    def end(self, key: str) -> None:
+        """End a run of a key."""
+        for each in [each for each in self.running.values() if each.fairness_key == key][:1]:
             del self.running[each.id]
             self.table.freed(self.slot_ledger.release(each, 0.0))
-            if each.ordering_key is not None:
-                self.table.freed(
-                    self.slot_ledger.release_reservation(OrderingKey(each.queue, each.ordering_key))
-                )
 
-    def limit(self, queue: str = "q", **limits: int) -> None:
-        self.table.set_limits(queue, limits)
+    def limit(self, **limits: int) -> None:
+        self.table.set_limits("q", limits)
 
 
 def test_the_tighter_of_a_limit_in_the_code_and_one_set_at_run_time_counts() -> None:

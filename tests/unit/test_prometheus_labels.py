@@ -22,6 +22,7 @@ from fairlead.supervisor.exposition import families_of, registry_of
 from fairlead.supervisor.metrics import Total
 from tests.builders import task, trigger
 from tests.ids import id_of
+from tests.tiers import examples
 
 HOSTILE = [
     'a"b',
@@ -90,7 +91,7 @@ def exposed(registry: CollectorRegistry, accept: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("accept", PARSERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(names, names), min_size=1, max_size=6, unique=True))
 def test_any_names_come_back_from_both_formats_as_bounded_different_labels(
     accept: str, pairs: list[tuple[str, str]]

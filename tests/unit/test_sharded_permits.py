@@ -373,9 +373,9 @@ def test_runs_never_exceed_the_limit_of_a_key_while_shards_are_split_under_rando
 ) -> None:
     world = World(seed, nodes=4, totals={f"key {n}": 1 + n % 3 for n in range(8)})
     shards = []
-    for split_bytes in (600, 400, 250, 150):
+    for split_bytes in (600, 150):
         monkeypatch.setattr(sharded_permits, "SPLIT_BYTES", split_bytes)
         world.run(world.now + 150.0)
         shards.append(len(world.store.shards))
-    assert min(world.started.values()) > 15, f"seed {seed}: {world.started}"
+    assert min(world.started.values()) > 8, f"seed {seed}: {world.started}"
     assert shards[-1] > shards[0], f"seed {seed}: {shards}"

@@ -63,15 +63,8 @@ class Lane:
     def push(self, key: str, count: int = 1, name: str = "pay", weight: float = 1.0) -> None:
         for _ in range(count):
             self._number += 1
-            self.table.push(
-                trigger(
-                    self._number,
-                    name,
-                    key,
-                    weight=weight,
-                    level=Level(1, self._number),
-                )
-            )
+            level = Level(1, self._number)
+            self.table.push(trigger(self._number, name, key, weight=weight, level=level))
 
     def run(self, count: int) -> list[str]:
         """Run tasks one by one; return their keys."""

@@ -22,10 +22,10 @@ NAMES = ("mail", "pay")
 _ids = count(1)
 
 
-def leveled(key: str, name: str = "pay", weight: float = 1.0) -> Trigger:
+def leveled(key: str, name: str = "pay") -> Trigger:
     """Return the next trigger, with the next level."""
     n = next(_ids)
-    return trigger(f"t{n}", name, key, weight=weight, seq=n, level=Level(0, n))
+    return trigger(f"t{n}", name, key, seq=n, level=Level(0, n))
 
 
 # one flow -----------------------------------------------------------------------------------------
