@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from operator import itemgetter
 from random import Random
 from typing import Any
@@ -120,61 +119,6 @@ def test_a_wait_and_a_run_over_some_minutes_are_counted_in_each_minute(spark: Sp
     }
 
 
-def test_the_oldest_task_is_the_one_that_waits_longest_in_any_order_of_claims(
-    spark: SparkSession,
-) -> None:
-    overtaken = attempt(ready_at=10, claimed_at=200, finished_at=200)
-    overtaking = [
-        attempt(ready_at=20, claimed_at=90, finished_at=90),
-        attempt(ready_at=100, claimed_at=250, finished_at=250),
-    ]
-    table = built(spark, [*overtaking, overtaken])
-    assert minutes(table, "depth_end", "oldest_ready_at") == {
-        0: (2, at(10)),
-        1: (2, at(10)),
-        2: (2, at(10)),
-        3: (1, at(100)),
-        4: (0, None),
-    }
-
-
-def test_the_least_depth_is_found_inside_the_minute(spark: SparkSession) -> None:
-    rows = [
-        attempt(ready_at=0, claimed_at=70),
-        attempt(ready_at=0, claimed_at=80),
-        attempt(ready_at=90, claimed_at=200),
-        attempt(ready_at=95, claimed_at=200),
-    ]
-    table = built(spark, rows)
-    assert minutes(table, "depth_min", "depth_end", "backlogged_us")[1] == (0, 2, 50 * S)
-    with_another = built(spark, [*rows, attempt(ready_at=0, claimed_at=200)])
-    assert minutes(with_another, "depth_min", "depth_end", "backlogged_us")[1] == (1, 3, 60 * S)
-
-
-def test_a_wait_shorter_than_a_second_is_counted_without_depth(spark: SparkSession) -> None:
-    table = built(spark, [attempt(ready_at=7.1, claimed_at=7.9, finished_at=9.9)])
-    names = (
-        "arrived",
-        "claimed",
-        "depth_end",
-        "depth_min",
-        "backlogged_us",
-        "arrived_us",
-        "work_us",
-    )
-    assert minutes(table, *names) == {0: (1, 1, 0, 0, 0, 2 * S, 0)}
-
-
-def test_a_task_that_arrives_at_the_start_of_a_minute_waits_throughout_it(
-    spark: SparkSession,
-) -> None:
-    table = built(spark, [attempt(ready_at=60, claimed_at=120, finished_at=120)])
-    assert minutes(table, "depth_min", "depth_end", "backlogged_us") == {
-        1: (0, 1, 60 * S),
-        2: (0, 0, 0),
-    }
-
-
 def test_a_wait_over_midnight_continues_in_the_first_minute_of_the_day(spark: SparkSession) -> None:
     midnight = 14 * 3600
     rows = [attempt(ready_at=midnight - 30, claimed_at=midnight + 90, finished_at=midnight + 95)]
@@ -189,69 +133,6 @@ def test_a_wait_over_midnight_continues_in_the_first_minute_of_the_day(spark: Sp
     assert built(spark, rows, first_hour=14, end_hour=15) == {
         key: row for key, row in table.items() if key[0].day == 3
     }
-
-
-def test_an_unclaimed_task_waits_until_the_end_of_the_period(
-    spark: SparkSession,
-) -> None:
-    table = built(
-        spark,
-        [],
-        [waits(ready_at=at(3600 + 30), weight=4.0), waits(ready_at=at(3 * 3600))],
-        end_hour=2,
-    )
-    counted = minutes(
-        table, "arrived", "arrived_us", "depth_end", "work_us", "weight", "oldest_ready_at"
-    )
-    since = at(3630)
-    assert counted == {60: (1, 0, 1, 0, 4.0, since)} | dict.fromkeys(
-        range(61, 120), (0, 0, 1, 0, 4.0, since)
-    )
-
-
-def test_a_task_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
-    spark: SparkSession,
-) -> None:
-    cancelled = attempt(
-        ready_at=0, claimed_at=None, started_at=None, finished_at=70, outcome="cancelled"
-    )
-    never_ready = attempt(
-        ready_at=None, claimed_at=None, started_at=None, finished_at=70, outcome="cancelled"
-    )
-    counted = minutes(
-        built(spark, [cancelled, never_ready]),
-        "arrived",
-        "claimed",
-        "depth_end",
-        "backlogged_us",
-        "work_us",
-    )
-    assert counted == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
-
-
-def test_a_task_cancelled_before_its_second_run_has_one_claim(
-    spark: SparkSession,
-) -> None:
-    cancelled = attempt(
-        ready_at=60, claimed_at=5, started_at=None, finished_at=130, outcome="cancelled"
-    )
-    counted = minutes(built(spark, [cancelled]), "arrived", "claimed", "depth_end", "backlogged_us")
-    assert counted == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
-
-
-def test_an_end_by_a_person_does_not_count_as_a_wait(spark: SparkSession) -> None:
-    given_up = attempt(
-        ready_at=0, claimed_at=90, started_at=None, finished_at=500, outcome="failed"
-    )
-    assert built(spark, [given_up]) == {}
-
-
-def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession) -> None:
-    row = attempt(ready_at=61, claimed_at=59, started_at=58, finished_at=130)
-    counted = minutes(
-        built(spark, [row]), "arrived", "claimed", "depth_min", "depth_end", "arrived_us", "work_us"
-    )
-    assert counted == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
 
 def test_a_task_that_still_waits_is_counted_up_to_the_last_known_minute(
@@ -401,19 +282,3 @@ def test_the_backlog_by_hour_equals_the_backlog_of_all_hours_at_once(
         ]
         one_by_one |= built(spark, overlapping, still, hour, hour + 1)
     assert one_by_one == built(spark, attempts, still)
-
-
-def test_depth_is_conserved_from_minute_to_minute(spark: SparkSession) -> None:
-    attempts = [row for row in history(Random(99), 200) if row["outcome"] == "done"]
-    table = built(spark, attempts, end_hour=4)
-    by_key: dict[tuple[str, str], Table] = defaultdict(dict)
-    for (minute, *key), row in sorted(table.items()):
-        by_key[tuple(key)][minute] = row  # type: ignore[index]
-    for rows in by_key.values():
-        depth = 0
-        for (minute, row), (following, _) in pairwise([*rows.items(), (at(1e9), {})]):
-            depth += row["arrived"] - row["claimed"]
-            assert row["depth_end"] == depth
-            assert depth == 0 or following == minute + timedelta(minutes=1), (
-                "there is a row for each minute while a task waits"
-            )

@@ -18,7 +18,7 @@ import pytest
 
 from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.clock import SYSTEM_CLOCK
+from fairlead.clock import SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import id_text
 from fairlead.model.history import START, Position, Reader
 from fairlead.pipeline import ledger
@@ -32,8 +32,8 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.export_until import KILLED, ROWS, STEPS, export_forever, export_until
+from tests.pipeline.filling import COLUMNS, add_attempts, attempt, connected, migrated
 from tests.pipeline.filling import START as FIRST_END
-from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 from tests.pipeline.forks import FORKS, exit_code
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
 from tests.tiers import NIGHTLY
@@ -147,16 +147,6 @@ def test_every_attempt_is_exported_once_in_files_by_hour(
     assert exported(lake) == list(range(21))
 
 
-def test_an_export_round_can_be_split_into_batches(
-    store_url: str, history: SqlHistory, lake: Warehouse
-) -> None:
-    add(store_url, *range(20))
-    here = exporter(history, lake)
-    rounds = [here.round(batches=1) for _ in range(3)]
-    assert [(done.attempts, done.more) for done in rounds] == [(7, True), (7, True), (6, False)]
-    assert exported(lake) == list(range(20))
-
-
 def test_the_columns_of_an_attempt_in_the_lake_equal_those_in_the_store(
     store_url: str, history: SqlHistory, lake: Warehouse
 ) -> None:
@@ -170,64 +160,13 @@ def test_the_columns_of_an_attempt_in_the_lake_equal_those_in_the_store(
     found = sorted(lake.table(ATTEMPTS).load().to_pylist(), key=lambda row: row["task_id"])
     assert {row["store_id"] for row in found} == {history.database.read_now(history.store_id())}
     for row, n in zip(found, (3, 4), strict=True):
-        (
-            task_id,
-            number,
-            tries,
-            queue,
-            name,
-            partition,
-            priority,
-            key,
-            weight,
-            ordering_key,
-            unique_key,
-            version,
-            *instants,
-            outcome,
-            next_state,
-            error_type,
-            error_text,
-            node,
-            path,
-            payload_bytes,
-        ) = attempt(n)
-        assert (row["task_id"], row["attempt"], row["tries"], row["queue"], row["name"]) == (
-            task_id,
-            number,
-            tries,
-            queue,
-            name,
-        )
-        assert (row["partition"], row["priority"], row["fairness_key"], row["weight"]) == (
-            partition,
-            priority,
-            key,
-            weight,
-        )
-        assert (row["ordering_key"], row["version"], row["node"]) == (ordering_key, version, node)
+        stored = dict(zip(COLUMNS, attempt(n), strict=True))
+        unique_key = stored.pop("unique_key")
         assert row["unique_key_hash"] == zlib.crc32(unique_key.encode())
-        assert (row["outcome"], row["next_state"], row["trigger_path"]) == (
-            outcome,
-            next_state,
-            path,
-        )
-        assert (row["error_type"], row["payload_bytes"]) == (error_type, payload_bytes)
-        columns = (
-            "submitted_at",
-            "run_at",
-            "ready_at",
-            "triggered_at",
-            "claimed_at",
-            "started_at",
-            "finished_at",
-        )
-        assert [row[column] for column in columns] == [
-            None
-            if instant is None
-            else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
-            for instant in instants
-        ]
+        stored.pop("error_text")
+        for name, value in stored.items():
+            is_instant = name.endswith("_at") and value is not None
+            assert row[name] == (to_datetime(value) if is_instant else value), name
     failed, ran = found
     assert failed["error_text"] == long_text[:500]
     assert (ran["error_fp"], ran["error_text"]) == (None, None)
@@ -321,23 +260,6 @@ def test_an_export_killed_after_any_step_and_repeated_has_every_attempt_once(
 
 def _last(history: SqlHistory) -> Any:
     return history.database.read_now(history.attempts(START, Position(2**62, 2**62), 1000))[-1]
-
-
-@pytest.mark.nightly("a long run")
-def test_an_export_that_is_killed_repeatedly_still_finishes(
-    store_url: str, history: SqlHistory, lake: Warehouse
-) -> None:
-    chance = random.Random(3)
-    added = 0
-    for _ in range(6):
-        count = chance.randrange(5, 25)
-        add(store_url, *range(added, added + count))
-        added += count
-        step, times = chance.choice(sorted(STEPS)), chance.randrange(1, 4)
-        exit_code(export_until, store_url, lake.location, step, times)
-    exporter(history, lake).round()
-    assert exported(lake) == list(range(added))
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == added
 
 
 # several at once ----------------------------------------------------------------------------------

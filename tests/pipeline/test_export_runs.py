@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -171,14 +170,6 @@ async def test_runs_are_exported_once_also_by_two_exporters(
     assert kit.exported() == sorted(runs)
 
 
-async def test_later_rounds_export_only_what_is_new(kit: Kit) -> None:
-    runs: list[tuple[str, int]] = []
-    for first in range(0, 18, 6):
-        runs += await kit.run(FIRST, ends(6, first=first))
-        assert await exports(kit) == 6
-    assert kit.exported() == sorted(runs)
-
-
 async def test_retries_of_one_task_are_runs_of_their_own(kit: Kit) -> None:
     scheduled = ScheduledTask.of(task(NOW))
     first = again(scheduled, NOW + HOUR)
@@ -322,18 +313,6 @@ async def test_a_crash_after_any_step_loses_no_run_and_repeats_none(
         runs += await kit.run(FIRST, ends(4, first=first + 12))
         await exports(kit)
         assert kit.exported() == sorted(runs)
-
-
-async def test_several_exporters_at_once_export_each_run_once(kit: Kit) -> None:
-    runs = await kit.run(FIRST, ends(20)) + await kit.run(SECOND, ends(20, SECOND))
-
-    def work() -> int:
-        return kit.exporter().round().attempts
-
-    with ThreadPoolExecutor(4) as pool:
-        counts = [each.result() for each in [pool.submit(work) for _ in range(4)]]
-    assert sum(counts) == 40
-    assert kit.exported() == sorted(runs)
 
 
 class ExporterProcess:

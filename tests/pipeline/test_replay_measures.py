@@ -62,19 +62,6 @@ def test_waits_slowdown_makespan_and_use_equal_a_calculation_by_hand() -> None:
     assert (found.starved_keys, found.longest_starved_us) == (1, 10 * MICROS)
 
 
-def test_jains_index_equals_a_calculation_by_hand() -> None:
-    # In the window from 5 to 10 both keys waited throughout, and the two runs of a got all service:
-    # (10 + 0)^2 / (2 (10^2 + 0)) = 1/2.
-    assert jain_by_window(BY_HAND, np.ones(2), 5 * MICROS).tolist() == [0.5]
-    both = schedule((0, 0, 6, 0), (0, 0, 2, 1), (0, 9, 1, 0), (0, 9, 1, 1))
-    # In the one window from 0 to 8, a got 6 s and b 2 s.
-    assert jain_by_window(both, np.ones(2), 8 * MICROS).tolist() == [pytest.approx(jain([6, 2]))]
-    assert jain_by_window(both, np.array([3.0, 1.0]), 8 * MICROS).tolist() == [1]
-    assert not len(jain_by_window(schedule((0, 5, 1, 0), (0, 6, 1, 0)), np.ones(1), MICROS)), (
-        "a single key has no competitor"
-    )
-
-
 def test_a_short_run_counts_as_ten_seconds_in_the_slowdown() -> None:
     assert slowdown(
         schedule((0, 1, 0, 0), (0, 20, 0, 0), (0, 20, 5, 0), (0, 20, 20, 0))

@@ -18,7 +18,7 @@ from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.tuning.contracts import TuneSettings, load
+from fairlead.pipeline.tuning.contracts import load
 from fairlead.pipeline.tuning.gold import Gold
 from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.pipeline.frames import T0, at, attempt
@@ -309,10 +309,6 @@ def test_limits_with_weights_are_tuned_on_postgresql_too(tmp_path: Path, postgre
     world.policies.roll_back_to(0, "ann", "none", "q")
     assert world.limits() == {}
     world.app.close()
-
-
-def test_settings_are_kept_apart_from_the_guard_rails() -> None:
-    assert TuneSettings().limits is None
 
 
 HOURS = 3

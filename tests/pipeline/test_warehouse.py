@@ -28,7 +28,6 @@ from fairlead.pipeline.warehouse.table import TableState, WarehouseTable, branch
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests import tiers
 from tests.pipeline.forks import FORKS
-from tests.tiers import NIGHTLY
 
 HOUR = 3600 * 1_000_000
 MINUTE = 60 * 1_000_000
@@ -582,53 +581,6 @@ def test_random_operations_with_kills_between_any_two_steps_keep_the_rows(
     table.sweep(now() + MINUTE)
     assert ids(table) == sorted(expected)
     assert table.sweep(now() + MINUTE) == 0
-
-
-def _week(lake: Warehouse, commits: int, kept: int) -> dict[str, float]:
-    """Commit once a minute, and once an hour forget the snapshots before the last `kept` minutes;
-    return times of the first and last commits, and sizes."""
-    table = lake.table(TRIES)
-    began, seconds, most = now(), [], 0.0
-    folder = lake.location.folder
-    assert folder is not None
-    for number in range(commits):
-        seen = table.state()
-        start = time.process_time()
-        some = rows(number // 60)
-        assert table.append(table.write(some, "t", seen), {"store": str(number)}, seen)
-        seconds.append(time.process_time() - start)
-        if number % 60 == 59:
-            # A minute of the simulation passes in each commit.
-            age = (now() - began) / (number + 1) * kept
-            table.expire(round(now() - age))
-            if number % 1440 in (1439, 239):
-                table.sweep(now() - 1)
-            stored = table.state().stored
-            assert stored is not None
-            path = Path(stored.metadata_location.removeprefix("file://"))
-            most = max(most, path.stat().st_size)
-    metadata = [path for path in files_of(lake.location) if path.parent.name == "metadata"]
-    tenth = max(1, min(100, commits // 10))
-    return {
-        "first ms": sum(seconds[:tenth]) / tenth * 1000,
-        "last ms": sum(seconds[-tenth:]) / tenth * 1000,
-        "metadata.json": most,
-        "metadata files": len(metadata),
-        "metadata bytes": sum(path.stat().st_size for path in metadata),
-        "rows": table.load(columns=["id"]).num_rows,
-        "manifests": len(stored.current_snapshot().manifests(stored.io)),  # type: ignore[union-attr]
-    }
-
-
-@NIGHTLY("a long run")
-def test_metadata_of_a_commit_a_minute_stays_small(lake: Warehouse) -> None:
-    commits, kept = 2000, 1440
-    found = _week(lake, commits, kept)
-    print(found)
-    assert found["rows"] == commits
-    assert found["metadata.json"] < 1000 * (kept + 100)
-    assert found["metadata files"] < 6 * kept + 100
-    assert found["manifests"] <= 60
 
 
 # catalogs ---------------------------------------------------------------------------------------
