@@ -44,8 +44,8 @@ _KEPT = [
 
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-ON_POSTGRES = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
-"""Marks of slow tests of processes, for which one database is enough."""
+ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+"""Marks of tests that run on another database than PostgreSQL."""
 
 
 def settings_of(url: str) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database that Django has migrated."""
-    if request.param == "postgres":
+    """The URL of a database that Django has migrated: PostgreSQL, unless a mark names another one."""
+    if getattr(request, "param", "postgres") == "postgres":
         url: str = request.getfixturevalue("migrated_shop_url")
         return url
     path = tmp_path / "shop.sqlite3"

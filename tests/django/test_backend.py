@@ -30,8 +30,9 @@ from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.priorities import django_priority, fairlead_priority
 from fairlead.contrib.django.testing import adrain, drain, run_tasks
 from tests.django import sample_tasks as tasks
+from tests.django.conftest import ON_BOTH
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.usefixtures("database"), ON_BOTH]
 
 
 def backend() -> FairleadBackend:

@@ -35,7 +35,6 @@ from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.schema import PACKAGES
 from fairlead.contrib.django.testing import adrain, clear, drain, run_tasks
 from tests.django.conftest import (
-    ON_POSTGRES,
     ON_SQLITE,
     ROOT,
     SHOP,
@@ -100,16 +99,12 @@ async def test_an_asynchronous_view_enqueues(database: str) -> None:
     assert result.return_value == "attempt 1: thanks, acme"
 
 
-@ON_POSTGRES
 def test_commands_know_the_database_of_the_project(database: str) -> None:
     order = Order.objects.create(customer="acme", amount=1)
     result = charge.enqueue(order.id)
     connections.close_all()
     listed = manage(database, "fairlead", "tasks", "list")
     assert result.id[:8] in listed.stdout, listed.stdout + listed.stderr
-    checked = manage(database, "fairlead", "doctor", "--json")
-    assert "shop.tasks" in checked.stdout or checked.returncode in (0, 1)
-    assert '"' in checked.stdout, checked.stderr
     refused = manage(database, "fairlead", "migrate")
     assert refused.returncode == 1 and "manage.py migrate" in refused.stderr
 
@@ -370,7 +365,6 @@ def test_urls_are_made_from_databases() -> None:
     assert url_of("default", "sqlite", {"NAME": Path("/a b/c.db")}) == "sqlite:////a%20b/c.db"
 
 
-@ON_POSTGRES
 def test_no_password_is_shown(database: str) -> None:
     password = connections["default"].settings_dict["PASSWORD"]
     assert password and password not in repr(get_app().connector.settings)

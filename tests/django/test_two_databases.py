@@ -18,6 +18,7 @@ from fairlead import SchemaMismatch
 from fairlead.contrib.django import get_app
 from fairlead.contrib.django.models import Task
 from fairlead.contrib.django.testing import drain, run_tasks
+from services.postgres import PostgresServer
 from tests.django import sample_tasks as tasks
 from tests.django.conftest import settings_of, use_databases
 
@@ -35,12 +36,9 @@ class TasksRouter:
 
 
 @pytest.fixture
-def two(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+def two(database_url: str, postgres_server: PostgresServer) -> Iterator[None]:
     """The tasks in the database `tasks`, and all else in `default`."""
-    if database_url.startswith("sqlite"):
-        other = f"sqlite:///{tmp_path / 'tasks.sqlite3'}"
-    else:
-        other = request.getfixturevalue("postgres_server").create_database()
+    other = postgres_server.create_database()
     use_databases({"default": settings_of(database_url), "tasks": settings_of(other)})
     router = f"{__name__}.TasksRouter"
     with override_settings(FAIRLEAD={"DATABASE": "tasks"}, DATABASE_ROUTERS=[router]):
