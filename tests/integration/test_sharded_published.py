@@ -113,3 +113,18 @@ async def test_names_and_values_may_hold_any_character_and_queues_stay_apart(
                 assert await queue.len() == 0
         client.delete(*client.keys("{q}:*"))
         assert len(await one.cordoned()) == len(awkward)
+
+
+async def test_the_shortest_stream_is_the_one_with_the_fewest_waiting_messages(queue) -> None:
+    key = key_of(16, 3, 4)
+    first = await queue.write({"n": 0}, shard_key=key)
+    claimed = [(await queue.read("g", "c")).stream]
+    for n in range(3):
+        await queue.write({"n": n}, shard_key=key_of(16, int(claimed[0])), streams_per_shard=1)
+        claimed.append((await queue.read("g", "c")).stream)
+    assert claimed == [first.partition("/")[0]] * 4
+    other = next(stream for stream in ("3", "4") if stream != claimed[0])
+    await queue.write({"n": 4}, shard_key=key_of(16, int(other)), streams_per_shard=1)
+    assert (await queue.write({"n": 5}, shard_key=key)).startswith(f"{claimed[0]}/"), (
+        "four messages of this stream are claimed, and none waits"
+    )
