@@ -3,10 +3,13 @@ there."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 
 from fairlead.pipeline.tuning.guard_rails import Guards
-from tests.simulation.tuning_loop import HOUR, Loop, Round
+from tests.simulation.tuning_loop import HOUR, Load, Loop, Round
 from tests.tiers import NIGHTLY
 
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
@@ -15,7 +18,7 @@ FAST = Guards(half_life=2 * HOUR)
 """Guards under which half of a change of run times is learnt in two rounds instead of a day."""
 
 SOON = 12
-STEP_AT = 60
+STEP_AT = 36
 
 
 def with_a_step(key: str, hour: float) -> float:
@@ -23,9 +26,9 @@ def with_a_step(key: str, hour: float) -> float:
     return RUNS[key] * (4 if key == "a" and hour >= STEP_AT else 1)
 
 
-def farthest(round: Round, due: dict[str, float] = DUE) -> float:
+def farthest(round: Round) -> float:
     """Return the greatest deviation of a key from its due, as a fraction of its due."""
-    return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
+    return max(abs(round.share[key] * sum(DUE.values()) / DUE[key] - 1) for key in DUE)
 
 
 def direction_changes(rounds: list[Round], key: str) -> int:
@@ -38,30 +41,35 @@ def direction_changes(rounds: list[Round], key: str) -> int:
     return sum(one * other < 0 for one, other in zip(moves, moves[1:], strict=False))
 
 
+def loop(
+    run_time: Callable[[str, float], float],
+    guards: Guards = FAST,
+    slots: int = 4,
+    asks: Callable[[str, float], float] = lambda key, hour: math.inf,
+) -> Loop:
+    """Return a loop without limits. `run_time` and `asks` are those of a key at an hour."""
+
+    def load(hour: float) -> dict[str, Load]:
+        return {key: Load(run_time(key, hour), asks(key, hour), due) for key, due in DUE.items()}
+
+    return Loop(load, guards, slots, limits=False)
+
+
 def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
-    rounds = Loop(DUE, lambda key, hour: RUNS[key], Guards(least_tasks=10**9), slots=4).run(6)
+    rounds = loop(lambda key, hour: RUNS[key], Guards(least_tasks=10**9)).run(6)
     assert farthest(rounds[-1]) > 0.6 and not any(round.published for round in rounds)
 
 
-@pytest.mark.parametrize(
-    ("delay", "off", "hours"),
-    [
-        (0, 0.1, 100),
-        pytest.param(0, 0.1, 200, marks=NIGHTLY("a long run")),
-        pytest.param(1, 0.15, 200, marks=NIGHTLY("a long run")),
-    ],
-)
-def test_the_feedback_settles_within_twelve_rounds_without_overshoot(
-    delay: int, off: float, hours: int
-) -> None:
-    """The feedback settles from the start and after a step, also if measurements come an hour late."""
-    rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(hours)
-    assert all(farthest(round) < off for round in rounds[SOON + delay : STEP_AT])
-    settled = rounds[STEP_AT + SOON + delay :]
-    assert all(farthest(round) < off for round in settled)
+@pytest.mark.parametrize("hours", [76, pytest.param(200, marks=NIGHTLY("a long run"))])
+def test_the_feedback_settles_within_twelve_rounds_without_overshoot(hours: int) -> None:
+    """The feedback settles from the start and after a step."""
+    rounds = loop(with_a_step).run(hours)
+    assert all(farthest(round) < 0.1 for round in rounds[SOON:STEP_AT])
+    settled = rounds[STEP_AT + SOON :]
+    assert all(farthest(round) < 0.1 for round in settled)
     # The tasks of `a` are short, so its weight starts too low; after the step it is too high.
     parts = [round.share["a"] * 5 for round in rounds]
-    assert max(parts[:STEP_AT]) < 1.1 and min(parts[STEP_AT + delay :]) > 0.9
+    assert max(parts[:STEP_AT]) < 1.1 and min(parts[STEP_AT:]) > 0.9
     # After that, nothing is published, and no weight swings on the way there.
     assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
     assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
@@ -73,19 +81,6 @@ def test_the_feedback_settles_within_twelve_rounds_without_overshoot(
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.nightly("a long run")
-def test_noise_seldom_moves_a_weight(seed: int) -> None:
-    """Run times spread lognormally with sigma 1, measured an hour late."""
-    rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
-    for first, last in ((SOON + 1, STEP_AT), (STEP_AT + SOON + 2, 120)):
-        settled = rounds[first:last]
-        mean = {key: sum(round.share[key] for round in settled) / len(settled) for key in DUE}
-        assert farthest(Round(mean, {}, False)) < 0.12, mean
-        assert sum(round.published for round in settled) <= len(settled) / 5
-    assert farthest(Round(mean, {}, False)) < farthest(rounds[0])
-
-
 @pytest.mark.nightly("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
     """Run times swing by 5 % every two rounds for 200 rounds, and nothing is published after the
@@ -94,7 +89,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
     def swings(key: str, hour: float) -> float:
         return RUNS[key] * (1.05 if (int(hour) // 2 + (key == "a")) % 2 else 0.95)
 
-    rounds = Loop(DUE, swings, FAST, slots=2).run(200)
+    rounds = loop(swings, slots=2).run(200)
     assert not any(round.published for round in rounds[SOON:])
     assert all(farthest(round) < 0.2 for round in rounds[SOON:])
 
@@ -106,10 +101,10 @@ def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
     def by_day(key: str, hour: float) -> float:
         return RUNS[key] * (1.5 if key == "a" and hour % 24 >= 12 else 1.0)
 
-    def is_active(key: str, hour: float) -> bool:
-        return key != "b" or hour % 24 < 16
+    def asks(key: str, hour: float) -> float:
+        return math.inf if key != "b" or hour % 24 < 16 else 0.0
 
-    rounds = Loop(DUE, by_day, FAST, slots=2, is_active=is_active).run(200)
+    rounds = loop(by_day, slots=2, asks=asks).run(200)
     weights = [round.weights["a"] / round.weights["d"] for round in rounds[24:]]
     assert max(weights) / min(weights) < 1.5 * 1.1
     assert all(direction_changes(rounds[24:], key) <= 2 * (200 - 24) / 24 + 1 for key in DUE)

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.pipeline.tuning.guard_rails import Guards
-from tests.simulation.limit_loop import HOUR, Load, Loop, Round
 from tests.simulation.tuning_flow import Flow, FlowLoop
+from tests.simulation.tuning_loop import HOUR, Load, Loop, Round
 from tests.tiers import examples, seeds
 
 FAST = Guards(half_life=2 * HOUR)

@@ -1,147 +1,261 @@
-"""The closed loop of weights on a virtual clock: workers on a real fair lane, their measurements, and
-the control law that uses them."""
+"""The closed loop of weights and limits on a virtual clock: the trigger table and slot ledger of a
+node, the hourly measurements that a lake would have, and the two control laws that use them."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.lab.node import VirtualNode
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.steps import Changes
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
 from fairlead.pipeline.tuning.control import Key, Used, propose
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
 
-HOUR = 3600.0
-RunTime = Callable[[str, float], float]
-"""Mean run time of a key at an hour, in seconds."""
+MINUTE, HOUR = 60.0, 3600.0
+
+
+class Load(NamedTuple):
+    """Load of a key."""
+
+    run: float
+    """Seconds of one task."""
+    asks: float
+    """Workers that the key could use on average; if more than the slots, its tasks always wait."""
+    due: float = 1.0
 
 
 class Round(NamedTuple):
     """One hour of the loop."""
 
+    limits: dict[str, int]
+    """Limits at the end of the hour."""
+    peak: dict[str, float]
+    """Greatest number of workers of each key in a minute."""
     share: dict[str, float]
     """Fraction of the worker time, by key."""
     weights: dict[str, float]
     """Weights at the end of the hour."""
+    busy: float
+    """Used fraction of the workers, 0 to 1."""
+    wait: dict[str, float]
+    """99th percentile of the wait in seconds, by key, for keys whose tasks do not always wait."""
     published: bool
 
 
-class Loop:
-    """Keys with `waiting` tasks each, on `slots` workers; every hour the control law uses the
-    measurements.
+class _Hour:
+    """Measurements of one hour."""
 
-    `delay` is the delay of measurements in hours, `noise` the sigma of the lognormal run times.
-    """
+    def __init__(self) -> None:
+        self.busy: dict[tuple[str, int], float] = {}
+        """Worker-seconds by key and minute."""
+        self.tasks: dict[str, int] = {}
+        self.asked: dict[str, float] = {}
+        self.waits: dict[str, list[float]] = {}
+
+    def of(self, key: str) -> list[float]:
+        return [self.busy.get((key, minute), 0.0) for minute in range(60)]
+
+    def peak(self, key: str) -> float:
+        return max(self.of(key)) / MINUTE
+
+
+class Loop:
+    """A node with `slots`; every hour weights and limits are computed from the measurements and
+    take effect at once.
+
+    `load` gives the load of the keys at an hour; arrivals are a Poisson process. `weights` are fixed
+    and not tuned."""
 
     def __init__(
         self,
-        due: Mapping[str, float],
-        run_time: RunTime,
+        load: Callable[[float], Mapping[str, Load]],
         guards: Guards,
+        slots: int = 10,
         seed: int = 1,
-        slots: int = 8,
-        waiting: int = 10,
-        delay: int = 0,
-        noise: float = 0.0,
-        is_active: Callable[[str, float], bool] = lambda key, hour: True,
+        weights: Mapping[str, float] | None = None,
+        limits: bool = True,
     ) -> None:
-        self.due = dict(due)
         self.guards = guards
+        self.slots = slots
         self.rounds: list[Round] = []
-        self._run_time = run_time
+        self._load = load
+        self._keys = list(load(0.0))
+        self._has_limits = limits
         self._random = random.Random(seed)
-        self._noise = noise
-        self._delay = delay
-        self._is_active = is_active
-        self._waiting = waiting
         self._now = 0.0
-        self._overrides: dict[str, float] = {}
-        """One mapping, as in the engine, which the lane reads and a publish changes."""
-        self._node = VirtualNode("q", 1, in_memory=1000, weights=self._overrides)
-        self._numbers = itertools.count(1)
-        self._queued = dict.fromkeys(due, 0)
-        self._ends: list[tuple[float, int, str]] = []
-        self._free = slots
-        self._hours: deque[dict[str, tuple[float, int]]] = deque(
-            maxlen=1 + int(10 * guards.half_life / HOUR) + delay
+        self._weights = dict(weights or {})
+        self._has_weights = weights is not None
+        self._limits: dict[str, int] = {}
+        self._slot_ledger = SlotLedger(slots)
+        self._table = TriggerTable(self._slot_ledger)
+        self._table.weigh("q", self._weights)
+        self._backlog = ListedBacklog(
+            Counters(sys.maxsize), sys.maxsize, self._apply, self._weights
         )
-        """Worker-seconds and dispatches by key, newest last."""
-
-    def weight(self, key: str) -> float:
-        return self._overrides.get(key, self.due[key])
+        self._numbers = itertools.count(1)
+        self._ends: list[tuple[float, int, Trigger]] = []
+        self._arrivals: list[tuple[float, int, str]] = []
+        self._waiting: dict[str, dict[str, tuple[float, float]]] = {key: {} for key in self._keys}
+        """Arrival and run time of each waiting task."""
+        self._hours: deque[_Hour] = deque(maxlen=1 + int(10 * guards.half_life / HOUR))
+        self._hour = _Hour()
+        for key in self._keys:
+            self._next_arrival(key)
 
     def run(self, hours: int) -> list[Round]:
         for _ in range(hours):
-            busy, tasks = self._serve(self._now + HOUR)
-            self._hours.append({key: (busy[key], tasks[key]) for key in self.due})
+            self._hour = _Hour()
+            for key in self._keys:
+                self._hour.asked[key] = sum(run for _, run in self._waiting[key].values())
+            self._serve(self._now + HOUR)
+            self._hours.append(self._hour)
             published = self._tune()
-            total = sum(busy.values())
-            share = {key: busy[key] / total for key in busy}
-            self.rounds.append(Round(share, {key: self.weight(key) for key in self.due}, published))
+            self.rounds.append(self._round(published))
         return self.rounds
 
-    def _serve(self, until: float) -> tuple[dict[str, float], dict[str, int]]:
-        busy, tasks = dict.fromkeys(self.due, 0.0), dict.fromkeys(self.due, 0)
-        for at, _, key in self._ends:
-            busy[key] += min(at, until) - self._now
-        while True:
-            self._fill()
-            while self._free and (taken := self._node.take(0.0)):
-                [task] = taken
-                self._node.release(task, 0.0)  # the loop counts the free slots
-                key = task.fairness_key
-                self._queued[key] -= 1
-                mean = self._run_time(key, self._now / HOUR)
-                takes = mean * self._random.lognormvariate(-(self._noise**2) / 2, self._noise)
-                heapq.heappush(self._ends, (self._now + takes, next(self._numbers), key))
-                busy[key] += min(self._now + takes, until) - self._now
-                tasks[key] += 1
-                self._free -= 1
-                self._fill()
-            if not self._ends or self._ends[0][0] > until:
-                self._now = until
-                return busy, tasks
-            self._now = heapq.heappop(self._ends)[0]
-            self._free += 1
+    def _round(self, published: bool) -> Round:
+        hour = self._hour
+        peak = {key: hour.peak(key) for key in self._keys}
+        waits = {
+            key: sorted(waits)[len(waits) * 99 // 100] for key, waits in hour.waits.items() if waits
+        }
+        busy = sum(hour.busy.values())
+        share = {key: sum(hour.of(key)) / busy for key in self._keys}
+        weights = {key: self._weight(key) for key in self._keys}
+        return Round(
+            dict(self._limits), peak, share, weights, busy / HOUR / self.slots, waits, published
+        )
 
-    def _fill(self) -> None:
-        missing = [
-            key
-            for key, queued in self._queued.items()
-            for _ in range(self._waiting - queued)
-            if self._is_active(key, self._now / HOUR)
-        ]
-        if missing:
-            self._node.push([self._task(key) for key in missing])
+    def _weight(self, key: str) -> float:
+        return self._weights.get(key, self._load(self._now / HOUR)[key].due)
 
-    def _task(self, key: str) -> Trigger:
-        self._queued[key] += 1
-        number = next(self._numbers)
-        return Trigger(f"{number:012}", 1, "q", 0, "work", 5, key, self.due[key], None, seq=number)
-
-    def _range(self, key: str) -> tuple[float, float]:
-        weights = [self.weight(key), *(round.weights[key] for round in self.rounds[-24:])]
+    def _of_day(self, key: str) -> tuple[float, float]:
+        weights = [self._weight(key), *(round.weights[key] for round in self.rounds[-24:])]
         return min(weights), max(weights)
 
+    # the node -------------------------------------------------------------------------------------
+
+    def _serve(self, until: float) -> None:
+        for _, _, trigger in self._ends:
+            self._count(trigger.fairness_key, self._now, min(self._end_of(trigger), until))
+        while True:
+            self._start(until)
+            at_end = self._ends[0][0] if self._ends else math.inf
+            at_arrival = self._arrivals[0][0] if self._arrivals else math.inf
+            if min(at_end, at_arrival) > until:
+                self._now = until
+                return
+            self._now = min(at_end, at_arrival)
+            if at_end <= at_arrival:
+                trigger = heapq.heappop(self._ends)[2]
+                self._table.freed(self._slot_ledger.release(trigger, self._now))
+            else:
+                key = heapq.heappop(self._arrivals)[2]
+                self._arrive(key, self._load(self._now / HOUR)[key])
+                self._next_arrival(key)
+
+    def _start(self, until: float) -> None:
+        loads = self._load(self._now / HOUR)
+        while True:
+            for key, load in loads.items():
+                while load.asks >= self.slots and len(self._waiting[key]) < self.slots:
+                    self._arrive(key, load)
+            taken, _ = self._table.take(self.slots, self._now)
+            if not taken:
+                return
+            self._backlog.dispatch(taken)
+            for trigger in taken:
+                key = trigger.fairness_key
+                came, run = self._waiting[key].pop(trigger.id)
+                heapq.heappush(self._ends, (self._now + run, next(self._numbers), trigger))
+                self._count(key, self._now, min(self._now + run, until))
+                self._hour.tasks[key] = self._hour.tasks.get(key, 0) + 1
+                self._hour.waits.setdefault(key, []).append(self._now - came)
+
+    def _end_of(self, trigger: Trigger) -> float:
+        return next(at for at, _, running in self._ends if running is trigger)
+
+    def _count(self, key: str, since: float, until: float) -> None:
+        """Add a run to the minutes it spans."""
+        start = (since // HOUR) * HOUR
+        minute = int((since - start) // MINUTE)
+        while since < until:
+            end = min(until, start + (minute + 1) * MINUTE)
+            self._hour.busy[key, minute] = self._hour.busy.get((key, minute), 0.0) + end - since
+            since, minute = end, minute + 1
+
+    def _next_arrival(self, key: str) -> None:
+        load = self._load(self._now / HOUR)[key]
+        if load.asks >= self.slots:  # tasks always wait; check again later
+            heapq.heappush(self._arrivals, (self._now + HOUR, next(self._numbers), key))
+        else:
+            rate = max(load.asks, 1e-6) / load.run
+            heapq.heappush(
+                self._arrivals,
+                (self._now + self._random.expovariate(rate), next(self._numbers), key),
+            )
+
+    def _arrive(self, key: str, load: Load) -> None:
+        number = next(self._numbers)
+        task = Trigger(f"{number:012}", 1, "q", 0, "work", 5, key, load.due, None, seq=number)
+        self._waiting[key][task.id] = (self._now, load.run)
+        self._hour.asked[key] = self._hour.asked.get(key, 0.0) + load.run
+        self._backlog.push((task,))
+
+    def _apply(self, changes: Changes) -> None:
+        for task in changes.added:
+            self._table.push(task)
+
+    # the feedback ---------------------------------------------------------------------------------
+
     def _tune(self) -> bool:
-        known = list(self._hours)[: len(self._hours) - self._delay]
-        ages = range(self._delay + len(known) - 1, self._delay - 1, -1)
+        load = self._load(self._now / HOUR)
+        ages = [HOUR * age for age in range(len(self._hours) - 1, -1, -1)]
         keys = {
             key: Key(
-                due,
-                self.weight(key),
-                [Used(age * HOUR, *hour[key]) for age, hour in zip(ages, known, strict=True)],
-                of_day=self._range(key),
+                load[key].due,
+                self._weight(key),
+                [self._used(key, age, hour) for age, hour in zip(ages, self._hours, strict=True)],
+                None,
+                self._limits.get(key),
+                self._of_day(key),
             )
-            for key, due in self.due.items()
+            for key in self._keys
         }
-        proposal = propose(keys, Situation(input_age=self._delay * HOUR), self.guards)
-        if proposal.is_change:
-            self._overrides.update(
+        workers = [
+            Workers(
+                age,
+                sum(hour.busy.values()),
+                max(map(sum, zip(*(hour.of(key) for key in self._keys), strict=True))) / MINUTE,
+            )
+            for age, hour in zip(ages, self._hours, strict=True)
+        ]
+        proposal = propose(keys, Situation(input_age=0.0), self.guards)
+        changes = propose_limits(keys, workers, 1, False, self.guards) if self._has_limits else []
+        if not self._has_weights:
+            self._weights.update(
                 {change.fairness_key: change.guarded for change in proposal.changes}
             )
-        return proposal.is_change
+        self._limits = {
+            change.fairness_key: change.guarded for change in changes if change.guarded is not None
+        }
+        self._table.set_limits("q", self._limits)
+        is_change = proposal.is_change and not self._has_weights
+        return is_change or any(change.is_change for change in changes)
+
+    def _used(self, key: str, age: float, hour: _Hour) -> Used:
+        busy = hour.of(key)
+        waited = bool(self._waiting[key])
+        asked = max(hour.asked.get(key, 0.0), sum(busy))
+        return Used(age, sum(busy), hour.tasks.get(key, 0), HOUR, asked, hour.peak(key), waited)
