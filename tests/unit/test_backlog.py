@@ -22,9 +22,9 @@ def of_letter(id: str, **fields: Any) -> Trigger:
     return trigger(id, key=id[0], **fields)
 
 
-def triggers(ids: str, name: str = "pay") -> list[Trigger]:
+def triggers(ids: str) -> list[Trigger]:
     """Return triggers for names such as `a1 a2 b1`; the letter is the key."""
-    return [of_letter(id, name=name) for id in ids.split()]
+    return [of_letter(id) for id in ids.split()]
 
 
 def ids(found: Sequence[Trigger]) -> str:

@@ -25,14 +25,6 @@ from tests.tiers import seeds
 FIRST = tiers.seed()
 
 
-class Counting(Silent):
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def counted(self, what: str, count: int = 1) -> None:
-        self.counts[what] += count
-
-
 class Events:
     """Events of a node, noted."""
 
@@ -57,7 +49,6 @@ def completion_with(
     store: Any,
     clock: Any,
     ends: int,
-    observer: Counting | None = None,
     events: Events | None = None,
     **fields: Any,
 ) -> Completion:
@@ -66,7 +57,7 @@ def completion_with(
         store=store,
         clock=clock,
         events=events or Events(),
-        observer=observer or Counting(),
+        observer=Silent(),
     )
     completion = Completion(cast(NodeContext, context))
     for n in range(ends):

@@ -77,10 +77,9 @@ def by_key(proposal: Proposal) -> dict[str, Change]:
     return {change.fairness_key: change for change in proposal.changes}
 
 
-def guarded(found: dict[str, Key], situation: Situation = FINE, **rails: float) -> dict[str, float]:
+def guarded(found: dict[str, Key], **rails: float) -> dict[str, float]:
     return {
-        key: change.guarded
-        for key, change in by_key(propose(found, situation, Guards(**rails))).items()
+        key: change.guarded for key, change in by_key(propose(found, FINE, Guards(**rails))).items()
     }
 
 

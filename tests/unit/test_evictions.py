@@ -12,10 +12,10 @@ from fairlead.model import LaneRecord
 from tests.builders import trigger
 
 
-def full_backlog(capacity: int = 100) -> Backlog:
+def full_backlog() -> Backlog:
     """Return a backlog with full memory and as many entries only in the store."""
-    backlog = Backlog(1, LaneRecord(), Passes(Counters()), capacity, Timing(), is_new=True)
-    triggers = [trigger(n, key=f"k{n % 4}") for n in range(2 * capacity)]
+    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 100, Timing(), is_new=True)
+    triggers = [trigger(n, key=f"k{n % 4}") for n in range(200)]
     write = backlog.add(triggers)
     assert isinstance(write, BacklogWrite)
     backlog.written(write)

@@ -192,10 +192,6 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
 # first ranks and new weights ----------------------------------------------------------------------
 
 
-def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
-    return trigger(f"{key} {pass_}", key=key, weight=weight, level=Level(pass_, 1))
-
-
 @pytest.mark.parametrize("limit", [None, Limit(1000)])
 @pytest.mark.parametrize("heavy", ["heavy", "heavy/a"])
 def test_a_new_weight_shows_at_once_although_each_key_has_just_had_its_turn(
@@ -239,7 +235,7 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
     lane = FairLane(5, VirtualTime(), {})
     for n in range(4000):
-        idle = leveled(f"k{n}")
+        idle = trigger(f"k{n}", key=f"k{n}", level=Level(0, 1))
         flow = lane.open(idle)
         flow.ran(idle)
         lane.time.now = flow.rank

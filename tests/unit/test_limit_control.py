@@ -128,11 +128,10 @@ def had(
     busy: float = 0.0,
     asked: float = math.inf,
     waited: bool = False,
-    hours: int = 4,
     tasks: int = 1000,
     age: float = 0.0,
 ) -> list[Used]:
-    """Return use by this number of concurrent workers in each of the last hours, for the whole hour
+    """Return use by this number of concurrent workers in each of four hours, for the whole hour
     unless `busy` gives the time."""
     return [
         Used(
@@ -144,12 +143,12 @@ def had(
             peak,
             waited,
         )
-        for n in range(hours)
+        for n in range(4)
     ]
 
 
-def worked(peak: float, hours: int = 4, age: float = 0.0) -> list[Workers]:
-    return [Workers(age + n * HOUR, peak * HOUR, peak) for n in range(hours)]
+def worked(peak: float, age: float = 0.0) -> list[Workers]:
+    return [Workers(age + n * HOUR, peak * HOUR, peak) for n in range(4)]
 
 
 FAR_BELOW_ALL_SLOTS = {

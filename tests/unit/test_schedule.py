@@ -24,8 +24,8 @@ def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", **fields: 
     return builders.task(**{"id": f"{ordering_key}/{run_at}/{unique_key}"} | keys | fields)
 
 
-def key(run_at: int, ordering_key: str = "a", unique_key: str = "u") -> TaskKey:
-    return TaskKey(run_at, ordering_key, unique_key)
+def key(run_at: int, ordering_key: str = "a") -> TaskKey:
+    return TaskKey(run_at, ordering_key, "u")
 
 
 class Stored:

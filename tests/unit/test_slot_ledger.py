@@ -23,8 +23,8 @@ NAMES = ("pay", "mail", "scan")
 KEYS = ("acme", "bolt", "corp")
 
 
-def slot_ledger(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
-    made = SlotLedger(slots)
+def slot_ledger(*policies: ConcurrencyPolicy) -> SlotLedger:
+    made = SlotLedger(1000)
     made.register_queue("q", *policies)
     return made
 

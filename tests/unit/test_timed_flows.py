@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
@@ -34,13 +33,13 @@ def leveled(key: str, name: str = "pay") -> Trigger:
 class Table:
     """A table of one lane, with room for every task."""
 
-    def __init__(self, run_times: RunTimes | None = None, slots: int = 10_000) -> None:
+    def __init__(self, slots: int = 10_000) -> None:
         self.ledger = SlotLedger(slots)
         self.ledger.register_queue("q")
         for name in NAMES:
             self.ledger.register_task("q", name)
         self.table = TriggerTable(self.ledger)
-        self.table.share_run_time("q", Steady() if run_times is None else run_times)
+        self.table.share_run_time("q", Steady())
         self.weights: dict[str, float] = {}
         self.table.weigh("q", self.weights)
 
@@ -54,10 +53,10 @@ class Table:
     def next(self, most: int, now: float = 0.0) -> list[str]:
         return [found.fairness_key for found in self.take(most, now)]
 
-    def run(self, cost: int, now: float = 0.0) -> str:
+    def run(self, cost: int) -> str:
         """Run the next task to its end; return its key."""
-        [found] = self.take(1, now)
-        self.ledger.release(found, now)
+        [found] = self.take(1)
+        self.ledger.release(found, 0.0)
         self.table.ended(found, cost)
         return found.fairness_key
 

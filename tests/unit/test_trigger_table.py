@@ -30,8 +30,8 @@ def table_of(
     return TriggerTable(slot_ledger), slot_ledger
 
 
-def ids(table: TriggerTable, limit: int = 1_000_000, now: float = 0.0) -> list[str]:
-    return [taken.id for taken in table.take(limit, now)[0]]
+def ids(table: TriggerTable, now: float = 0.0) -> list[str]:
+    return [taken.id for taken in table.take(1_000_000, now)[0]]
 
 
 class Counted:
