@@ -239,17 +239,6 @@ def test_starved_keys_and_lost_nodes_are_incidents(lake: Warehouse) -> None:
     assert incidents_by_key["starved", "a", at(180)].end_at == at(420)
 
 
-def test_a_second_run_of_the_job_replaces_the_incidents_of_its_days_only(lake: Warehouse) -> None:
-    day = 1440
-    rows = [waited(minute + shift, "a") for shift in (0, day, 2 * day) for minute in range(10, 16)]
-    tables = MemoryTables({BACKLOG.name: rows})
-    first = found(lake, tables)
-    assert len(first) == len({each.incident_id for each in first}) == 3
-    only = found(lake, tables, since=at(0) + timedelta(days=1), until=at(0) + timedelta(days=1))
-    assert only == first[1:2] and len(tables.rows(INCIDENTS)) == 3
-    assert found(lake, tables) == first and len(tables.rows(INCIDENTS)) == 3
-
-
 def test_days_without_tables_are_not_searched(
     lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,15 +256,6 @@ def test_days_without_tables_are_not_searched(
         counts.append(len(asked))
     assert counts[0] == counts[1]
     assert found(lake, tables, since=at(0) - 2 * around, until=at(0) - around) == []
-
-
-def test_an_incident_over_midnight_is_one_incident(lake: Warehouse) -> None:
-    tables = MemoryTables(
-        {BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]}
-    )  # T0 is at 10
-    [incident] = found(lake, tables)
-    assert incident.end_at - incident.start_at == timedelta(minutes=15)
-    assert found(lake, tables, since=incident.end_at, until=incident.end_at) == []
 
 
 def test_the_error_about_missing_tables_names_the_command_that_builds_them(lake: Warehouse) -> None:

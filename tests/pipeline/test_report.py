@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -515,25 +512,3 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(ConfigurationError, match="create it first"):
         report(job.lake, job.clock, tmp_path / "nowhere" / "report.html")
-
-
-def test_the_command_starts_no_java(job: Job, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "fairlead", "pipeline", "report"),
-            *(
-                "--lake",
-                str(job.lake.location.folder),
-                "--out",
-                str(out),
-                "--until",
-                "2026-03-02 12:00",
-            ),
-        ],
-        env={**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert EVIL in Page(out.read_text()).texts

@@ -124,16 +124,6 @@ def test_a_published_change_of_weights_keeps_the_active_limits(world: LimitWorld
     assert tuned.limits[0].reason == "unchanged: limits are computed with --limits"
 
 
-def test_the_settings_file_can_switch_on_limits(world: LimitWorld) -> None:
-    world.calm(3)
-    path = world.folder / "contracts.toml"
-    path.write_text("limits = true\n[guards]\nheadroom = 1.5\n")
-    settings, objective = load(path, None)
-    (change,) = world.tuned(None, settings=settings, objective=objective, apply=False).limits
-    assert change.raw == pytest.approx(6.0, rel=0.01)
-    assert world.tuned(False, settings=settings, objective=objective).limits == []
-
-
 def test_a_key_whose_weight_a_contract_or_a_person_fixed_gets_no_limit(world: LimitWorld) -> None:
     world.calm(3)
     path = world.folder / "contracts.toml"
@@ -299,16 +289,6 @@ def test_limits_are_rolled_back_by_hand_and_switched_off_like_weights(world: Lim
     world.policies.switch(SwitchMode.OFF, "ann", "odd waits")
     assert world.limits() == {} and second != first
     assert world.tuned().outcome == "held"
-
-
-def test_limits_with_weights_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
-    world = LimitWorld(tmp_path, postgres_url)
-    world.calm(3)
-    version = world.tuned().version
-    assert world.limits() == {"long": 7} and world.policies.policy(version).limits == {"long": 7}
-    world.policies.roll_back_to(0, "ann", "none", "q")
-    assert world.limits() == {}
-    world.app.close()
 
 
 HOURS = 3

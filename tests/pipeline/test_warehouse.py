@@ -6,15 +6,16 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from psycopg import sql
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import snapshots
 
@@ -26,6 +27,7 @@ from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.location import CATALOG, Location
 from fairlead.pipeline.warehouse.table import TableState, WarehouseTable, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from services.postgres import PostgresServer
 from tests import tiers
 from tests.pipeline.forks import FORKS
 
@@ -172,35 +174,6 @@ def test_of_processes_that_saw_the_same_state_one_succeeds(location: Location, f
     assert len(won) == 1
     assert table.state().cursors == {"winner": str(won[0])}
     assert ids(table) == sorted(won if first else [*won, 100])
-
-
-def test_of_threads_that_saw_the_same_state_one_succeeds_each_time(location: Location) -> None:
-    lake, count, rounds = Warehouse(location), 3, 5
-    table = lake.table(TRIES)
-    go, won = threading.Barrier(count), []
-
-    def write(number: int) -> None:
-        mine = lake.table(TRIES)
-        for turn in range(rounds):
-            seen = mine.state()
-            assert len(seen.cursors) == turn
-            written = mine.write(rows(turn), "try", seen)
-            go.wait()
-            if mine.append(written, {f"turn {turn}": str(number)}, seen):
-                won.append(turn)
-            else:
-                mine.take_away(written)
-            go.wait()
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert won == list(range(rounds))
-    assert ids(table) == list(range(rounds))
-    data = {path for path in files_of(location) if path.suffix == ".parquet"}
-    assert len(data) == rounds  # refused writers leave no rows
 
 
 def test_a_cursor_survives_a_commit_of_another_engine(lake: Warehouse) -> None:
@@ -605,23 +578,19 @@ def test_a_catalog_that_cannot_be_opened_is_named_without_its_password(tmp_path:
 
 
 def test_an_outage_of_the_catalog_is_a_store_unavailable(
-    location: Location, request: pytest.FixtureRequest
+    tmp_path: Path, postgres_url: str, postgres_server: PostgresServer
 ) -> None:
-    if location.catalog_file is not None:
-        pytest.skip("a file has no outage")
+    location = Location.of(tmp_path / "lake", postgres_url)
     table = Warehouse(location).table(TRIES)
     assert add(table, 1)
-    server = request.getfixturevalue("postgres_server")
-    import psycopg
-
     database = location.catalog.rpartition("/")[2].partition("?")[0]
-    with psycopg.connect(server.url, autocommit=True) as admin:
-        name = psycopg.sql.Identifier(database)
-        admin.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        server.disconnect(location.catalog)
+    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        name = sql.Identifier(database)
+        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        postgres_server.disconnect(location.catalog)
         with pytest.raises(StoreUnavailable):
             table.state()
-        admin.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
     assert ids(table) == [1]
 
 
