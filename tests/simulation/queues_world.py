@@ -6,37 +6,18 @@ from __future__ import annotations
 
 import random
 
-from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import Timing
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
 from tests.simulation.stored_lane import StoredLane
-
-PRIORITY = 5
 
 
 class ReadLane(StoredLane):
-    """One lane: its backlog, the rows that its channel keeps, and the read that is under way."""
+    """One lane, with reads that take some time. `ready_at`: number of starts, in all lanes, after which
+    the read under way ends."""
 
-    def __init__(
-        self, queue: str, keys: list[str], capacity: int, start: int, table: TriggerTable
-    ) -> None:
-        """`start`: virtual time from an earlier owner."""
-        self.queue = queue
-        self.name = LaneKey(queue, 0, PRIORITY)
-        self.ready_at = 0
-        """Number of starts, in all lanes, after which the read under way ends."""
-        self._keys = keys
-        record, passes = LaneRecord(virtual_time=start), Passes(Counters())
-        super().__init__(Backlog(1, record, passes, capacity, Timing(), is_new=True), table)
-        self.backlog.is_read_by_key = True
-        self.backlog.remember((), keys)
-        table.spread(self.name, self.backlog.turns_taken)
-        self._reading: list[tuple[str, int]] = []
-        self._number = 0
+    ready_at = 0
 
     def come(self, key: str) -> None:
         """Let a task of a new key come."""
@@ -45,24 +26,10 @@ class ReadLane(StoredLane):
     def work(self, now: int, latency: int) -> None:
         """Begin a read, or end the one under way, if it is time. `now`: number of starts."""
         self.tidy()
-        if not self._reading and self.backlog.is_asking:
-            unread = len({*map(tenant_of, self._keys)})
-            self._reading = self.backlog.choose_keys(unread, 0)
+        if self.choose():
             self.ready_at = now + latency
-        if self._reading and now >= self.ready_at:
-            read, self._reading = self._reading, []
-            made = [
-                self._make(key)
-                for key, most in read
-                for _ in range(1 if key.startswith("new") else most)
-            ]
-            self.apply(self.backlog.add(made))
-            self.backlog.remember((), [key for key, _ in read if not key.startswith("new")])
-
-    def _make(self, key: str) -> Trigger:
-        self._number = number = self._number + 1
-        id = f"{self.queue} {number}"
-        return Trigger(id, 1, self.queue, 0, "pay", PRIORITY, key, 1.0, None, seq=number)
+        if self.reading and now >= self.ready_at:
+            self.read()
 
 
 class QueuesWorld:
@@ -78,7 +45,8 @@ class QueuesWorld:
             queue = f"q{number}"
             keys = [f"k{n}" for n in range(chance.randint(1, most_keys))]
             start = chance.choice([0, 0, chance.randrange(10**9)])
-            self.lanes[queue] = ReadLane(queue, keys, capacity, start, self._table)
+            passes = Passes(Counters())
+            self.lanes[queue] = ReadLane(keys, passes, capacity, self._table, queue, start)
         self._newcomers = 0
         self._has_paths = chance.random() < 0.3
 
@@ -100,8 +68,7 @@ class QueuesWorld:
             now += 1
             for trigger in taken:
                 lane = self.lanes[trigger.queue]
-                lane.backlog.take(taken)
-                lane.backlog.ack(taken)
+                lane.started(trigger)
                 if waiting is not None and trigger.fairness_key == waiting[0]:
                     worst = max(worst, now - 1 - waiting[1] - 2 * self.latency)
                     waiting = None

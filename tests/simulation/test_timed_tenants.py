@@ -6,20 +6,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
+from fairlead.model import Trigger, tenant_of
 from tests import tiers
+from tests.simulation.stored_lane import StoredLane, by_tenant, shortfall
 from tests.tiers import seeds
 
 WORLDS = tiers.worlds(6)
@@ -48,7 +47,7 @@ def heavy_tailed(n: int, chance: random.Random) -> float:
     return min(100.0, chance.paretovariate(1.1))
 
 
-class TimedWorld:
+class TimedWorld(StoredLane):
     """One lane with random run times and weights, and memory for 10 to 1,000 triggers. Every key
     has more tasks than can run."""
 
@@ -56,29 +55,26 @@ class TimedWorld:
         self._chance = chance = random.Random(f"timed world {seed}")
         self._stretch = costs
         numbers = range(chance.choice([3, 8, 30]))
-        self._keys = [f"t{chance.randrange(3)}/k{n}" for n in numbers]
-        self._keys = [key if chance.random() < 0.7 else f"p {key[3:]}" for key in self._keys]
-        self._usual = {key: chance.choice([10_000, 40_000, 160_000]) for key in self._keys}
+        keys = [f"t{chance.randrange(3)}/k{n}" for n in numbers]
+        keys = [key if chance.random() < 0.7 else f"p {key[3:]}" for key in keys]
+        self._usual = {key: chance.choice([10_000, 40_000, 160_000]) for key in keys}
         self._starts = Counter[str]()
-        names = sorted({*self._keys, *map(tenant_of, self._keys)})
+        names = sorted({*keys, *map(tenant_of, keys)})
         weights = {name: chance.choice([2.0, 5.0, 50.0]) for name in names if chance.random() < 0.3}
         self._weights = dict.fromkeys(names, 1.0) | weights
         self._workers = chance.choice([1, 4])
         self._run_times = RunTimes()
-        passes = TimePasses(Counters(), weights, self._run_times)
-        self.capacity = capacity = chance.choice([10, 50, 200, 1000])
-        self._backlog = Backlog(1, LaneRecord(), passes, capacity, Timing(), is_new=True)
-        self._backlog.is_read_by_key = True
-        self._backlog.remember((), self._keys)
+        self.capacity = chance.choice([10, 50, 200, 1000])
         self._ledger = SlotLedger(self._workers)
         self._ledger.register_task("q", "pay")
-        self._table = TriggerTable(self._ledger)
-        self._table.weigh("q", weights)
-        self._table.share_run_time("q", self._run_times)
-        self._table.spread(LaneKey("q", 0, 5), self._backlog.turns_taken)
+        table = TriggerTable(self._ledger)
+        table.weigh("q", weights)
+        table.share_run_time("q", self._run_times)
+        passes = TimePasses(Counters(), weights, self._run_times)
+        super().__init__(keys, passes, self.capacity, table)
         self._running: list[tuple[int, int, int, Trigger]] = []
         """End, number, run time and trigger of each current run."""
-        self._now = self._number = 0
+        self._now = 0
 
     def run(self, starts: int) -> list[tuple[str, int]]:
         """Start tasks; return the key and the run time of each."""
@@ -89,10 +85,10 @@ class TimedWorld:
                 self._run_times.ended(ended.name, ended.fairness_key, cost)
                 self._table.freed(self._ledger.release(ended, self._now / SECOND))
                 self._table.ended(ended, cost)
-            self._fill()
+            while self.choose():
+                self.read()
             [trigger], _ = self._table.take(1, self._now / SECOND)
-            self._backlog.take([trigger])
-            self._backlog.ack([trigger])
+            self.started(trigger)
             key = trigger.fairness_key
             cost = round(self._usual[key] * self._stretch(self._starts[key], self._chance))
             self._starts[key] += 1
@@ -100,46 +96,28 @@ class TimedWorld:
             ran.append((key, cost))
         return ran
 
-    def _fill(self) -> None:
-        unread = len({*map(tenant_of, self._keys)})
-        while self._backlog.is_asking and (read := self._backlog.choose_keys(unread, 0)):
-            new = [self._make(key) for key, count in read for _ in range(count)]
-            changes = self._backlog.add(new)
-            assert not isinstance(changes, BacklogWrite)
-            self._apply(changes)
-            self._backlog.remember((), [key for key, _ in read])
-
-    def _make(self, key: str) -> Trigger:
-        self._number = number = self._number + 1
-        return Trigger(str(number), 1, "q", 0, "pay", 5, key, 1.0, None, seq=number)
-
-    def _apply(self, changes: Changes) -> None:
-        self._table.remove(changes.dropped)
-        for trigger in changes.added:
-            self._table.push(trigger)
-
     def short_tenant(self, ran: list[tuple[str, int]]) -> float:
         """Return how much the share of run time of a tenant is below its due at most."""
-        spent = Counter[str]()
-        for key, cost in ran:
-            spent[tenant_of(key)] += cost
-        return self._short(spent, {*map(tenant_of, self._keys)})
+        spent = spent_by([(tenant_of(key), cost) for key, cost in ran])
+        return shortfall(spent, by_tenant(self.keys), self._weights)
 
     def short_inside(self, ran: list[tuple[str, int]]) -> float:
         """Return the same for the share of a key in its tenant."""
-        starts, spent, worst = Counter(key for key, _ in ran), Counter[str](), 0.0
-        for key, cost in ran:
-            spent[key] += cost
-        for tenant in sorted({*map(tenant_of, self._keys)}):
-            keys = {key for key in self._keys if tenant_of(key) == tenant}
-            if sum(starts[key] for key in keys) >= ENOUGH:
-                worst = max(worst, self._short(spent, keys))
-        return worst
+        starts, spent = Counter(key for key, _ in ran), spent_by(ran)
+        served = [
+            keys
+            for keys in by_tenant(self.keys).values()
+            if sum(starts[key] for key in keys) >= ENOUGH
+        ]
+        return max((shortfall(spent, keys, self._weights) for keys in served), default=0.0)
 
-    def _short(self, spent: Counter[str], sharers: Collection[str]) -> float:
-        weights = sum(self._weights[each] for each in sharers)
-        total = sum(spent[each] for each in sharers)
-        return max(self._weights[each] / weights - spent[each] / total for each in sharers)
+
+def spent_by(ran: list[tuple[str, int]]) -> Counter[str]:
+    """Return the run time of each sharer."""
+    spent = Counter[str]()
+    for sharer, cost in ran:
+        spent[sharer] += cost
+    return spent
 
 
 @pytest.mark.parametrize("costs", [constant, changing, heavy_tailed])
