@@ -281,51 +281,31 @@ def _version(text: str) -> int:
     return int(text)
 
 
-def _act(
-    name: str,
-    path: str,
-    summary: str,
-    action: str,
-    body: type[bodies.Body],
-    respond: Callable[[Page, Any], Any],
-    result: type[Any] = documents.Done,
-    status: int = 200,
-) -> Act:
-    return Act(
-        name=name,
-        path=path,
-        summary=summary,
-        result=result,
-        respond=respond,
-        action=action,
-        body=body,
-        status=status,
-    )
-
-
 ACTS: tuple[Act, ...] = (
     *(act for verb in VALUES for act in _on_tasks(verb)),
     Act(
-        name="interrupt_action",
-        path="/actions/{id}/interrupt",
-        summary="Stop a bulk action after its present batch.",
-        result=documents.BulkAction,
-        respond=_interrupt,
-        action="cancel",
+        "interrupt_action",
+        "/actions/{id}/interrupt",
+        "Stop a bulk action after its present batch.",
+        "cancel",
+        None,
+        _interrupt,
+        documents.BulkAction,
         parameters=(ID,),
         scoped=True,
     ),
     Act(
-        name="resume_action",
-        path="/actions/{id}/resume",
-        summary="Let a worker go on with a bulk action. Needs the action of its change too.",
-        result=documents.BulkAction,
-        respond=_resume,
-        action="retry",
+        "resume_action",
+        "/actions/{id}/resume",
+        "Let a worker go on with a bulk action. Needs the action of its change too.",
+        "retry",
+        None,
+        _resume,
+        documents.BulkAction,
         parameters=(ID,),
         scoped=True,
     ),
-    _act(
+    Act(
         "pause_queue",
         "/queues/pause",
         "Start no further tasks of a queue, in the whole cluster.",
@@ -333,7 +313,7 @@ ACTS: tuple[Act, ...] = (
         bodies.QueueName,
         _pause,
     ),
-    _act(
+    Act(
         "resume_queue",
         "/queues/resume",
         "Start tasks of a queue again.",
@@ -341,7 +321,7 @@ ACTS: tuple[Act, ...] = (
         bodies.QueueName,
         _unpause,
     ),
-    _act(
+    Act(
         "set_weight",
         "/queues/weight",
         "Set the weight of a fairness key in a queue, or return to the weights of its tasks.",
@@ -349,7 +329,7 @@ ACTS: tuple[Act, ...] = (
         bodies.NewWeight,
         _set_weight,
     ),
-    _act(
+    Act(
         "set_limit",
         "/queues/limit",
         "Set how many tasks of a fairness key each node runs at once, or lift the limit.",
@@ -364,7 +344,7 @@ ACTS: tuple[Act, ...] = (
             ("limit", bodies.NewLimits, _set_limits),
         )
         for act in (
-            _act(
+            Act(
                 f"{verb}_tenants",
                 f"/tenants/{verb}",
                 f"Set the {verb} of tenants in a queue, or clear it. A worker does it in batches.",
@@ -374,7 +354,7 @@ ACTS: tuple[Act, ...] = (
                 documents.BulkAction,
                 202,
             ),
-            _act(
+            Act(
                 f"preview_{verb}_tenants",
                 f"/tenants/{verb}/preview",
                 f"Count the tenants whose {verb} would be set. Changes nothing.",
@@ -385,7 +365,7 @@ ACTS: tuple[Act, ...] = (
             ),
         )
     ),
-    _act(
+    Act(
         "run_periodic",
         "/periodic/run",
         "Submit the task of a periodic task once, now.",
@@ -394,7 +374,7 @@ ACTS: tuple[Act, ...] = (
         _run_periodic,
         documents.Submitted,
     ),
-    _act(
+    Act(
         "pause_periodic",
         "/periodic/pause",
         "Submit no slot of a periodic task until it is resumed.",
@@ -402,7 +382,7 @@ ACTS: tuple[Act, ...] = (
         bodies.PeriodicName,
         _pause_periodic,
     ),
-    _act(
+    Act(
         "resume_periodic",
         "/periodic/resume",
         "Submit the slots of a periodic task again.",
@@ -410,7 +390,7 @@ ACTS: tuple[Act, ...] = (
         bodies.PeriodicName,
         _resume_periodic,
     ),
-    _act(
+    Act(
         "remove_periodic",
         "/periodic/remove",
         "Remove a periodic task that no worker declares.",
@@ -418,7 +398,7 @@ ACTS: tuple[Act, ...] = (
         bodies.PeriodicName,
         _remove_periodic,
     ),
-    _act(
+    Act(
         "approve_policy",
         "/policies/approve",
         "Keep the version that is in force after its canary window.",
@@ -426,7 +406,7 @@ ACTS: tuple[Act, ...] = (
         bodies.Approval,
         _approve,
     ),
-    _act(
+    Act(
         "roll_back_policy",
         "/policies/roll-back",
         "Put the weights and limits of an earlier version back in force, as a new version.",
@@ -435,7 +415,7 @@ ACTS: tuple[Act, ...] = (
         _roll_back,
         documents.PublishedPolicy,
     ),
-    _act(
+    Act(
         "switch_tuning",
         "/policies/switch",
         "Set the kill switch of a queue, or of all.",
@@ -443,7 +423,7 @@ ACTS: tuple[Act, ...] = (
         bodies.NewSwitch,
         _switch,
     ),
-    _act(
+    Act(
         "switch_on_tuning",
         "/policies/switch-on",
         "Remove the kill switch of a queue, or the one of all; `done` says whether one was set.",

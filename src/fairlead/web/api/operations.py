@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import msgspec
 from starlette.responses import Response
 
 from fairlead.core import values
+from fairlead.web.api.documents import Done
 from fairlead.web.inputs import DEFAULT_ROWS, MOST_ROWS, BadInput
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
@@ -55,21 +56,23 @@ class Read:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Act:
     """An operation that changes something."""
 
     name: str
     path: str
+    """Path below PREFIX."""
     summary: str
-    result: type[msgspec.Struct]
+    action: str
+    body: type[msgspec.Struct] | None
     respond: Callable[[Page, Any], msgspec.Struct]
     """Function of the request and its body."""
-    action: str
-    body: type[msgspec.Struct] | None = None
+    result: type[msgspec.Struct] = Done
+    status: int = 200
+    _: KW_ONLY
     parameters: tuple[Parameter, ...] = ()
     scoped: bool = False
-    status: int = 200
 
     @property
     def route(self) -> ScreenRoute:
