@@ -49,7 +49,7 @@ def flood(days: int = 2) -> Arrivals:
 
 
 def plan(*policies: CandidatePolicy, **options: Any) -> StudyPlan:
-    asked = {"perturbations": 3, "resamples": 4, "finalists": 2, **options}
+    asked = {"resamples": 4, "finalists": 2, **options}
     objective = parse_objective(asked.pop("objective", "key_p99_p50"), asked.pop("require", ()))
     return StudyPlan(
         PolicyGrid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked
@@ -60,7 +60,7 @@ FIFO, FAIR = (
     CandidatePolicy(order="fifo", weights="equal", slots=2),
     CandidatePolicy(slots=2, weights="equal"),
 )
-NO_SAMPLES = {"perturbations": 0, "resamples": 0}
+NO_SAMPLES = {"resamples": 0}
 LIMITED = CandidatePolicy(slots=2, weights="equal", limits=Limits(per_key=1))
 
 
@@ -71,12 +71,12 @@ def test_the_fair_order_is_chosen_on_early_arrivals_and_is_better_on_later_ones(
     recorded = flood()
     found = study(recorded, plan(FIFO, FAIR, train_us=24 * HOUR), InProcess(recorded))
     assert found.best.policy == FAIR and found.baseline == 0
-    assert found.best.against_baseline_perturbed == "better"
+    assert found.best.policy_id == 1
     fair, fifo = found.standings
     assert fair.trained is not None and fifo.trained is not None and fair.trained < fifo.trained / 5
-    assert fair.perturbed is not None and fair.perturbed.low <= fair.perturbed.high
-    # All policies ran on the early arrivals, the finalists on 1 + 3 + 4 samples of the later ones.
-    assert len(found.found) == 2 + 2 * 8
+    assert fair.resampled is not None and fair.resampled.low <= fair.resampled.high
+    # All policies ran on the early arrivals, the finalists on 1 + 4 samples of the later ones.
+    assert len(found.found) == 2 + 2 * 5
     assert {each.measures.tasks for each in found.found if each.candidate.part == "train"} == {
         24 * 32
     }
@@ -91,7 +91,7 @@ def test_later_arrivals_influence_neither_the_choice_nor_the_weights() -> None:
     setup = asked.setup(both)
     assert (part_of(both, "train", setup).at == early.at).all()
     candidate = Candidate(1, CandidatePolicy(slots=2, weights="usage^-1"), "train")
-    alone = perform(candidate, early, Setup(None, setup.window_us, setup.perturb_us)).measures
+    alone = perform(candidate, early, Setup(None, setup.window_us)).measures
     assert perform(candidate, both, setup).measures == alone
 
 
@@ -141,10 +141,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
         InProcess(recorded),
     )
     assert any("no policy meets" in note for note in unmet.notes)
-    assert (
-        unmet.best.perturbed is unmet.best.resampled is None
-        and unmet.best.against_baseline == "no samples"
-    )
+    assert unmet.best.resampled is None and unmet.best.against_baseline == "no samples"
 
 
 def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
@@ -276,7 +273,6 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None
         LIMITED,
         CandidatePolicy(slots=2, weights="run^-1"),
         is_closed=True,
-        perturbations=1,
         resamples=1,
     )
     counts: list[int] = []
@@ -288,7 +284,7 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None
     with OnSpark(spark, recorded) as runner:
         on_spark = study(recorded, asked, runner, lambda what, count: counts.append(count))
     assert timeless(on_spark) == timeless(study(recorded, asked, InProcess(recorded)))
-    assert sum(counts) <= 2 * (4 + 3 * 3)
+    assert sum(counts) <= 2 * (4 + 3 * 2)
 
 
 # the command --------------------------------------------------------------------------------------
@@ -318,7 +314,7 @@ def command(tmp_path: Path) -> Callable[..., Any]:
         return CliRunner().invoke(
             app,
             ["pipeline", "replay", "--policies", grid, "--lake", lake]
-            + ["--perturbations", "2", "--resamples", "2", *arguments],
+            + ["--resamples", "2", *arguments],
         )
 
     return call
@@ -349,7 +345,7 @@ def test_a_dry_run_lists_the_policies(command: Callable[..., Any]) -> None:
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
     assert (len(summary["policies"]), summary["tasks"]) == (3, 400)
-    assert summary["runs"] == 3 + 4 * 5
+    assert summary["runs"] == 3 + 4 * 3
 
 
 @pytest.mark.parametrize(

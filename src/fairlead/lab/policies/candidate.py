@@ -12,13 +12,13 @@ import numpy as np
 from fairlead.lab.policies.arrivals import Arrivals, Floats
 from fairlead.lab.policies.measures import KeyWaits, Measures, measure, waits_of_keys
 from fairlead.lab.policies.policy import CandidatePolicy
-from fairlead.lab.policies.samples import perturbed, resampled
+from fairlead.lab.policies.samples import resampled
 from fairlead.lab.policies.sessions import Sessions
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
-Sample = Literal["recorded", "perturbed", "resampled"]
+Sample = Literal["recorded", "resampled"]
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -28,7 +28,6 @@ class Setup(msgspec.Struct, frozen=True):
     """Length of the part "train", on which policies are chosen, from the first arrival; None to
     choose on all arrivals."""
     window_us: int
-    perturb_us: int
     is_closed: bool = False
 
 
@@ -63,19 +62,14 @@ def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
     )
 
 
-def sampled(arrivals: Arrivals, candidate: Candidate, setup: Setup) -> Arrivals:
-    """Return the sample of the arrivals that `candidate.sample` names."""
-    if candidate.sample == "perturbed":
-        return perturbed(arrivals, candidate.seed, setup.perturb_us)
-    return resampled(arrivals, candidate.seed) if candidate.sample == "resampled" else arrivals
-
-
 def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> CandidateResult:
     """Replay a candidate. Compute weights from the recorded part "train" only, because nothing
     later was known when the policy was chosen."""
     began = time.process_time()
     weights = weigh(candidate.policy.weights, part_of(arrivals, "train", setup))
-    sample = sampled(part_of(arrivals, candidate.part, setup), candidate, setup)
+    sample = part_of(arrivals, candidate.part, setup)
+    if candidate.sample == "resampled":
+        sample = resampled(sample, candidate.seed)
     sessions = Sessions(sample) if setup.is_closed else None
     schedule = run(sample, candidate.policy, weights, sessions)
     measures = measure(schedule, candidate.policy.all_slots, entitled(sample), setup.window_us)

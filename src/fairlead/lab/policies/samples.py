@@ -1,8 +1,8 @@
-"""Samples that are similar to a record: arrivals moved by seconds, or users resampled. Intervals
-need many samples, and one record is only one.
+"""Samples that are similar to a record, by resampled users. Intervals need many samples, and one
+record is only one.
 
-Sources: Tsafrir and Feitelson, "Instability in parallel job scheduling simulation" (2006); Zakay
-and Feitelson, "Workload resampling for performance evaluation of parallel job schedulers" (2013).
+Source: Zakay and Feitelson, "Workload resampling for performance evaluation of parallel job
+schedulers" (2013).
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ COPY = "\x1f"
 def original_key(key: str) -> str:
     """Return the key of which `key` is a copy, or `key` itself."""
     return key.partition(COPY)[0]
-
-
-def perturbed(arrivals: Arrivals, seed: int, by: int) -> Arrivals:
-    """Move each arrival earlier or later by up to `by` microseconds."""
-    jitter = np.random.default_rng(seed).integers(-by, by, size=len(arrivals), endpoint=True)
-    return arrivals.reordered(np.maximum(arrivals.at + jitter, arrivals.at.min(initial=0)))
 
 
 def resampled(arrivals: Arrivals, seed: int, week: int = WEEK) -> Arrivals:

@@ -2,8 +2,8 @@
 with intervals.
 
 Three rules keep the results honest. A policy chosen on some arrivals is reported on others. One
-record is one sample, so its times are perturbed and its users resampled. Every comparison states
-the distance between the simulation and the record.
+record is one sample, so its users are resampled. Every comparison states the distance between the
+simulation and the record.
 """
 
 from __future__ import annotations
@@ -47,9 +47,6 @@ class StudyPlan:
     several, otherwise everything."""
     window_us: int | None = None
     """Length of a window; None means an hour, or less for a short record."""
-    perturb_us: int | None = None
-    """Greatest move of an arrival; None means 10 s, or a thousandth of a short record."""
-    perturbations: int = 20
     resamples: int = 20
     finalists: int = 5
     """Number of best policies that the study reports."""
@@ -70,10 +67,7 @@ class StudyPlan:
             if self.window_us is None
             else self.window_us
         )
-        perturb = (
-            min(10 * MICROS, arrivals.span // 1000) if self.perturb_us is None else self.perturb_us
-        )
-        return Setup(train, window, perturb, self.is_closed)
+        return Setup(train, window, self.is_closed)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -85,11 +79,9 @@ class Standing(msgspec.Struct, frozen=True):
     """The objective on the part for choosing."""
     reported: float | None
     """The objective on the part for reporting."""
-    perturbed: Interval | None
     resampled: Interval | None
     against_baseline: str
     """The verdict on resampled users; see `objective.verdict`."""
-    against_baseline_perturbed: str
 
 
 class Study(msgspec.Struct, frozen=True):
@@ -219,10 +211,8 @@ def standings(
             policy=before[number].candidate.policy,
             trained=objective.value(before[number].measures),
             reported=next(iter(values(number, "recorded")), None),
-            perturbed=interval(values(number, "perturbed")),
             resampled=interval(values(number, "resampled")),
             against_baseline=against(number, "resampled"),
-            against_baseline_perturbed=against(number, "perturbed"),
         )
         for number in chosen
     ]
@@ -238,14 +228,10 @@ def first_come(policies: Sequence[CandidatePolicy]) -> CandidatePolicy:
 
 
 def _samples(plan: StudyPlan) -> list[tuple[Sample, int]]:
-    perturbed: list[tuple[Sample, int]] = [
-        ("perturbed", plan.seed + n) for n in range(plan.perturbations)
+    resampled: list[tuple[Sample, int]] = [
+        ("resampled", plan.seed + n) for n in range(plan.resamples)
     ]
-    return [
-        ("recorded", 0),
-        *perturbed,
-        *(("resampled", plan.seed + n) for n in range(plan.resamples)),
-    ]
+    return [("recorded", 0), *resampled]
 
 
 def _notes(

@@ -71,15 +71,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
             )
         ),
     ] = None
-    perturb: Annotated[
-        str | None,
-        typer.Option(
-            help="Greatest shift of an arrival in a perturbed sample. Default: 10s or less."
-        ),
-    ] = None
-    perturbations: Annotated[
-        int, typer.Option(min=0, help="Perturbed samples of each finalist.")
-    ] = 20
     resamples: Annotated[
         int, typer.Option(min=0, help="Samples of each finalist with resampled users.")
     ] = 20
@@ -111,8 +102,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
             objective=parse_objective(self.objective, self.require or []),
             train_us=_micros(self.train),
             window_us=_micros(self.window),
-            perturb_us=_micros(self.perturb),
-            perturbations=self.perturbations,
             resamples=self.resamples,
             finalists=self.finalists,
             is_closed=self.closed,
@@ -195,7 +184,7 @@ def runs(plan: StudyPlan) -> int:
     """Return the approximate number of runs: all policies, then the finalists and the baseline on
     every sample."""
     chosen = min(plan.finalists, len(plan.grid.policies)) + 1
-    return len(plan.grid.policies) + chosen * (1 + plan.perturbations + plan.resamples)
+    return len(plan.grid.policies) + chosen * (1 + plan.resamples)
 
 
 def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json: bool) -> None:
@@ -253,7 +242,6 @@ def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json
             "policy": lambda each: str(each.policy),
             "chosen on": lambda each: _value(name, each.trained),
             "reported": lambda each: _value(name, each.reported),
-            "perturbed": lambda each: _interval(name, each.perturbed),
             "resampled users": lambda each: _interval(name, each.resampled),
             "against the baseline": lambda each: each.against_baseline,
         },
