@@ -214,7 +214,7 @@ def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
                 incidents._marks.late_at = 0.0
                 asyncio.run(incidents.sweep(0, now, 2 * ROUND))
             asyncio.run(incidents.claim(now, now + SECOND, 1))
-            assert asyncio.run(incidents.counts()) == {("lane_unreadable", "mail", ""): 1}
+            assert asyncio.run(incidents.counts()) == {("task_unreadable", "mail", ""): 1}
             explain.findings = []
             incidents._marks.late_at = 0.0
             do(incidents._claim(now, now + SECOND, 20), explain)
@@ -227,7 +227,7 @@ def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
 
 
 def _report(subject: str) -> IncidentReport:
-    kind = IncidentKind.LANE_UNREADABLE
+    kind = IncidentKind.TASK_UNREADABLE
     return IncidentReport(kind=kind, subject=subject, details="", since=NOW, queue="mail")
 
 
@@ -250,7 +250,7 @@ def test_an_incident_that_commits_late_or_is_put_back_is_found(store: PostgresTa
     def note(subject: str) -> Steps[None]:
         yield Statement(
             incidents._sql["report"],
-            (batch([("lane_unreadable", subject, 0, "mail", "", NOW, "")]), NOW),
+            (batch([("task_unreadable", subject, 0, "mail", "", NOW, "")]), NOW),
         )
 
     with psycopg.connect(store.database.url) as slow:
@@ -502,7 +502,7 @@ def test_the_list_of_undelivered_incidents_reads_no_delivered_ones_and_no_more_t
         connection.execute(
             """INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at,
                       details, deliver_at, delivered_at)
-               SELECT 'lane_unreadable', n::text, 1, 'mail', '', n, n, '', n,
+               SELECT 'task_unreadable', n::text, 1, 'mail', '', n, n, '', n,
                       CASE WHEN n <= 20000 THEN n END
                  FROM generate_series(1, 40000) AS n"""
         )

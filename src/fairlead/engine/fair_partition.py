@@ -26,7 +26,6 @@ from fairlead.engine.context import NodeEvents
 from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
-from fairlead.engine.unreadable_lanes import Readable, UnreadableLanes
 from fairlead.errors import StoreUnavailable, WriteRefused
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
@@ -127,7 +126,6 @@ class FairPartition:
         self._events = context.events
         self._clock = context.clock
         self._lanes: dict[int, _FairLane] = {}
-        self._unreadable = UnreadableLanes(key, context.store, context.events, context.clock)
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
@@ -143,18 +141,17 @@ class FairPartition:
         self._began = self._clock.monotonic()
         for priority, record in sorted(owned.lanes.items()):
             self._add_lane(priority, record)
-        self._unreadable.found(owned.unreadable)
         self.is_started = True
         self._events.on_positions_changed(self.key)
 
     @property
     def is_empty(self) -> bool:
         """Whether no lane has ever had a trigger, so that there is nothing to `run`."""
-        return not self._lanes and not self._unreadable
+        return not self._lanes
 
     async def run(self) -> None:
         """Read and write for the lanes until the partition must be taken over again, because
-        another owner fenced this one or an unreadable record changed."""
+        another owner fenced this one."""
         pause = 0.0
         try:
             async with asyncio.TaskGroup() as group:
@@ -166,8 +163,6 @@ class FairPartition:
                 extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
             pause = outage_pause()
-        except* Readable:
-            log.info("a lane record can be read again", extra={"partition": self.key})
         if (task := asyncio.current_task()) is not None and task.cancelling():
             # A group that ends with an error forgets that it was cancelled meanwhile.
             raise asyncio.CancelledError
@@ -218,8 +213,6 @@ class FairPartition:
 
     def room(self, priority: int) -> int:
         """Return how many more triggers the lane takes from the channel now."""
-        if priority in self._unreadable:
-            return 0
         lane = self._lanes.get(priority)
         if self._look_ahead.are_inboxes_full:
             is_empty = lane is None or not (lane.arrivals.new or lane.write is not None)
@@ -237,8 +230,6 @@ class FairPartition:
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
         expensive."""
-        if priority in self._unreadable:
-            return 0
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
@@ -247,8 +238,6 @@ class FairPartition:
     def of_keys(self, priority: int, news: KeyNews) -> Sequence[tuple[str, int]]:
         """Return which keys of a lane to read next from the channel, and how many triggers of each;
         see `fairlead.ports.trigger_channel.Room`."""
-        if priority in self._unreadable:
-            return ()  # once the record is readable, another reader begins
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         if lane.inherited > lane.backlog.read_seq:
             # Keys that came between two owners do not wait for the walk over all others.
@@ -266,9 +255,6 @@ class FairPartition:
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
-        if priority in self._unreadable:
-            self._events.on_dropped(triggers)  # Once the record is readable, they are read again.
-            return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         self._note_floor(lane)
         if len(triggers) > FIRST_CREDIT and self._has_more(lane):
@@ -424,7 +410,6 @@ class FairPartition:
                     )
                     await self._clock.sleep(outage_pause())
                     is_busy = True
-            await self._unreadable.check()
             if not is_busy:
                 try:
                     async with asyncio.timeout(self._until_due()):

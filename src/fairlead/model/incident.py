@@ -20,8 +20,6 @@ class IncidentKind(StrEnum):
     """A task went to ERROR. `subject` is its id."""
     STUCK = "stuck"
     """A task has been in PROCESSING for longer than allowed. `subject` is the id of the task."""
-    LANE_UNREADABLE = "lane_unreadable"
-    """A record of a lane cannot be read. `subject` is QUEUE/PARTITION/PRIORITY."""
     TASK_UNREADABLE = "task_unreadable"
     """A stored task of an ordered queue cannot be read. `subject` is QUEUE/PARTITION/HOUR, then the
     key of the task: RUN_AT/ORDERING_KEY/UNIQUE_KEY."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from fairlead.model.fields import Count, Micros, Pass, ReadThrough, Runs
 from fairlead.model.reading import json_reader
 from fairlead.model.trigger import LOWEST, Level
+
+log = logging.getLogger("fairlead.lanes")
 
 
 class RunTimesRecord(msgspec.Struct, frozen=True):
@@ -51,14 +54,18 @@ _read = json_reader(LaneRecord)
 
 def read_lanes(
     records: Iterable[tuple[int, str]], name: Callable[[int], str]
-) -> tuple[dict[int, LaneRecord], dict[int, str]]:
-    """Decode pairs of (priority, record as JSON). Return the records, and for each one that cannot
-    be read its name in the store, `name(priority)`, with the error."""
+) -> dict[int, LaneRecord]:
+    """Decode pairs of (priority, record as JSON). Log a record that cannot be read by its name in
+    the store, `name(priority)`, and begin its lane anew: the order of its tasks is lost, no task
+    is."""
     lanes: dict[int, LaneRecord] = {}
-    unreadable: dict[int, str] = {}
     for priority, record in records:
         try:
             lanes[priority] = _read(record)
         except msgspec.DecodeError as error:
-            unreadable[priority] = f"{name(priority)}: {error}"
-    return lanes, unreadable
+            lanes[priority] = LaneRecord()
+            log.error(
+                "the record of a lane cannot be read; the lane begins anew",
+                extra={"record": name(priority), "error": str(error)},
+            )
+    return lanes

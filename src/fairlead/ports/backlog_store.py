@@ -23,8 +23,6 @@ class OwnedBacklog(msgspec.Struct, frozen=True):
     """Range id of the new owner, greater than any before it; fences every write from now on."""
     lanes: dict[int, LaneRecord]
     """Records by priority, of lanes that were ever written."""
-    unreadable: dict[int, str] = {}
-    """Name of the record and the error, by priority, for lanes whose record cannot be read."""
 
 
 class LastPass(NamedTuple):
@@ -62,13 +60,8 @@ class BacklogStore(Protocol):
         self, partitions: Sequence[PartitionKey]
     ) -> dict[PartitionKey, OwnedBacklog]:
         """Become the owner of all lanes of these partitions: raise the range id of each and read
-        its records, in one step. A record that cannot be read is named in `unreadable` and affects
-        no other lane. Raises StoreUnavailable if the take-over may or may not have happened; take
-        over again then."""
-
-    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
-        """Return the records that cannot be read, as `take_over` names them, and change nothing.
-        Raises StoreUnavailable."""
+        its records, in one step. A lane whose record cannot be read begins anew. Raises
+        StoreUnavailable if the take-over may or may not have happened; take over again then."""
 
     async def write(
         self,

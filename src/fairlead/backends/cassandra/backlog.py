@@ -96,10 +96,6 @@ class CassandraBacklogStore:
         rows = await self.session.execute("lanes", *partition)
         return _owned(partition, range_id, rows[0][3])
 
-    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
-        rows = await self.session.execute("lanes", *partition)
-        return _owned(partition, 0, rows[0][3] if rows else None).unreadable
-
     async def write(
         self,
         lane: LaneKey,
@@ -364,5 +360,4 @@ def _owned(key: PartitionKey, range_id: int | None, records: dict[int, str] | No
             f" {key.partition}"
         )
 
-    lanes, unreadable = read_lanes((records or {}).items(), name)
-    return OwnedBacklog(range_id or 0, lanes, unreadable)
+    return OwnedBacklog(range_id or 0, read_lanes((records or {}).items(), name))

@@ -45,9 +45,6 @@ class MemoryBacklogStore:
             self._owners[partition] = self._owners.get(partition, 0) + 1
         return {partition: self._ownership(partition) for partition in partitions}
 
-    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
-        return {}
-
     async def write(
         self,
         lane: LaneKey,

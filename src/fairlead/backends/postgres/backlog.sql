@@ -19,9 +19,6 @@ SELECT l.*
 SELECT range_id, pg_postmaster_start_time()::text
   FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE
 
--- name: lanes
-SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = $1 AND partition = $2
-
 -- name: write
 -- $1 queue, $2 partition, $3 priority; columns: $4 pass, $5 id, $6 task_id, $7 version, $8 name, $9 fairness_key,
 -- $10 weight, $11 ordering_key, $12 seq, $13 order_at

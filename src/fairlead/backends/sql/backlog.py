@@ -77,10 +77,6 @@ class SqlBacklogStore(ABC):
             records[PartitionKey(queue, partition)].append(row)
         return {key: _owned(key, range_ids[key], rows) for key, rows in records.items()}
 
-    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
-        rows = await self._database.read(self._rows("lanes", *partition))
-        return _owned(partition, 0, rows).unreadable
-
     async def write(
         self,
         lane: LaneKey,
@@ -237,8 +233,7 @@ def _owned(key: PartitionKey, range_id: int, rows: Sequence[Row]) -> OwnedBacklo
             f" {key.partition} and priority {priority}"
         )
 
-    lanes, unreadable = read_lanes(((row[0], row[1]) for row in rows), name)
-    return OwnedBacklog(range_id, lanes, unreadable)
+    return OwnedBacklog(range_id, read_lanes(((row[0], row[1]) for row in rows), name))
 
 
 def columns(entry: Trigger) -> tuple[Any, ...]:

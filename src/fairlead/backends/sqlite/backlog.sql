@@ -16,9 +16,6 @@ SELECT l.queue, l.partition, l.priority, l.record
 -- name: fence
 SELECT range_id, '' FROM fairlead_backlog_owners WHERE queue = ?1 AND partition = ?2
 
--- name: lanes
-SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = ?1 AND partition = ?2
-
 -- name: write
 INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight,
        ordering_key, seq, order_at)

@@ -262,12 +262,6 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     store, backlog, most = sight.context.sql_store, sight.context.backlog, sight.most_ahead
     lane = LaneKey(record.queue, record.partition, record.priority)
     owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
-    if owned is not None and record.priority in owned.unreadable:
-        return (
-            Position(ahead=None),
-            "in a lane that stands still: its record cannot be read",
-            f"correct or delete {owned.unreadable[record.priority]}",
-        )
     kept = None if owned is None else owned.lanes.get(record.priority)
     entry = None if kept is None else await backlog.entry(lane, record.id)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"

@@ -18,7 +18,7 @@ async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
 ) -> None:
     """Equal reports are one incident, which ends one hour after the last of them."""
     report = IncidentReport(
-        kind=IncidentKind.LANE_UNREADABLE,
+        kind=IncidentKind.TASK_UNREADABLE,
         subject="mail/0/5",
         details=AWKWARD,
         since=NOW,
@@ -34,7 +34,7 @@ async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
     await incidents.report([report], NOW + hour)
     assert await incidents.claim(NOW + hour, NOW + hour, 10) == []
     assert await incidents.sweep(0, NOW + 2 * hour - 1, 10) == 0
-    assert await incidents.counts() == {("lane_unreadable", "mail", ""): 1}
+    assert await incidents.counts() == {("task_unreadable", "mail", ""): 1}
     await incidents.sweep(0, NOW + 2 * hour + 1, 10)
     assert await incidents.counts() == {}
     await incidents.report([report], NOW + 3 * hour)

@@ -27,7 +27,7 @@ CHECKS: Sequence[Check] = (
     cluster.check_silent_nodes,
     cluster.check_versions,
     queues.check_queues,
-    incidents.check_lanes,
+    incidents.check_backlog,
     incidents.check_incidents,
     incidents.check_refused_writes,
     incidents.check_watched,

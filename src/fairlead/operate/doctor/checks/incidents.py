@@ -72,20 +72,11 @@ async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
     return Counter((each.kind, each.queue, each.name) for each in survey.facts.incidents)
 
 
-async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:
-    """Report lanes that stand still because their record cannot be read."""
+async def check_backlog(survey: Survey) -> AsyncIterator[Finding]:
+    """Report a store of backlogs that cannot be read."""
     try:
-        records = await survey.context.backlog.records()
+        await survey.context.backlog.records()
     except StoreUnavailable as error:
         yield problem(f"the store of backlogs does not respond: {error}", "start its server")
-        return
     except (ConfigurationError, SchemaMismatch) as error:
         yield problem(str(error))
-        return
-    for key, owned in sorted(records.items()):
-        for priority, broken in sorted(owned.unreadable.items()):
-            yield problem(
-                f"priority {priority} of partition {key.partition} of {key.queue} stands still:"
-                f" cannot read {broken}",
-                "correct that record or delete it",
-            )
