@@ -12,10 +12,9 @@ import pytest
 from fairlead import App, Fixed
 from fairlead.clock import MICROS, SystemClock
 from fairlead.errors import ConfigurationError
-from fairlead.model import ClaimedTask, PartitionKey
-from fairlead.operate.overview import overview
+from fairlead.model import ClaimedTask
 from fairlead.ports.task_store import Claim
-from fairlead.testing import drain, running, settled
+from fairlead.testing import drain, running
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
@@ -93,28 +92,6 @@ async def test_failed_runs_count_towards_the_run_time_of_a_key(
         work.options(fairness_key=key).submit_many([{"key": key}] * 60)
     await drain(timed, concurrency=1)
     assert ran["broken"] == 180 and seen[0]["broken"] <= 75
-
-
-async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: StatedClock) -> None:
-    timed.queue("q", partitions=1, cost="runtime")
-
-    @timed.task(queue="q")
-    async def work(seconds: float) -> None:
-        clock.passed += seconds
-
-    for key, seconds in (("slow", 0.05), ("quick", 0.005)):
-        work.options(fairness_key=key).submit_many([{"seconds": seconds}] * 40)
-    await drain(timed)
-    kept = (await timed.connections.backlog.records())[PartitionKey("q", 0)].lanes[5].run_times
-    assert kept is not None and {key for _, key, *_ in kept.means} == {"slow", "quick"}
-    assert (await overview(timed.operate_context, "q")).run_times == kept
-    async with running(timed) as node:
-        work.options(fairness_key="new").submit(seconds=0.01)
-        await settled(timed, node)
-        run_times = node.parts.backlogs.run_times["q"]
-        assert run_times.unit == kept.unit
-        assert 0.04 * MICROS < run_times.expected("work", "slow") < 0.06 * MICROS
-        assert run_times.expected("work", "quick") < 0.02 * MICROS
 
 
 @pytest.mark.parametrize(

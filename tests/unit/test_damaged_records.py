@@ -29,7 +29,6 @@ from fairlead.model import (
     Trigger,
     read_lanes,
 )
-from fairlead.model.lane import RunTimesRecord
 from fairlead.model.peer import Call, Grant, Offer, Report
 from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.notification import Lane, Notification
@@ -185,11 +184,8 @@ def task_logs() -> Reader:
 def lane_records() -> Reader:
     good = [
         LaneRecord(),
-        LaneRecord(
-            Level(5, 1), Level(6, 2), Level(7, 3), 5, 8, 9, 1, [("a", 6)],
-            RunTimesRecord(1000, [("send", "a", 500, 3)]),
-        ),
-    ]  # fmt: skip
+        LaneRecord(Level(5, 1), Level(6, 2), Level(7, 3), 5, 8, 9, 1, [("a", 6)]),
+    ]
 
     def read(record: bytes) -> object:
         text = record.decode(errors="surrogateescape")

@@ -14,7 +14,6 @@ from fairlead.cli.options import ActorOptions, Json, OutputOptions, Url, actor_o
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
-from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
 from fairlead.operate.overview import overview
 
@@ -121,7 +120,6 @@ def show(queue: str, options: ShowQueueOptions) -> None:
                     "heaviest": found.heaviest,
                     "keys": found.keys,
                     "limits": found.limits,
-                    "run_times": found.run_times,
                 }
             )
             return
@@ -155,15 +153,6 @@ def show(queue: str, options: ShowQueueOptions) -> None:
                 " or by a policy (`fairlead pipeline policies` shows the reasons)"
             )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
-        if (learnt := found.run_times) is not None:
-            say(
-                "\nkeys share run time; one task of weight 1 is charged for each"
-                f" {learnt.unit / MICROS:g} s"
-            )
-            as_table(
-                ("task", "fairness key", "mean run, s"),
-                [(name, key, f"{mean / MICROS:.4g}") for name, key, mean, _ in learnt.means[:keys]],
-            )
 
 
 @queues.command("weight")

@@ -26,7 +26,7 @@ from fairlead.model.keys import (
     TaskKey,
     tenant_of,
 )
-from fairlead.model.lane import LaneRecord, RunTimesRecord, read_lanes
+from fairlead.model.lane import LaneRecord, read_lanes
 from fairlead.model.run_notes import LogLine, Progress, ProgressReport, RunNotes
 from fairlead.model.scheduled import NEVER, RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
@@ -73,7 +73,6 @@ __all__ = [
     "Level",
     "LOWEST",
     "Trigger",
-    "RunTimesRecord",
     "LaneRecord",
     "read_lanes",
     "Finish",

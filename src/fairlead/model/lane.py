@@ -7,22 +7,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fairlead.model.fields import Count, Micros, Pass, ReadThrough, Runs
+from fairlead.model.fields import Count, Pass, ReadThrough
 from fairlead.model.reading import json_reader
 from fairlead.model.trigger import LOWEST, Level
 
 log = logging.getLogger("fairlead.lanes")
-
-
-class RunTimesRecord(msgspec.Struct, frozen=True):
-    """Run times measured by a queue that charges run time, for the next owner and for people."""
-
-    unit: Micros = 0
-    """Run time for which a key of weight 1 is charged a whole stride (microseconds); 0 while
-    unknown."""
-    means: list[tuple[str, str, Micros, Runs]] = []
-    """(task name, fairness key, mean run time in microseconds, number of runs) of the pairs that
-    ran last."""
 
 
 class LaneRecord(msgspec.Struct, frozen=True):
@@ -45,8 +34,6 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """Triggers in the owner's memory at the time of the write; only for people."""
     next_passes: list[tuple[str, Pass]] = []
     """(fairness key, next pass) of the keys furthest ahead."""
-    run_times: RunTimesRecord | None = None
-    """None if the queue counts tasks."""
 
 
 _read = json_reader(LaneRecord)

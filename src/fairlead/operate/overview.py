@@ -10,7 +10,7 @@ import msgspec
 from fairlead.core import values
 from fairlead.engine.lease_names import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
-from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
+from fairlead.model import LaneKey, Level, PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.limits import LimitView, limits_of_queue
@@ -64,8 +64,6 @@ class Overview(msgspec.Struct, frozen=True):
     """Number of fairness keys that have tasks that may run now."""
     limits: dict[str, int]
     """Limits set at run time, in tasks at once per node, by fairness key."""
-    run_times: RunTimesRecord | None = None
-    """Mean run times that the workers last saved; None without cost="runtime"."""
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +76,6 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants with the longest backlogs."""
     partitions: list[PartitionView] = []
     limits: list[LimitView] = []
-    run_times: RunTimesRecord | None = None
-    """Mean run times that the workers last saved; None without cost="runtime"."""
 
 
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
@@ -110,8 +106,7 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
     if context.cluster.with_tasks() is not None:
         heaviest, keys = management.heaviest_keys(queue, most_keys)
         limits = management.limits(queue)
-    run_times = _run_times(queue, records)
-    return Overview(status, partitions, heaviest, keys, limits, run_times)
+    return Overview(status, partitions, heaviest, keys, limits)
 
 
 async def queue_view(
@@ -141,7 +136,6 @@ async def queue_view(
         tenants=page,
         partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
         limits=await limits_of_queue(context, queue),
-        run_times=_run_times(queue, records),
     )
 
 
@@ -180,15 +174,3 @@ async def _partitions(
             )
         )
     return views
-
-
-def _run_times(queue: str, records: Mapping[PartitionKey, OwnedBacklog]) -> RunTimesRecord | None:
-    """Return the mean run times that the nodes have saved for a queue."""
-    saved = [
-        record.run_times
-        for key, found in records.items()
-        for record in found.lanes.values()
-        if key.queue == queue and record.run_times is not None
-    ]
-    # Each node saves one record in all its lanes. Show the record with the most means.
-    return max(saved, key=lambda record: len(record.means), default=None)

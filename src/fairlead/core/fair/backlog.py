@@ -111,8 +111,6 @@ class Backlog:
         )
         """Level above which former owners may have stored entries of keys whose next pass is
         unknown; None if every next pass is known. No trigger gets a level until then."""
-        if record.run_times is not None:
-            passes.resume_run_times(record.run_times)
 
     def __len__(self) -> int:
         return len(self._loaded)
@@ -517,7 +515,6 @@ class Backlog:
             highest_seq=self.highest_seq,
             buffered=len(self._loaded) + len(self._taken),
             next_passes=self._passes.heaviest(HEAVIEST_KEPT, passes.items()),
-            run_times=self._passes.run_times(),
         )
 
     # levels ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.tenants import Turns, key_weight, tenant_weight
-from fairlead.model import RunTimesRecord, tenant_of
+from fairlead.model import tenant_of
 
 STRIDE_SCALE = 1_000_000
 
@@ -203,10 +203,3 @@ class Passes:
             for key, next_pass in self._counters.heaviest(most)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
-
-    def run_times(self) -> RunTimesRecord | None:
-        """Return the measured run times, for the next owner; None if tasks are counted."""
-        return None
-
-    def resume_run_times(self, record: RunTimesRecord) -> None:
-        """Restore run times that an earlier owner measured."""

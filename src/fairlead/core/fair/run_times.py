@@ -13,9 +13,6 @@ hung raises the expectation by at most a third. Times are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
-
 from fairlead.core.fair.passes import STRIDE_SCALE
 
 DRAWN = 2
@@ -42,12 +39,6 @@ damaged record."""
 MOST_PAIRS = 10_000
 MOST_NAMES = 1000
 
-MOST_KEPT = 200
-"""Maximum number of pairs saved for the next owner: those that ran last."""
-
-Kept = tuple[str, str, int, int]
-"""(task name, fairness key, mean in microseconds, number of runs)."""
-
 
 class _RunningMean:
     """An exponentially weighted mean, except for the first runs, which have equal weight."""
@@ -61,11 +52,6 @@ class _RunningMean:
     def add(self, run_time: float, memory: int) -> None:
         self.runs = min(self.runs + 1, memory)
         self.mean += (run_time - self.mean) / self.runs
-
-    def join(self, mean: float, runs: int, memory: int) -> None:
-        """Merge a mean over this number of runs."""
-        self.mean = (self.mean * self.runs + mean * runs) / (self.runs + runs)
-        self.runs = min(self.runs + runs, memory)
 
 
 class RunTimes:
@@ -114,23 +100,6 @@ class RunTimes:
         self._names[name].add(run_time, MEMORY)
         self._all.add(run_time, LONG_MEMORY)
         self._set_unit()
-
-    def kept(self) -> list[Kept]:
-        """Return the means to save for the next owner."""
-        last = islice(reversed(self._pairs.items()), MOST_KEPT)
-        return [(name, key, round(pair.mean), pair.runs) for (name, key), pair in last]
-
-    def resume(self, unit: int, kept: Iterable[Kept]) -> None:
-        """Merge the previous owner's means for pairs we have not seen, and take over its unit if
-        there is none yet."""
-        for name, key, mean, runs in kept:
-            if (name, key) not in self._pairs and runs > 0:
-                pair = _RunningMean()
-                pair.join(mean, runs, MEMORY)
-                self._put(name, key, pair)
-                self._names[name].join(mean, runs, MEMORY)
-                self._all.join(mean, runs, LONG_MEMORY)
-        self.unit = self.unit or unit
 
     def _put(self, name: str, key: str, pair: _RunningMean) -> None:
         self._pairs[name, key] = pair

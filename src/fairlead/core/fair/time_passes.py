@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.model import RunTimesRecord, tenant_of
+from fairlead.model import tenant_of
 
 MOST_REMEMBERED = 10_000
 """Maximum number of keys whose last charge is remembered; beyond it, the oldest is dropped."""
@@ -44,12 +44,6 @@ class TimePasses(Passes):
 
     def step(self, key: str, weight: float, name: str = "") -> int:
         return max(1, round(self._run_times.charge(name, key) / self._weight(key, weight)))
-
-    def run_times(self) -> RunTimesRecord:
-        return RunTimesRecord(self._run_times.unit, self._run_times.kept())
-
-    def resume_run_times(self, record: RunTimesRecord) -> None:
-        self._run_times.resume(record.unit, record.means)
 
     def _note_charge(self, key: str, charge: int) -> None:
         charges = self._last_charges
