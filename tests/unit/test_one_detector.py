@@ -124,11 +124,11 @@ def over_tables(seconds: list[Second]) -> Iterator[Named]:
 
 
 _EPISODES = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(600, 1500), st.integers(150, 1200)), max_size=4
+    st.tuples(st.sampled_from(KINDS), st.integers(600, 1500), st.integers(150, 1200)), max_size=3
 )
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(_EPISODES)
 def test_observations_and_tables_name_the_same_incidents(episodes: list[Episode]) -> None:
     seconds = history(episodes)

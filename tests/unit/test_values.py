@@ -17,6 +17,7 @@ from fairlead.cli.output import duration
 from fairlead.core.values import instant, is_finite
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.testing import drain
+from tests.tiers import examples
 
 NASTY: list[Any] = [
     None,
@@ -137,6 +138,7 @@ def test_a_number_that_json_cannot_express_is_refused_at_the_submit(
     assert asyncio.run(drain(shop)) is None
 
 
+@settings(max_examples=examples(200))
 @given(st.recursive(st.floats() | st.none() | st.text(), lambda inner: st.lists(inner)))
 def test_finite_data_is_told_from_other(data: Any) -> None:
     flat = [data]
