@@ -19,23 +19,26 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.latency import ERROR_BOUND, LATENCY
+from fairlead.pipeline.definitions.latency import ERROR_BOUND, LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reading.query import open_views
 from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, Latency, PipelineSettings, Slo
+from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.ports.lake_history import Question
 from tests.generate import Truth, write_lake
 from tests.pipeline import pandas_twin as twin
 from tests.pipeline.conftest import SparkOn
-from tests.pipeline.warehouses import lake_in
+from tests.pipeline.warehouses import lake_in, root_of
 
 TRUTH = Truth(
     rows=20_000,
@@ -368,3 +371,15 @@ def test_three_engines_read_the_same_rows(lake: Warehouse, spark_on: SparkOn) ->
     assert {table.name for table in TABLES} >= counts.keys() >= {"gold.cost", "silver.service"}
     assert counts["bronze.attempts"] > 15_000
     assert sum(count > 0 for count in counts.values()) >= 12, counts
+
+
+def test_the_history_of_a_lake_adds_up_what_the_build_made(lake: Warehouse) -> None:
+    served, history = rows(lake, SERVICE), History(root_of(lake))
+    for by in ("queue", "tenant", "name"):
+        runs = history.runs(Question(by=by)).rows  # type: ignore[arg-type]
+        assert sum(r.started for r in runs) == served["attempts_started"].sum()
+        assert sum(r.busy_us for r in runs) == served["busy_us"].sum()
+    hist = rows(lake, LATENCY_HIST)
+    pickups = hist[(hist.measure == "pickup") & (hist.fairness_key == "*")].groupby("queue").n.sum()
+    assert {row.part: row.n for row in history.waits(Question(points=1)).rows} == pickups.to_dict()
+    assert history.as_of().history_until == Builds(lake).newest()[0].until

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.slo import SLO
@@ -28,8 +28,6 @@ from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.reading.frames import Frames
-from fairlead.pipeline.reading.history import History
-from fairlead.pipeline.reading.query import connect
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
@@ -40,10 +38,9 @@ from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
-from fairlead.ports.lake_history import Question
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
-from tests.pipeline.warehouses import export, root_of
+from tests.pipeline.warehouses import export
 from tests.tiers import NIGHTLY
 
 HOUR = 3600.0
@@ -181,35 +178,6 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     assert_same_rows(found, made_in(job.warehouse))
 
 
-def test_a_build_is_read_by_duckdb_row_for_row_and_its_history_has_every_run(
-    job: JobContext,
-) -> None:
-    put(job.warehouse, batches(7))
-    build(job, SETTINGS)
-    expected, folder = made_in(job.warehouse), root_of(job.warehouse)
-    with connect(folder) as connection:
-        for table in (each for each in MADE if expected[each.name]):
-            found = connection.execute(f"SELECT * FROM {table.name}")
-            rows = [dict(zip(table.column_names, row, strict=True)) for row in found.fetchall()]
-            ordered = sorted(
-                map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
-            )
-            assert ordered == expected[table.name], table.name
-    services, history = expected["silver.service"], History(folder)
-    for by in ("queue", "tenant", "name"):
-        runs = history.runs(Question(by=by)).rows  # type: ignore[arg-type]
-        assert sum(r.started for r in runs) == sum(s["attempts_started"] for s in services)
-        assert sum(r.busy_us for r in runs) == sum(s["busy_us"] for s in services)
-    for row in history.waits(Question(points=1)).rows:
-        pickups = sum(
-            hist["n"]
-            for hist in expected["gold.latency_hist"]
-            if (hist["measure"], hist["fairness_key"], hist["queue"]) == ("pickup", "*", row.part)
-        )
-        assert row.n == pickups
-    assert history.as_of().history_until == Builds(job.warehouse).newest()[0].until
-
-
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
     job: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,15 +202,6 @@ def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(
 
 def files_of(job: JobContext, table: Table) -> set[TableFile]:
     return {file._replace(span=()) for file in tables_of(job).files(table)}  # type: ignore[arg-type]
-
-
-def test_invalid_rows_are_counted_and_quarantined(job: JobContext) -> None:
-    rows = [attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)]
-    put(job.warehouse, [(rows, [])])
-    run = build(job, SETTINGS)
-    assert run.quarantined == 2
-    assert len({row["reason"] for row in rows_of(job.warehouse, QUARANTINE)}) == 2
-    assert len(rows_of(job.warehouse, TASKS)) == 1
 
 
 def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: JobContext) -> None:
