@@ -3,6 +3,7 @@ and are added."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from fairlead import App
+from services.kafka import KafkaServer
 from tests.end_to_end.test_kill import PATIENCE, app_of, judge, submit, wait_until_finished
 from tests.end_to_end.workers import Crew
+from tests.tiers import NIGHTLY
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
@@ -31,6 +34,20 @@ def wait_for_runs(crew: Crew, count: int) -> None:
     assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
 
 
+def wait_until_shared(crew: Crew) -> None:
+    """Wait until the two workers own all six partitions: a partition that moves while the broker stops
+    would have no owner."""
+    deadline = time.monotonic() + PATIENCE
+    owned: list[str] = []
+    while sorted(owned) != [f"crash/{n}" for n in range(6)] and time.monotonic() < deadline:
+        time.sleep(0.05)  # only the log of the workers shows this
+        changes = [
+            line for line in crew.log.read_text().splitlines() if "partitions changed" in line
+        ]
+        owned = re.findall(r"crash/\d", " ".join(changes[-2:])) if len(changes) > 1 else []
+    assert len(owned) == 6, crew.log.read_text()[-4000:]
+
+
 def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_flight(
     store_url: str, kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,3 +64,25 @@ def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_
         wait_until_finished(app, crew)
     judge(crew, numbers)
     app.close()
+
+
+@NIGHTLY("an outage")
+def test_a_broker_that_stops_and_restarts_under_load_loses_nothing_and_repeats_nothing(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KafkaServer() as server:
+        monkeypatch.setenv("FAIRLEAD_CHANNEL", server.url)
+        app, numbers = app_of(store_url), range(4000)
+        with Crew(store_url, tmp_path, 2) as crew:
+            submit_in_pieces(app, range(400))
+            wait_for_runs(crew, 400)
+            wait_until_shared(crew)
+            server.crash()
+            submit_in_pieces(app, range(400, 2000))
+            wait_for_runs(crew, 2000)  # found by their rows
+            server.start()
+            submit_in_pieces(app, range(2000, 4000))
+            wait_until_finished(app, crew)
+            assert [process.poll() for process in crew.processes] == [None, None]
+        assert judge(crew, numbers) == 0
+        app.close()

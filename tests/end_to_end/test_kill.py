@@ -17,7 +17,9 @@ from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from fairlead.engine.membership import HEARTBEAT_SECONDS, SILENT_SECONDS
 from fairlead.model import Outcome
+from services.postgres import PostgresServer
 from tests.end_to_end.workers import Crew
+from tests.tiers import NIGHTLY
 
 PATIENCE = 90.0  # timeout in seconds
 
@@ -174,6 +176,27 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
     assert effects == Counter(numbers), f"seed {crew.seed}"
     assert follows == len(numbers), f"seed {crew.seed}"
     app.close()
+
+
+@NIGHTLY("an outage")
+def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path) -> None:
+    with PostgresServer() as server:  # a server of this test, since others share the session's
+        url = server.create_database()
+        app = app_of(url)
+        numbers = range(3000)
+        with Crew(url, tmp_path, 2) as crew:
+            submit(app, "work", numbers)
+            deadline = time.monotonic() + PATIENCE
+            while (
+                not (crew.runs() and crew.started == 2) and time.monotonic() < deadline
+            ):  # a worker that cannot start gives up
+                time.sleep(0.05)
+            server.restart("immediate")
+            wait_until_finished(app, crew)
+            assert [process.poll() for process in crew.processes] == [None, None]
+        runs = crew.runs()
+        assert set(runs) == set(numbers)
+        app.close()
 
 
 def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
