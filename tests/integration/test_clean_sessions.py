@@ -63,33 +63,34 @@ SELECT current_user::text, current_setting('search_path'), current_setting('stat
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_a_change_of_the_session_ends_with_its_handler(
-    clean_app: App, change: str, kind: str
-) -> None:
+async def test_a_change_of_the_session_ends_with_its_handler(clean_app: App, kind: str) -> None:
     states: list[Any] = []
     if kind == "async":
 
         @clean_app.task(transactional=True, retry=NoRetry())
-        async def work(changes: bool, fails: bool, connection: asyncpg.Connection) -> None:
+        async def work(change: str | None, fails: bool, connection: asyncpg.Connection) -> None:
             states.append(tuple(await connection.fetchrow(STATE)))
-            if changes:
+            if change is not None:
                 await connection.execute(change)
             assert not fails
     else:
 
         @clean_app.task(transactional=True, retry=NoRetry())
-        def work(changes: bool, fails: bool, connection: psycopg.Connection[Any]) -> None:
+        def work(change: str | None, fails: bool, connection: psycopg.Connection[Any]) -> None:
             states.append(connection.execute(STATE, prepare=False).fetchone())
-            if changes:
+            if change is not None:
                 connection.execute(change)
             assert not fails
 
-    for changes, fails in ((False, False), (True, False), (True, True), (False, False)):
-        handle = work.submit(changes=changes, fails=fails)
-        await drain(clean_app, concurrency=1)
-        assert handle.state() == (State.ERROR if fails else State.DONE)
-    assert states == states[:1] * 4
+    runs = [("nothing", None, False)]
+    runs += [(name, change, fails) for name, change in CHANGES.items() for fails in (False, True)]
+    handles = [work.submit(change=change, fails=fails) for _, change, fails in runs]
+    work.submit(change=None, fails=False)
+    await drain(clean_app, concurrency=1)
+    for handle, (name, _, fails) in zip(handles, runs, strict=True):
+        assert handle.state() == (State.ERROR if fails else State.DONE), name
+    after = zip(runs, states[1:], strict=True)
+    assert [name for (name, *_), state in after if state != states[0]] == []
 
 
 async def test_a_codec_of_a_handler_ends_with_it(clean_app: App) -> None:

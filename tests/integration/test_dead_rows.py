@@ -95,19 +95,12 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
         assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
 
 
-@pytest.mark.parametrize(
-    "lanes",
-    [
-        [LANE],
-        [LaneKey("mail", 0, 2), LaneKey("mail", 0, 7), LaneKey("mail", 3, 5), LaneKey("pay", 0, 5)],
-    ],
-)
-def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
-    store: PostgresTaskStore, lanes: list[LaneKey]
-) -> None:
+def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(store: PostgresTaskStore) -> None:
+    lanes = [LaneKey("mail", 0, 2), LaneKey("mail", 0, 7), LaneKey("mail", 3, 5), LANE]
+    lanes.sort()
     with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
-        for count in (2_000, 40_000):
+        for count in (1_000, 10_000):
             for lane in lanes:
                 place = {"queue": lane.queue, "partition": lane.partition}
                 tasks = make(count, priority=lane.priority, **place)
@@ -439,7 +432,8 @@ def _check_order(store: PostgresTaskStore, tasks: Sequence[NewTask]) -> None:
     assert [trigger.id for trigger, _ in heads] == [task.id for task in tasks]
     heads = [trigger for trigger, _ in heads]
     for number, head in enumerate(heads):
-        assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
+        if number % 50 == 0:
+            assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
         (held,) = store.database.run(store._claim("node", wanted([head], head.version), NOW))
         assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
         store.database.run(store.completion("node", [done(held)]))

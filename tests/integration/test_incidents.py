@@ -68,7 +68,7 @@ def app(sqlite_url: str) -> Iterator[App]:
     application.close()
 
 
-async def test_each_of_2500_tasks_in_error_is_reported_once(app: App) -> None:
+async def test_each_of_1200_tasks_in_error_is_reported_once(app: App) -> None:
     seen: Counter[str] = Counter()
 
     def receive(incident: Incident) -> None:
@@ -76,10 +76,10 @@ async def test_each_of_2500_tasks_in_error_is_reported_once(app: App) -> None:
         seen[incident.subject] += 1
 
     app.on_incident = receive
-    ids = failing(app, 2500)
+    ids = failing(app, 1200)
     async with running(app, intervals=FAST) as node:
         await settled(app, node)
-        await eventually(lambda: len(seen) == 2500)
+        await eventually(lambda: len(seen) == 1200)
     assert seen == Counter(ids)
     read, incidents = app.store.database.read_now, app.store.incidents
     assert read(incidents.undelivered(10)) == []
