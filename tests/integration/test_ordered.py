@@ -602,7 +602,6 @@ def set_passed(app: App, passed_at: int) -> None:
         connection.execute(f"UPDATE fairlead_periodics SET passed_at = {passed_at}")
 
 
-@pytest.mark.smoke
 async def test_late_slots_of_a_periodic_task_run_once_each_in_order_also_if_submitted_twice(
     kit: Kit,
 ) -> None:
