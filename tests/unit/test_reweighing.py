@@ -22,8 +22,8 @@ class Lane:
     def __init__(self, capacity: int = 10_000) -> None:
         self.weights: dict[str, float] = {}
         self.ran: list[Trigger] = []
-        passes = Passes(Counters(), self.weights)
-        self.backlog = Backlog(1, LaneRecord(), passes, capacity, Timing(), is_new=True)
+        self.passes = Passes(Counters(), self.weights)
+        self.backlog = Backlog(1, LaneRecord(), self.passes, capacity, Timing(), is_new=True)
         self._seq = 0
 
     def submit(self, keys: list[str]) -> BacklogWrite | Changes:
@@ -90,3 +90,14 @@ def test_a_lane_with_stored_tasks_keeps_its_levels_and_gives_later_ones_at_the_n
     assert isinstance(later, BacklogWrite)
     first, second = (each.level for each in later.entries)
     assert first is not None and second is not None and second.pass_ - first.pass_ == 250_000
+
+
+def test_a_key_whose_tasks_the_channel_keeps_is_read_soon_after_its_new_weight() -> None:
+    lane = Lane(capacity=10)
+    write = lane.submit([*"ab"] * 20)
+    assert isinstance(write, BacklogWrite)
+    lane.backlog.written(write)
+    lane.backlog.is_read_by_key = True
+    assert lane.weigh(a=1000.0) == []
+    assert lane.passes.next_pass("a") <= lane.backlog.virtual_time + 1000
+    assert lane.passes.next_pass("b") == 20 * 1_000_000 + 1
