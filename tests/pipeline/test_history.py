@@ -46,6 +46,7 @@ from tests.pipeline.tables_by_hand import micros, put, row
 from tests.tiers import examples
 
 MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
+Rows = list[dict[str, Any]]
 START = T0.replace(minute=0, second=0, microsecond=0)
 FIRST = micros(START)
 
@@ -72,7 +73,6 @@ minutes = st.builds(
 )
 """Minutes in few hours, because each hour has a file."""
 counts = st.integers(0, 1 << 40)
-few = st.integers(0, 9)
 
 
 def tables_of(table: Table, fields: Mapping[str, st.SearchStrategy[Any]]) -> Any:
@@ -134,20 +134,20 @@ def ranked(weights: Mapping[str, tuple[Any, ...]], top: int) -> dict[str, tuple[
 
 def expected_rows(
     found: HistoryRows[Any],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Rows,
     instant: str,
-    part_of: Callable[[Mapping[str, Any]], str],
+    question: Question,
     columns: Sequence[str],
     weigh: Sequence[str],
-    top: int,
 ) -> dict[tuple[int, int], tuple[Any, ...]]:
     """Return (name of the part, *sums) by rank and step, in plain Python."""
+    part_of = part_in(question.by)
     inside = [each for each in rows if found.since <= micros(each[instant]) < found.until]
     total: dict[str, list[Any]] = defaultdict(lambda: [0] * len(weigh))
     for each in inside:
         for n, column in enumerate(weigh):
             total[part_of(each)][n] += each[column]
-    rank_of = ranked({part: tuple(sums) for part, sums in total.items()}, top)
+    rank_of = ranked({part: tuple(sums) for part, sums in total.items()}, question.top)
     sums: dict[tuple[int, int], list[Any]] = {}
     for each in inside:
         part, rank = rank_of[part_of(each)]
@@ -161,10 +161,37 @@ def expected_rows(
 
 scopes = st.one_of(st.none(), st.frozensets(keys.map(tenant_of), max_size=3))
 parts = st.sampled_from(["queue", "tenant", "name"])
+periods = st.tuples(minutes, st.integers(1, 5000)).map(
+    lambda drawn: {"since": FIRST + drawn[0] * MINUTE_US, "until": FIRST + sum(drawn) * MINUTE_US}
+)
+FOUR_DAYS = {"since": FIRST, "until": FIRST + 4 * DAY_US}
+
+
+def questions(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Question]:
+    """Return a strategy of questions about four days, with these fields drawn too."""
+    drawn = {"top": st.integers(1, 4), "points": st.sampled_from([1, 2, 30, 200]), **fields}
+    return st.fixed_dictionaries(drawn).map(lambda given: Question(**{**FOUR_DAYS, **given}))
 
 
 def part_in(by: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda each: tenant_of(each["fairness_key"]) if by == "tenant" else each[by]
+
+
+def shown(rows: Sequence[Any], *names: str) -> dict[tuple[int, int], tuple[Any, ...]]:
+    """Return (name of the part, *values of these names) by rank and step."""
+    return {
+        (each.rank, each.at): (each.part, *(getattr(each, name) for name in names)) for each in rows
+    }
+
+
+def asked(rows: Rows, question: Question) -> Rows:
+    """Return the rows in the scope of a question."""
+    return [
+        each
+        for each in rows
+        if in_scope(each["fairness_key"], question.tenants)
+        and question.queue in (None, each["queue"])
+    ]
 
 
 @settings(max_examples=examples(300))
@@ -181,55 +208,24 @@ def part_in(by: str) -> Callable[[Mapping[str, Any]], str]:
             ),
         },
     ),
-    by=parts,
-    queue=st.none() | queues,
-    tenants=scopes,
-    top=st.integers(1, 4),
-    points=st.sampled_from([1, 2, 30, 200]),
-    period=st.none() | st.tuples(minutes, st.integers(1, 5000)),
+    question=questions(by=parts, queue=st.none() | queues, tenants=scopes),
+    period=st.just({"since": None, "until": None}) | periods,
 )
 def test_runs_are_the_sums_of_the_rows_of_the_period(
-    rows: list[dict[str, Any]],
-    by: Any,
-    queue: str | None,
-    tenants: frozenset[str] | None,
-    top: int,
-    points: int,
-    period: tuple[int, int] | None,
+    rows: Rows, question: Question, period: dict[str, int | None]
 ) -> None:
-    since, until = (
-        (None, None)
-        if period is None
-        else (FIRST + period[0] * MINUTE_US, FIRST + sum(period) * MINUTE_US)
-    )
+    question = msgspec.structs.replace(question, **period)
     with history_of({SERVICE: rows}) as history:
-        found = history.runs(
-            Question(
-                since=since,
-                until=until,
-                by=by,
-                queue=queue,
-                tenants=tenants,
-                top=top,
-                points=points,
-            )
-        )
-    wanted = [
-        each
-        for each in rows
-        if in_scope(each["fairness_key"], tenants) and queue in (None, each["queue"])
-    ]
+        found = history.runs(question)
+    wanted = asked(rows, question)
     columns = ("attempts_started", "attempts_done", "failed", "busy_us", "wasted_us")
     expected = expected_rows(
-        found, wanted, "window_start", part_in(by), columns, ("busy_us", "attempts_started"), top
+        found, wanted, "window_start", question, columns, ("busy_us", "attempts_started")
     )
-    assert {
-        (r.rank, r.at): (r.part, r.started, r.done, r.failed, r.busy_us, r.wasted_us)
-        for r in found.rows
-    } == expected
+    assert shown(found.rows, "started", "done", "failed", "busy_us", "wasted_us") == expected
     assert [(r.rank, r.at) for r in found.rows] == list(expected)
-    assert len({r.at for r in found.rows}) <= points + 1
-    if since is None:
+    assert len({r.at for r in found.rows}) <= question.points + 1
+    if question.since is None:
         assert sum(r.started for r in found.rows) == sum(e["attempts_started"] for e in wanted)
 
 
@@ -248,29 +244,20 @@ def test_runs_are_the_sums_of_the_rows_of_the_period(
             "max_us": counts,
         },
     ),
-    by=st.sampled_from(["queue", "name"]),
-    top=st.integers(1, 4),
-    points=st.sampled_from([1, 30, 200]),
+    question=questions(by=st.sampled_from(["queue", "name"])),
 )
 def test_percentiles_of_waits_are_by_nearest_rank_over_the_merged_buckets(
-    rows: list[dict[str, Any]], by: Any, top: int, points: int
+    rows: Rows, question: Question
 ) -> None:
-    last = FIRST + 4 * DAY_US
     with history_of({LATENCY_HIST: rows}) as history:
-        found = history.waits(Question(since=FIRST, until=last, by=by, top=top, points=points))
+        found = history.waits(question)
     wanted = [each for each in rows if each["measure"] == "pickup" and each["fairness_key"] == "*"]
-    expected = expected_rows(found, wanted, "hour", part_in(by), ("n",), ("n",), top)
-    assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
-    rank_of = {r.part: r.rank for r in found.rows}
-    step = found.step_s * 1_000_000
-    for result in found.rows:
+    assert shown(found.rows, "n") == expected_rows(found, wanted, "hour", question, ("n",), ("n",))
+    for result, inside in rows_by_result(found, wanted, "hour", question):
         merged: dict[int, list[int]] = {}
-        for each in wanted:
-            begun = found.since + (micros(each["hour"]) - found.since) // step * step
-            rank = rank_of.get(part_in(by)(each), top + 1)
-            if (begun, rank) == (result.at, result.rank):
-                known = merged.setdefault(each["bucket"], [0, 0])
-                merged[each["bucket"]] = [known[0] + each["n"], max(known[1], each["max_us"])]
+        for each in inside:
+            known = merged.setdefault(each["bucket"], [0, 0])
+            merged[each["bucket"]] = [known[0] + each["n"], max(known[1], each["max_us"])]
         for per_mille, value in ((500, result.p50_us), (900, result.p90_us), (990, result.p99_us)):
             assert value == pytest.approx(percentile(merged, per_mille), rel=1e-9)
         assert result.max_us == max(most for _, most in merged.values())
@@ -298,63 +285,55 @@ seconds = st.none() | st.integers(-100, 100_000)
         ),
         max_size=30,
     ),
-    by=parts,
-    measure=st.sampled_from(["pickup", "run", "e2e", "retry_delay"]),
-    tenants=scopes,
-    top=st.integers(1, 4),
-    points=st.sampled_from([1, 30, 200]),
+    question=questions(
+        by=parts, measure=st.sampled_from(["pickup", "run", "e2e", "retry_delay"]), tenants=scopes
+    ),
 )
 def test_waits_of_tenants_are_exact_percentiles_of_their_sound_attempts(
-    rows: list[dict[str, Any]],
-    by: Any,
-    measure: Any,
-    tenants: frozenset[str] | None,
-    top: int,
-    points: int,
+    rows: Rows, question: Question
 ) -> None:
-    assume(by == "tenant" or tenants is not None)
-    last = FIRST + 4 * DAY_US
+    assume(question.by == "tenant" or question.tenants is not None)
     with history_of({ATTEMPTS: rows}) as history:
-        found = history.waits(
-            Question(
-                since=FIRST,
-                until=last,
-                by=by,
-                measure=measure,
-                tenants=tenants,
-                top=top,
-                points=points,
-            )
-        )
+        found = history.waits(question)
     of = {"pickup": ("ready_at", "started_at"), "run": ("started_at", "finished_at")}
     of |= {"e2e": ("submitted_at", "finished_at"), "retry_delay": ("run_at", "started_at")}
-    begin, end = of[measure]
+    begin, end = of[question.measure]
     wanted = [
         each | {"n": 1, "us": max(0, micros(each[end]) - micros(each[begin]))}
-        for each in rows
+        for each in asked(rows, question)
         if each[begin]
         and each[end]
         and each["weight"] > 0
         and (each["started_at"] is None or each["started_at"] <= each["finished_at"])
-        and (measure != "e2e" or each["next_state"] == "DONE")
-        and (measure != "retry_delay" or each["attempt"] > 1)
+        and (question.measure != "e2e" or each["next_state"] == "DONE")
+        and (question.measure != "retry_delay" or each["attempt"] > 1)
         and each["fairness_key"] != "*"
-        and in_scope(each["fairness_key"], tenants)
     ]
-    expected = expected_rows(found, wanted, "finished_at", part_in(by), ("n",), ("n",), top)
-    assert {(r.rank, r.at): (r.part, r.n) for r in found.rows} == expected
-    rank_of = {r.part: r.rank for r in found.rows}
-    step = found.step_s * 1_000_000
-    for result in found.rows:
-        us = sorted(
-            each["us"]
-            for each in wanted
-            if rank_of.get(part_in(by)(each), top + 1) == result.rank
-            and result.at <= micros(each["finished_at"]) < result.at + step
-        )
+    expected = expected_rows(found, wanted, "finished_at", question, ("n",), ("n",))
+    assert shown(found.rows, "n") == expected
+    for result, inside in rows_by_result(found, wanted, "finished_at", question):
+        us = sorted(each["us"] for each in inside)
         ranks = (result.p50_us, 500), (result.p90_us, 900), (result.p99_us, 990)
         assert [value for value, _ in ranks] == [us[-(-len(us) * m // 1000) - 1] for _, m in ranks]
         assert result.max_us == us[-1]
+
+
+def rows_by_result(
+    found: HistoryRows[Any], wanted: Rows, instant: str, question: Question
+) -> Iterator[tuple[Any, Rows]]:
+    """Yield each result with the rows of its part and step."""
+    rank_of = {each.part: each.rank for each in found.rows}
+    part_of, step = part_in(question.by), found.step_s * 1_000_000
+    for result in found.rows:
+        yield (
+            result,
+            [
+                each
+                for each in wanted
+                if rank_of.get(part_of(each), question.top + 1) == result.rank
+                and result.at <= micros(each[instant]) < result.at + step
+            ],
+        )
 
 
 def percentile(buckets: Mapping[int, Sequence[int]], per_mille: int) -> float:
@@ -381,47 +360,24 @@ def percentile(buckets: Mapping[int, Sequence[int]], per_mille: int) -> float:
             **dict.fromkeys(("busy_us", "entitled_us", "demand_us", "claimed", "lag_us"), counts),
         },
     ),
-    days=st.integers(1, 3),
-    tenants=scopes,
-    top=st.integers(1, 4),
-    points=st.sampled_from([1, 2, 200]),
+    question=questions(
+        by=st.just("tenant"),
+        until=st.integers(1, 3).map(lambda days: FIRST + days * DAY_US),
+        tenants=scopes,
+    ),
 )
-def test_shares_add_up_the_windows_of_one_size(
-    rows: list[dict[str, Any]],
-    days: int,
-    tenants: frozenset[str] | None,
-    top: int,
-    points: int,
-) -> None:
+def test_shares_add_up_the_windows_of_one_size(rows: Rows, question: Question) -> None:
     with history_of({TENANT_SHARE: rows}) as history:
-        found = history.shares(
-            Question(
-                since=FIRST, until=FIRST + days * DAY_US, tenants=tenants, top=top, points=points
-            )
-        )
+        found = history.shares(question)
     window_s = max(
         size
         for size in (60, 3600, 86_400)
         if found.step_s % size == 0 and found.since % (size * 1_000_000) == 0
     )
-    wanted = [
-        each
-        for each in rows
-        if each["window_s"] == window_s and in_scope(each["fairness_key"], tenants)
-    ]
-    expected = expected_rows(
-        found,
-        wanted,
-        "window_start",
-        part_in("tenant"),
-        ("busy_us", "entitled_us", "demand_us", "claimed"),
-        ("busy_us", "entitled_us"),
-        top,
-    )
-    assert {
-        (r.rank, r.at): (r.part, r.busy_us, r.entitled_us, r.demand_us, r.claimed)
-        for r in found.rows
-    } == expected
+    wanted = [each for each in asked(rows, question) if each["window_s"] == window_s]
+    columns = ("busy_us", "entitled_us", "demand_us", "claimed")
+    expected = expected_rows(found, wanted, "window_start", question, columns, columns[:2])
+    assert shown(found.rows, *columns) == expected
 
 
 @settings(max_examples=examples(200))
@@ -436,29 +392,16 @@ def test_shares_add_up_the_windows_of_one_size(
             **dict.fromkeys(("busy_us", "wasted_us", "idle_allocated_us"), counts),
         },
     ),
-    tenants=scopes,
-    top=st.integers(1, 4),
+    question=questions(by=st.just("tenant"), tenants=scopes),
 )
-def test_costs_add_up_to_the_bill(
-    rows: list[dict[str, Any]], tenants: frozenset[str] | None, top: int
-) -> None:
+def test_costs_add_up_to_the_bill(rows: Rows, question: Question) -> None:
     with history_of({COST: rows}) as history:
-        found = history.costs(
-            Question(since=FIRST, until=FIRST + 4 * DAY_US, tenants=tenants, top=top)
-        )
-    wanted = [
-        each
-        for each in rows
-        if tenants is None
-        or (each["fairness_key"] != "*" and in_scope(each["fairness_key"], tenants))
-    ]
+        found = history.costs(question)
+    of_all = question.tenants is None
+    wanted = [each for each in asked(rows, question) if of_all or each["fairness_key"] != "*"]
     columns = ("amount", "busy_us", "wasted_us", "idle_allocated_us")
-    expected = expected_rows(
-        found, wanted, "day", part_in("tenant"), columns, ("amount", "busy_us"), top
-    )
-    assert {
-        (r.rank, r.at): (r.part, r.amount, r.busy_us, r.wasted_us, r.idle_us) for r in found.rows
-    } == expected
+    expected = expected_rows(found, wanted, "day", question, columns, ("amount", "busy_us"))
+    assert shown(found.rows, "amount", "busy_us", "wasted_us", "idle_us") == expected
 
 
 def incident(kind: str, subject: str, hour: int, hours: int = 1) -> dict[str, Any]:
