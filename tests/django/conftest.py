@@ -135,3 +135,11 @@ def database(database_url: str) -> Iterator[str]:
     yield database_url
     get_app().close()
     connections.close_all()
+
+
+@pytest.fixture
+def announced(database: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the application announces to workers in the test."""
+    found: list[Any] = []
+    monkeypatch.setattr(get_app().channel, "announce", found.append)
+    return found

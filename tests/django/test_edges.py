@@ -14,7 +14,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
 
-from fairlead.contrib.django import get_app
 from fairlead.contrib.django.checks import check_project
 from fairlead.contrib.django.compat import InvalidTask, TaskResultStatus, task_backends
 from fairlead.contrib.django.models import Task
@@ -58,27 +57,20 @@ def test_savepoints_keep_the_order_of_callbacks_and_tasks() -> None:
 
 
 @pytest.mark.usefixtures("database")
-async def test_an_asynchronous_enqueue_joins_a_block_around_it() -> None:
+async def test_an_asynchronous_enqueue_joins_a_block_around_it(announced: list[Any]) -> None:
     def block(breaks: bool) -> None:
         with transaction.atomic():
             async_to_sync(tasks.echo.aenqueue)(1)
             async_to_sync(tasks.plain.options(connection=connection).submit_async)("a")
-            assert not seen
+            assert not announced
             if breaks:
                 raise KeyError
 
-    seen: list[Any] = []
-    channel = get_app().channel
-    announce = channel.announce
-    channel.announce = seen.append  # type: ignore[method-assign]
-    try:
-        with pytest.raises(KeyError):
-            await sync_to_async(block)(True)
-        assert await Task.objects.acount() == 0
-        await sync_to_async(block)(False)
-        assert await Task.objects.acount() == 2 and len(seen) == 2
-    finally:
-        channel.announce = announce  # type: ignore[method-assign]
+    with pytest.raises(KeyError):
+        await sync_to_async(block)(True)
+    assert await Task.objects.acount() == 0
+    await sync_to_async(block)(False)
+    assert await Task.objects.acount() == 2 and len(announced) == 2
 
 
 # migrations ---------------------------------------------------------------------------------------

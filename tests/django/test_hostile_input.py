@@ -65,11 +65,12 @@ def test_a_text_comes_back_as_it_was(text: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["\ud800", 2**70, float("inf"), _nested(5000), {1: 2}, {"\ud800": 1}, {(1, 2): 3}],
+    [object(), "\ud800", 2**70, float("nan"), _nested(5000), {1: 2}, {"\ud800": 1}, {(1, 2): 3}],
     ids=[
+        "no JSON",
         "surrogate",
         "large number",
-        "infinity",
+        "not a number",
         "deep",
         "number as name",
         "surrogate as name",

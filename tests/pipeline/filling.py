@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
@@ -17,6 +18,8 @@ from fairlead.connect import task_store
 from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.model.history import Reader
+from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 START = 1_700_000_000_000_000
 COLUMNS = (
@@ -101,6 +104,19 @@ def attempt(n: int) -> tuple[Any, ...]:
 def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
     """Add the attempts with these numbers, in one statement or in the connection's transaction."""
     add_rows(connection, [attempt(n) for n in numbers])
+
+
+def add(url: str, *numbers: int) -> None:
+    """Add the attempts with these numbers, each in its own transaction."""
+    with connected(url) as connection:
+        for n in numbers:
+            add_attempts(connection, [n])
+
+
+def reader_of(history: SqlHistory, lake: Warehouse) -> Reader:
+    """Return the lake as a reader of the store."""
+    readers = history.database.read_now(history.readers())
+    return next(each for each in readers if each.name == lake.reader)
 
 
 def add_rows(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -38,7 +38,7 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.erase_until import KILLED, STEPS, erase_until
-from tests.pipeline.filling import add_attempts, connected, migrated
+from tests.pipeline.filling import add, migrated
 from tests.pipeline.forks import exit_code
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
@@ -303,14 +303,9 @@ def test_a_lake_without_builds_has_its_bronze_erased(tmp_path: Path) -> None:
 def store(store_url: str) -> Iterator[tuple[str, SqlHistory]]:
     """Yield a store with attempts of tenant-0 to tenant-6."""
     found = migrated(store_url)
-    add(store_url, range(20))
+    add(store_url, *range(20))
     yield store_url, SqlHistory(found.database)
     found.database.close()
-
-
-def add(url: str, numbers: range) -> None:
-    with connected(url) as connection:
-        add_attempts(connection, numbers)
 
 
 def keys(lake: Warehouse) -> set[str]:
@@ -330,7 +325,7 @@ def test_a_late_export_restores_no_erased_row_and_the_store_may_still_clean(
     assert lake.table(LEDGER).load().num_rows == 0, (
         "after the comparison, the ledger of erased rows is empty"
     )
-    add(url, range(20, 41))
+    add(url, *range(20, 41))
     assert exporter.round().attempts == 21
     assert keys(lake) == {f"tenant-{n}" for n in range(7) if n != 3}
     assert files_with(root_of(lake), "tenant-3") == []
@@ -345,7 +340,7 @@ def test_an_erased_key_can_be_admitted_again(store: tuple[str, SqlHistory], tmp_
     exporter.round()
     erased(lake, "tenant-3")
     assert readmit_key(lake, "tenant-3") and not readmit_key(lake, "tenant-3")
-    add(url, range(20, 27))
+    add(url, *range(20, 27))
     exporter.round()
     assert [r["fairness_key"] for r in rows_of(lake, ATTEMPTS)].count("tenant-3") == 1
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 27
@@ -421,7 +416,7 @@ def test_an_object_store_has_no_byte_of_an_erased_key(
 
     lake = Warehouse(Location.of(s3_lake, postgres_url))
     history = SqlHistory(migrated(sqlite_url).database)
-    add(sqlite_url, range(20))
+    add(sqlite_url, *range(20))
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
     client = boto3.client("s3", region_name="us-east-1")
@@ -439,7 +434,7 @@ def test_an_object_store_has_no_byte_of_an_erased_key(
     assert with_key()
     done = erased(lake, "tenant-3")
     assert done.rows[ATTEMPTS.name] == 3 and done.left == {} and with_key() == []
-    add(sqlite_url, range(20, 41))
+    add(sqlite_url, *range(20, 41))
     exporter.round()
     assert "tenant-3" not in keys(lake) and with_key() == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 41

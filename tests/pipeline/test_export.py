@@ -20,7 +20,7 @@ from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import id_text
-from fairlead.model.history import START, Position, Reader
+from fairlead.model.history import START, Position
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
@@ -32,7 +32,15 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.export_until import KILLED, ROWS, STEPS, export_forever, export_until
-from tests.pipeline.filling import COLUMNS, add_attempts, attempt, connected, migrated
+from tests.pipeline.filling import (
+    COLUMNS,
+    add,
+    add_attempts,
+    attempt,
+    connected,
+    migrated,
+    reader_of,
+)
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.forks import FORKS, exit_code
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
@@ -62,13 +70,6 @@ def exporter(history: SqlHistory, lake: Warehouse, rows: int = ROWS) -> Exporter
     return Exporter(history, lake, SYSTEM_CLOCK, rows)
 
 
-def add(url: str, *numbers: int) -> None:
-    """Add attempts, each in its own transaction."""
-    with connected(url) as connection:
-        for n in numbers:
-            add_attempts(connection, [n])
-
-
 def column(lake: Warehouse, name: str, table: Any = ATTEMPTS) -> list[Any]:
     return list(lake.table(table).load(columns=[name])[name].to_pylist())
 
@@ -90,12 +91,6 @@ def is_clean(lake: Warehouse) -> None:
     on_disk = {f"file://{path}" for path in (folder / "fairlead/bronze_attempts/data").glob("*")}
     assert on_disk == {file.path for file in before}
     assert table.files() == before
-
-
-def reader(history: SqlHistory, lake: Warehouse) -> Reader:
-    return next(
-        each for each in history.database.read_now(history.readers()) if each.name == lake.reader
-    )
 
 
 def spread(url: str, count: int, hours: int = 3) -> None:
@@ -253,7 +248,7 @@ def test_an_export_killed_after_any_step_and_repeated_has_every_attempt_once(
     exporter(history, lake, rows=5).round()
     assert exported(lake) == list(range(20))
     is_clean(lake)
-    assert reader(history, lake).position == Position(*_last(history)[:2])
+    assert reader_of(history, lake).position == Position(*_last(history)[:2])
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
     assert exporter(history, lake).behind() == 0
 

@@ -13,14 +13,14 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import id_text
-from fairlead.model.history import START, Position, Reader
+from fairlead.model.history import START, Position
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.pipeline.filling import add, attempt, connected, migrated, reader_of
 from tests.pipeline.warehouses import lake_in
 
 
@@ -48,18 +48,6 @@ def lake(tmp_path: Path, history: SqlHistory) -> Warehouse:
     return lake
 
 
-def add(url: str, *numbers: int) -> None:
-    with connected(url) as connection:
-        for n in numbers:
-            add_attempts(connection, [n])
-
-
-def reader(history: SqlHistory, lake: Warehouse) -> Reader:
-    return next(
-        each for each in history.database.read_now(history.readers()) if each.name == lake.reader
-    )
-
-
 def rewrite(lake: Warehouse, change: Callable[[pa.Table], pa.Table]) -> None:
     """Replace the rows of every partition by the result of `change`."""
     table = lake.table(ATTEMPTS)
@@ -84,15 +72,15 @@ def test_a_lake_that_agrees_lets_the_store_clean(
     history: SqlHistory, lake: Warehouse, piece: int
 ) -> None:
     counts: list[int] = []
-    assert reader(history, lake).checked is None
+    assert reader_of(history, lake).checked is None
     done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, on_rows=counts.append)
     ran = [n for n in range(20) if n % 3]
     assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
         "each of these runs took one microsecond; attempts that never ran took no time"
     )
     assert (len(counts), sum(counts)) == (-(-20 // piece), 20)
-    assert reader(history, lake).checked == positions(history)[-1]
-    assert reader(history, lake).checked_at is not None
+    assert reader_of(history, lake).checked == positions(history)[-1]
+    assert reader_of(history, lake).checked_at is not None
 
 
 def test_a_second_comparison_reads_only_new_rows(
@@ -107,9 +95,9 @@ def test_a_second_comparison_reads_only_new_rows(
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0, "the new rows are not exported yet"
     Exporter(history, lake, SYSTEM_CLOCK).round()
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
-    before = reader(history, lake).checked_at
+    before = reader_of(history, lake).checked_at
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0
-    assert (reader(history, lake).checked_at or 0) > (before or 0), (
+    assert (reader_of(history, lake).checked_at or 0) > (before or 0), (
         "a comparison without new rows is recorded too"
     )
 
@@ -119,7 +107,7 @@ def test_a_comparison_can_stop_after_some_pieces_and_continue_there(
 ) -> None:
     first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
     assert (first.rows, first.more) == (8, True)
-    assert reader(history, lake).checked == positions(history)[7]
+    assert reader_of(history, lake).checked == positions(history)[7]
     assert [reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1).rows for _ in range(3)] == [
         8,
         4,
@@ -182,7 +170,7 @@ def test_a_lake_that_differs_prevents_cleaning_and_shows_the_difference(
     rewrite(lake, change)
     with pytest.raises(CheckFailed, match=expected):
         reconcile(history, lake, SYSTEM_CLOCK)
-    assert reader(history, lake).checked is None
+    assert reader_of(history, lake).checked is None
 
 
 def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
@@ -196,7 +184,7 @@ def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
     assert f"{at[4]} to {at[9]}: rows 5 in the store and 4 in the lake" in str(caught.value)
     assert f"{at[14]} to {at[19]}: rows 5 in the store and 4 in the lake" in str(caught.value)
     assert f"{START} to" not in str(caught.value)
-    assert reader(history, lake).checked is None
+    assert reader_of(history, lake).checked is None
 
 
 def test_a_row_that_only_the_lake_has_fails_the_comparison(
@@ -215,7 +203,7 @@ def test_the_error_about_a_truncated_file_of_the_lake_names_the_file(
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BrokenLake, match=str(path)):
         reconcile(history, lake, SYSTEM_CLOCK)
-    assert reader(history, lake).checked is None
+    assert reader_of(history, lake).checked is None
 
 
 def test_an_empty_lake_agrees_with_an_empty_store(
