@@ -139,7 +139,7 @@ def database(database_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def announced(database: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the application announces to workers in the test."""
+    """Announcements of the application to workers in the test."""
     found: list[Any] = []
     monkeypatch.setattr(get_app().channel, "announce", found.append)
     return found
