@@ -66,6 +66,12 @@ def worlds(count: int) -> int:
     return count if has_new_seeds() else max(1, count // 4)
 
 
+def block(number: int, size: int) -> range:
+    """Return the seeds of the test with this number, each of which tries `size` seeds."""
+    first = seed() + number * size
+    return range(first, first + size)
+
+
 def matrix(first: Any, *others: Any) -> list[Any]:
     """Return parameters of which only the first is in `make test` too."""
     return [first, *(pytest.param(other, marks=NIGHTLY("the matrix")) for other in others)]

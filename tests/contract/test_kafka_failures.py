@@ -234,9 +234,7 @@ async def refusal_of(shop: Shop, number: int) -> StoreUnavailable:
 # refusals -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "operation"), [("TOPIC", "READ"), ("TOPIC", "DESCRIBE"), ("GROUP", "READ")]
-)
+@pytest.mark.parametrize(("kind", "operation"), [("TOPIC", "READ"), ("GROUP", "READ")])
 async def test_a_worker_that_may_not_read_the_log_ends_with_the_cause(
     open_shop: Callable[..., Shop], url: str, kind: str, operation: str
 ) -> None:

@@ -4,7 +4,6 @@ the bound. The same holds between any two tenants, and between two keys of one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from sys import maxsize
 
 import pytest
@@ -16,18 +15,12 @@ from fairlead.core.triggers.flows import FairLane, Flow, Member, TenantFlow
 from fairlead.model import Trigger
 from tests import tiers
 from tests.simulation.fair_world import FairWorld
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 WORLDS = tiers.worlds(8)
 """Worlds in one test."""
 
 ROUNDING = 1e-9
-
-FIRST = tiers.seed()
-
-
-def worlds(number: int) -> Iterable[int]:
-    return range(FIRST + number * WORLDS, FIRST + (number + 1) * WORLDS)
 
 
 @pytest.mark.parametrize("capacity", [maxsize, 30, 8])
@@ -35,7 +28,7 @@ def worlds(number: int) -> Iterable[int]:
 def test_runnable_keys_are_served_within_the_bound_whatever_the_limits(
     number: int, capacity: int
 ) -> None:
-    for seed in worlds(number):
+    for seed in block(number, WORLDS):
         worst = FairWorld(seed, capacity=capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 
@@ -46,7 +39,7 @@ def test_the_bound_is_the_same_for_keys_with_many_names_and_ordering_keys(
     number: int, capacity: int
 ) -> None:
     """The world also checks that each key starts its first task that may run."""
-    for seed in worlds(number):
+    for seed in block(number, WORLDS):
         worst = FairWorld(seed, is_mixed=True, capacity=capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 
@@ -63,7 +56,7 @@ class TenantWorld(FairWorld):
 def test_tenants_and_the_keys_of_each_are_served_within_the_bound_whatever_the_limits(
     number: int, is_mixed: bool, capacity: int
 ) -> None:
-    for seed in worlds(number):
+    for seed in block(number, WORLDS):
         worst = TenantWorld(seed, is_mixed, capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 
@@ -79,7 +72,7 @@ class CrowdedWorld(TenantWorld):
 def test_many_keys_of_one_tenant_are_served_within_the_bound_with_turns_that_are_spread(
     number: int, capacity: int
 ) -> None:
-    for seed in worlds(number):
+    for seed in block(number, WORLDS):
         worst = CrowdedWorld(seed, capacity=capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 

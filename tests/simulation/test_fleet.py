@@ -40,29 +40,28 @@ from tests.simulation.fleet_plan import NEW, Plan, QueuePlan
 from tests.simulation.fleet_simulation import Failed, Fleet, on_virtual_time, simulate
 from tests.tiers import NIGHTLY, seeds
 
-SEED = tiers.seed()
 FLEETS = 25
 """Number of fleets in each block."""
 BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "6000")) // FLEETS
 """Number of tests into which the fleets are split."""
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
-def test_random_fleets_keep_their_promises(block: int) -> None:
-    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
+def run_fleets(block: int, has_people: bool = False) -> None:
+    for seed in tiers.block(block, FLEETS):
         try:
-            simulate(seed)
+            simulate(seed, has_people=has_people)
         except Failed as failed:
             pytest.fail(str(failed), pytrace=False)
+
+
+@pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
+def test_random_fleets_keep_their_promises(block: int) -> None:
+    run_fleets(block)
 
 
 @pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=1))
 def test_fleets_whose_tasks_and_weights_people_change_keep_their_promises(block: int) -> None:
-    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
-        try:
-            simulate(seed, has_people=True)
-        except Failed as failed:
-            pytest.fail(str(failed), pytrace=False)
+    run_fleets(block, has_people=True)
 
 
 @pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=1))
@@ -74,11 +73,7 @@ def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
     monkeypatch.setattr(channel, "LONG_LANE", 1)
     for name, number in {"LOOK": 2, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 5}.items():
         monkeypatch.setattr(keyed_reader, name, number)
-    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
-        try:
-            simulate(seed)
-        except Failed as failed:
-            pytest.fail(str(failed), pytrace=False)
+    run_fleets(block)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests import tiers
 from tests.simulation.keyed_world import KeyedWorld
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 WORLDS = tiers.worlds(12)
 STARTS = 1500
@@ -27,7 +27,7 @@ def most_short_inside(world: KeyedWorld) -> float:
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("number", seeds(50, 1))
 def test_each_key_gets_its_share_however_small_memory_is(number: int, is_late: bool) -> None:
-    for seed in range(tiers.seed() + number * WORLDS, tiers.seed() + (number + 1) * WORLDS):
+    for seed in block(number, WORLDS):
         world = KeyedWorld(seed, is_late=is_late)
         short = world.shortest(world.run(STARTS))
         assert short <= most_short(world), f"seed {seed}: {short:.3f} below its due"
@@ -37,7 +37,7 @@ def test_each_key_gets_its_share_however_small_memory_is(number: int, is_late: b
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("number", seeds(50, 1))
 def test_each_tenant_and_each_of_its_keys_gets_its_share(number: int, is_late: bool) -> None:
-    for seed in range(tiers.seed() + number * WORLDS, tiers.seed() + (number + 1) * WORLDS):
+    for seed in block(number, WORLDS):
         world = KeyedWorld(seed, has_tenants=True, is_late=is_late)
         ran = world.run(STARTS)
         short, inside = world.short_tenant(ran), world.shortest(ran)

@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.fair.backlog import Backlog
-from tests import tiers
 from tests.simulation.queues_world import QueuesWorld
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 WORLDS = 20
 """Worlds in one test."""
@@ -19,12 +18,10 @@ STARTS = 300
 MOST_WAIT = 0
 """Starts for which a new key may wait beyond the read under way and its own."""
 
-FIRST = tiers.seed()
-
 
 @pytest.mark.parametrize("number", seeds(50, 1))
 def test_a_new_key_waits_for_no_more_than_the_read_beside_deep_queues(number: int) -> None:
-    for seed in range(FIRST + number * WORLDS, FIRST + (number + 1) * WORLDS):
+    for seed in block(number, WORLDS):
         wait = QueuesWorld(seed).run(STARTS)
         assert wait <= MOST_WAIT, f"seed {seed}: waited for {wait} starts"
 

@@ -19,7 +19,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
 from tests import tiers
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 RUN = 2.0
 WORLDS = 4
@@ -93,8 +93,8 @@ class World:
 def test_no_task_is_late_but_by_starts_that_pass_a_key_at_its_own_limit(
     number: int, stretch: float, is_stalled: bool, capacity: int
 ) -> None:
-    first = tiers.seed() + number * WORLDS
-    found = [World(first + n, stretch, is_stalled, capacity).run() for n in range(WORLDS)]
+    worlds = [World(seed, stretch, is_stalled, capacity) for seed in block(number, WORLDS)]
+    found = [world.run() for world in worlds]
     assert [each.worst for each in found] == [0] * WORLDS
     # Runs of different lengths fill the own limits of some keys for longer than those of others.
     assert (max(each.worst_of_all for each in found) > 0) == (stretch > 1)

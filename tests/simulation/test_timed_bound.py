@@ -5,7 +5,6 @@ break the bound."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from sys import maxsize
 
 import pytest
@@ -15,7 +14,7 @@ from fairlead.model import PartitionKey, Trigger, tenant_of
 from tests import tiers
 from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
 from tests.simulation.known_run_times import SECOND, Exact, Steady
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 WORLDS = tiers.worlds(8)
 """Worlds in one test."""
@@ -25,8 +24,6 @@ UNCERTAIN = 5
 
 ROUNDING = 1e-6
 """Seconds by which each start is rounded at most."""
-
-FIRST = tiers.seed()
 
 
 class TimedWorld(FairWorld):
@@ -123,10 +120,6 @@ def sharers(trigger: Trigger) -> list[Sharer]:
     return [(trigger.partition, tenant, None), (trigger.partition, tenant, key)]
 
 
-def worlds(number: int) -> Iterable[int]:
-    return range(FIRST + number * WORLDS, FIRST + (number + 1) * WORLDS)
-
-
 @pytest.mark.parametrize("is_exact", [False, True])
 @pytest.mark.parametrize("capacity", [maxsize, 30, 8])
 @pytest.mark.parametrize("is_mixed", [False, True])
@@ -134,7 +127,7 @@ def worlds(number: int) -> Iterable[int]:
 def test_run_time_is_shared_within_the_bound_whatever_the_limits(
     number: int, is_mixed: bool, capacity: int, is_exact: bool
 ) -> None:
-    for seed in worlds(number):
+    for seed in block(number, WORLDS):
         worst = TimedWorld(seed, is_mixed, capacity, is_exact).run()
         assert worst <= 1, f"seed {seed}: {worst:.3f} times the bound"
 
@@ -149,7 +142,7 @@ class BlindWorld(TimedWorld):
 
 
 def test_wrong_expectations_do_not_break_the_bound() -> None:
-    for seed in worlds(0):
+    for seed in block(0, WORLDS):
         worst = BlindWorld(seed).run()
         assert worst <= 1, f"seed {seed}: {worst:.3f} times the bound"
 

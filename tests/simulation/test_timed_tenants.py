@@ -19,7 +19,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger, tenant_of
 from tests import tiers
 from tests.simulation.stored_lane import StoredLane, by_tenant, shortfall
-from tests.tiers import seeds
+from tests.tiers import block, seeds
 
 WORLDS = tiers.worlds(6)
 LEARNT = 300
@@ -124,7 +124,7 @@ def spent_by(ran: list[tuple[str, int]]) -> Counter[str]:
 @pytest.mark.parametrize("number", seeds(50, 1))
 def test_run_time_is_shared_among_tenants_and_inside_each(number: int, costs: Costs) -> None:
     """Keys of great weight are read a few tasks at a time, so shares inside a tenant are less exact."""
-    for seed in range(tiers.seed() + number * WORLDS, tiers.seed() + (number + 1) * WORLDS):
+    for seed in block(number, WORLDS):
         world = TimedWorld(seed, costs)
         world.run(LEARNT + 2 * world.capacity)
         ran = world.run(STARTS)
