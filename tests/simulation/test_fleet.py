@@ -22,16 +22,12 @@ from fairlead.backends.sql import channel, keyed_reader
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.core.limits.limits import Limit
-from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.engine import membership, runs
-from fairlead.engine.deaths import Deaths
+from fairlead.engine import membership
 from fairlead.engine.granting import Granting
 from fairlead.engine.invocation import Invocation
-from fairlead.engine.membership import Membership
-from fairlead.engine.ownership import Ownership
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import LOOK_AHEAD
 from tests import tiers
@@ -112,28 +108,12 @@ def the_owner_runs_all_tasks_itself(patch: Patch) -> None:
     patch.setattr(Granting, "_grant", lambda self, now: False)
 
 
-def nodes_claim_tasks_of_unknown_names(patch: Patch) -> None:
-    patch.setattr(SlotLedger, "register_names", lambda self, names: None)
-
-
-def nodes_know_only_their_own_partitions(patch: Patch) -> None:
-    patch.setattr(Membership, "learn_partitions", lambda self, queue, count: None)
-
-
 def tasks_of_dead_nodes_are_not_resumed(patch: Patch) -> None:
     patch.setattr(Pollers, "resume", _nothing)
 
 
-def the_end_of_a_process_is_not_noticed(patch: Patch) -> None:
-    patch.setattr(Deaths, "check", _nothing)
-
-
 def living_nodes_count_as_dead(patch: Patch) -> None:
     patch.setattr(membership, "SILENT_SECONDS", 1.0)
-
-
-def a_node_that_stops_keeps_its_leases(patch: Patch) -> None:
-    patch.setattr(Ownership, "_release", _nothing)
 
 
 def a_partition_finds_no_owner(patch: Patch) -> None:
@@ -145,28 +125,10 @@ def a_partition_finds_no_owner(patch: Patch) -> None:
     )
 
 
-def a_handler_ends_its_node(patch: Patch) -> None:
-    failed = runs.failed
-
-    def careless(execution: Any, error: BaseException, now: int) -> Any:
-        str(error)
-        return failed(execution, error, now)
-
-    patch.setattr(runs, "failed", careless)
-
-
 def a_limit_of_a_node_is_not_kept(patch: Patch) -> None:
     patch.setattr(Limit, "acquire", lambda self, trigger, now: None)
     patch.setattr(Limit, "release", lambda self, trigger, now: ())
     patch.setattr(Limit, "cancel", lambda self, trigger, now: ())
-
-
-def a_limit_of_the_cluster_is_not_kept(patch: Patch) -> None:
-    take = Permits.take
-    patch.setattr(
-        Permits, "take", lambda self, name, total, now: take(self, name, total, now) or True
-    )
-    patch.setattr(Permits, "release", lambda self, name: True)
 
 
 def pauses_are_ignored(patch: Patch) -> None:
@@ -217,16 +179,10 @@ def tasks_wake_too_early(patch: Patch) -> None:
 
 FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (the_owner_runs_all_tasks_itself, "idle"),
-    (nodes_claim_tasks_of_unknown_names, "idle"),
-    (nodes_know_only_their_own_partitions, "idle"),
     (tasks_of_dead_nodes_are_not_resumed, "are left"),
-    (the_end_of_a_process_is_not_noticed, "idle"),
     (living_nodes_count_as_dead, "without a reason"),
-    (a_node_that_stops_keeps_its_leases, "idle"),
     (a_partition_finds_no_owner, "no owner"),
-    (a_handler_ends_its_node, "died"),
     (a_limit_of_a_node_is_not_kept, "limit"),
-    (a_limit_of_the_cluster_is_not_kept, "limit"),
     (pauses_are_ignored, "paused"),
     (a_claim_ignores_the_order_of_a_key, "overtook"),
     (a_claim_ignores_the_version, "died"),
@@ -234,7 +190,7 @@ FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (failed_runs_are_not_repeated, "ended with"),
     (tasks_wake_too_early, "started before"),
 ]
-"""Each fault with a word of the message by which it is found."""
+"""One fault for each promise, with a word of the message by which it is found."""
 
 
 @NIGHTLY("a long run")
