@@ -131,10 +131,10 @@ def _path(times: Sequence[int], values: Numbers, top: float) -> str:
             continue
         x = _short(WIDTH * (at - first) / span)
         y = _short(HEIGHT - HEIGHT * min(max(value, 0), top) / top)
-        found.append(f"{'L' if is_drawing else 'M'}{x} {y}")
+        # A point without neighbours shows as a dot: a line of no length with round caps.
+        found.append(f"L{x} {y}" if is_drawing else f"M{x} {y}h0")
         is_drawing = True
-    # A single point shows as a dot, because its cap is round.
-    return "".join(found) + ("h0" if len(found) == 1 else "")
+    return "".join(found)
 
 
 def _top(values: Iterable[float | None]) -> float:

@@ -19,6 +19,7 @@ from fairlead.contrib.celery.exceptions import (
     ImproperlyConfigured,
     MaxRetriesExceededError,
     NotRegistered,
+    Retry,
     TaskRevokedError,
     TimeoutError,
 )
@@ -357,9 +358,11 @@ async def test_a_retry_with_other_arguments_or_options_is_refused(
 ) -> None:
     @celery.task(bind=True)
     def work(self: Task, x: int) -> None:
+        if not self.request.retries:
+            self.retry((x,), {}, throw=True, countdown=0)  # the same
         self.retry(countdown=0, **other)
 
-    result = work.delay(1)
+    result = work.apply_async((1,), link=None, link_error=[])
     await run(celery)
     with pytest.raises(ImproperlyConfigured, match="for others, submit a task and return"):
         result.get()
@@ -375,6 +378,12 @@ def test_an_eager_retry_runs_at_once_and_counts(celery: Celery) -> None:
         self.retry(exc=ValueError("no"))
 
     assert isinstance(work.delay().result, ValueError) and seen == [0, 1, 2]
+
+    @celery.task(bind=True, max_retries=None)
+    def always(self: Task) -> None:
+        self.retry()
+
+    assert isinstance(always.delay().result, Retry)
 
 
 # base classes and applications --------------------------------------------------------------------

@@ -92,12 +92,13 @@ def test_a_lane_with_stored_tasks_keeps_its_levels_and_gives_later_ones_at_the_n
     assert first is not None and second is not None and second.pass_ - first.pass_ == 250_000
 
 
-def test_a_key_whose_tasks_the_channel_keeps_is_read_soon_after_its_new_weight() -> None:
+@pytest.mark.parametrize("by_key", [True, False])
+def test_a_key_runs_soon_after_its_new_weight_beside_stored_levels(by_key: bool) -> None:
     lane = Lane(capacity=10)
     write = lane.submit([*"ab"] * 20)
     assert isinstance(write, BacklogWrite)
     lane.backlog.written(write)
-    lane.backlog.is_read_by_key = True
+    lane.backlog.is_read_by_key = by_key
     assert lane.weigh(a=1000.0) == []
     assert lane.passes.next_pass("a") <= lane.backlog.virtual_time + 1000
     assert lane.passes.next_pass("b") == 20 * 1_000_000 + 1

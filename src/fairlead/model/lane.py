@@ -43,8 +43,8 @@ def read_lanes(
     records: Iterable[tuple[int, str]], name: Callable[[int], str]
 ) -> dict[int, LaneRecord]:
     """Decode pairs of (priority, record as JSON). Log a record that cannot be read by its name in
-    the store, `name(priority)`, and begin its lane anew: the order of its tasks is lost, no task
-    is."""
+    the store, `name(priority)`. Its lane begins anew with its next owner: the order of its tasks is
+    lost, no task is."""
     lanes: dict[int, LaneRecord] = {}
     for priority, record in records:
         try:
@@ -52,7 +52,8 @@ def read_lanes(
         except msgspec.DecodeError as error:
             lanes[priority] = LaneRecord()
             log.error(
-                "the record of a lane cannot be read; the lane begins anew",
-                extra={"record": name(priority), "error": str(error)},
+                "the record of a lane cannot be read, which begins anew with its next owner: %s",
+                name(priority),
+                extra={"error": str(error)},
             )
     return lanes

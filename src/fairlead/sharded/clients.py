@@ -104,9 +104,11 @@ def server_of(client: Any) -> tuple[str, int] | None:
 
 
 def has_tls(client: Any) -> bool:
-    """Return whether a client of one server, or of the master that Sentinel names, uses TLS."""
+    """Return whether a client uses TLS."""
     if is_cluster(client):
-        return False
+        is_lazy = isinstance(client, LazyCluster)
+        settings = client.settings if is_lazy else client.get_connection_kwargs()
+        return any(value and name.startswith("ssl") for name, value in settings.items())
     pool = getattr(client, "connection_pool", None)
     kind = getattr(pool, "connection_class", object)
     return issubclass(kind, redis.SSLConnection | asyncio.SSLConnection)
@@ -124,7 +126,7 @@ class LazyCluster:
 
     def __init__(self, hosts: Hosts, settings: Settings) -> None:
         self.hosts = hosts
-        self._settings = settings
+        self.settings = settings
         self._lock = threading.Lock()
         self._made: tuple[int, Any] | None = None
         """The process that made the client, and the client."""
@@ -154,7 +156,7 @@ class LazyCluster:
                     redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
                     for host, port in self.hosts
                 ]
-                client = redis.RedisCluster(startup_nodes=nodes, **self._settings)
+                client = redis.RedisCluster(startup_nodes=nodes, **self.settings)
                 self._made = os.getpid(), client
             return self._made[1]
 

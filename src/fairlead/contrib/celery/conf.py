@@ -31,18 +31,21 @@ DEFAULTS: dict[str, Any] = {
 }
 """Settings that are read, with their defaults."""
 WITHOUT_EFFECT = frozenset((
-    "beat_cron_starting_deadline", "beat_max_loop_interval", "beat_schedule_filename",
-    "beat_sync_every", "task_acks_late", "task_acks_on_failure_or_timeout",
-    "task_allow_error_cb_on_chord_header", "task_compression", "task_create_missing_queues",
-    "task_default_delivery_mode", "task_default_queue_type", "task_inherit_parent_priority",
-    "task_protocol", "task_publish_retry", "task_publish_retry_policy", "task_queue_max_priority",
-    "task_reject_on_worker_lost", "task_remote_tracebacks", "task_send_sent_event",
-    "task_serializer", "task_store_eager_result", "task_store_errors_even_if_ignored",
-    "task_track_started",
+    "beat_cron_starting_deadline", "beat_enable_remote_control", "beat_max_loop_interval",
+    "beat_remote_control_max_tick_age", "beat_schedule_filename", "beat_sync_every",
+    "task_acks_late", "task_acks_on_failure", "task_acks_on_failure_or_timeout",
+    "task_acks_on_timeout", "task_allow_error_cb_on_chord_header", "task_compression",
+    "task_create_missing_queue_exchange_type", "task_create_missing_queue_type",
+    "task_create_missing_queues", "task_default_delivery_mode", "task_default_queue_type",
+    "task_inherit_parent_priority", "task_protocol", "task_publish_retry",
+    "task_publish_retry_policy", "task_queue_max_priority", "task_reject_on_worker_lost",
+    "task_remote_tracebacks", "task_repr_maxlevels", "task_retry_on_worker_lost",
+    "task_send_sent_event", "task_serializer", "task_store_eager_result",
+    "task_store_errors_even_if_ignored", "task_track_started",
 ))  # fmt: skip
 """Settings of tasks and of beat that change nothing here: a task is acknowledged after its run, and
 is a row of a database. Those of brokers, result backends and processes change nothing either."""
-_KNOWN = WITHOUT_EFFECT | DEFAULTS.keys() | missing.REPLACEMENTS.keys()
+KNOWN = WITHOUT_EFFECT | DEFAULTS.keys() | missing.REPLACEMENTS.keys()
 _STORES = ("sqlite:", "postgres:", "postgresql:", "memory:")
 HIGHEST = 9
 
@@ -60,7 +63,7 @@ class Conf(UserDict[str, Any]):
         is_default = not value if DEFAULTS.get(name) is None else value == DEFAULTS[name]
         if name in missing.REPLACEMENTS and not is_default:
             raise missing.refusal("setting", name)
-        if name.startswith(("beat_", "task_")) and name not in _KNOWN:
+        if name.startswith(("beat_", "task_")) and name not in KNOWN:
             raise missing.refusal("setting", name, f"one of {', '.join(_similar(name))}")
         if name in ("task_serializer", "result_serializer"):
             missing.check_serializer(name, value)

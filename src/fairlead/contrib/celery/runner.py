@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from fairlead.contrib.celery.app import Celery
 
 
+MOST_AT_ONCE = 1000
+"""Runs at the call of a task that is always retried, after which the last Retry is its error."""
+
+
 class AsTheTaskSays:
     """The retry policy of a task whose run has already decided whether it is tried again."""
 
@@ -149,7 +153,7 @@ def _run_node(
     state, value = call(task, request)
     while state == RETRY:
         request.retries += 1
-        state, value = call(task, request)
+        state, value = call(task, request) if request.retries < MOST_AT_ONCE else (FAILURE, value)
     if state == FAILURE and throws:
         raise value
     trace = ExceptionInfo(value).traceback if state == FAILURE else None

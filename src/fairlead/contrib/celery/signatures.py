@@ -26,9 +26,10 @@ class Node:
     unknown or cannot be carried out."""
 
     def __init__(self, signature: Signature, options: Mapping[str, Any], before: Before) -> None:
-        missing.check_options(f"task {signature.task!r}", options, OPTIONS)
+        given = {name: value for name, value in options.items() if value not in (None, [], ())}
+        missing.check_options(f"task {signature.task!r}", given, OPTIONS)
         self.signature = signature
-        self.options = {name: value for name, value in options.items() if value is not None}
+        self.options = given
         self.before = before
         self.id = str(self.options.get("task_id") or uuid())
         self.wakes: list[str] = []

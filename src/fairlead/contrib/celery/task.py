@@ -62,16 +62,18 @@ class Task(missing.OfApplication):
         """Run after the last run, which failed."""
 
     def retry(
-        self, *others: Any, exc: BaseException | None = None, eta: datetime | None = None,
-        countdown: float | None = None, max_retries: int | None = None, **options: Any,
+        self, args: Args = None, kwargs: Kwargs = None, exc: BaseException | None = None,
+        throw: bool = True, eta: datetime | None = None, countdown: float | None = None,
+        max_retries: int | None = None, **options: Any,
     ) -> Retry:  # fmt: skip
         """Run the task again after `countdown` seconds or at `eta`: raise Retry. Raise `exc`, or
-        MaxRetriesExceededError, if its tries are used up, and ImproperlyConfigured for other
-        arguments or options."""
+        MaxRetriesExceededError, if its tries are used up, and ImproperlyConfigured without `throw`
+        and for other options or arguments than those of the run."""
         request = self.request
         if request.called_directly:
             raise exc or Retry()
-        if others or options:
+        given = list(request.args if args is None else args), kwargs or request.kwargs
+        if options or not throw or given != (list(request.args), request.kwargs):
             raise ImproperlyConfigured(
                 f"task {self.name!r}: a retry runs the same arguments with the same options; for"
                 " others, submit a task and return"

@@ -144,8 +144,11 @@ class _Traced(Connected):
     ) -> None:
         """`tracer_provider`: default is that of the process. `settings`: those of
         `ShardedQueue`."""
+        self._tracer = tracer(tracer_provider)
         super().__init__(redis, name, **settings)
-        self._steps = _TracedSteps(self._settings, tracer(tracer_provider))
+
+    def _made_steps(self) -> QueueSteps:
+        return _TracedSteps(self._settings, self._tracer)
 
 
 class TracedShardedQueue(_Traced, ShardedQueue):

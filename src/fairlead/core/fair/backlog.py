@@ -246,8 +246,9 @@ class Backlog:
     def reweigh(self, keys: Collection[str]) -> tuple[list[Trigger], list[Trigger]]:
         """Give the triggers of these keys new levels, after the weights of the keys have changed.
         Return those whose levels change, and the same at their new levels. If anything of the lane
-        is stored, all levels stay: the weights act on what gets its level later, which may then run
-        before stored triggers of its key. Not allowed while `can_reweigh` is false."""
+        is stored, all levels stay: the weights act on what gets its level later, from one stride
+        after the virtual time on, so before stored triggers of its key. Not allowed while
+        `can_reweigh` is false."""
         assert self.can_reweigh
         # Weights of keys inside their tenants act on ranks and turns only.
         tenants = {key for key in keys if tenant_of(key) == key}
@@ -256,8 +257,6 @@ class Backlog:
         if not self.is_stored:
             waiting = [self._loaded[level] for level in sorted(self._loaded)]
             due = [trigger for trigger in waiting if tenant_of(trigger.fairness_key) in tenants]
-        elif not self.is_read_by_key:
-            return [], []
         old, new = self._levels.renew(due, tenants)
         for level in map(_level, old):
             self._unload(level)
