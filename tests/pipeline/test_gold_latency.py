@@ -210,7 +210,7 @@ def test_percentiles_are_within_one_percent_of_the_exact_ones(
     spark: SparkSession, window_s: int, most: int | None, of_b: float
 ) -> None:
     """Most attempts are of key `a`, a quarter is of key `b`."""
-    rows = random_attempts(1, 10_000)
+    rows = random_attempts(1, 20_000)
     made = pd.DataFrame(latencies(spark, rows, window_s, most=most))
     group = ["window_start", "queue", "name", "fairness_key", "measure"]
     wanted = exact(rows)
