@@ -127,11 +127,10 @@ class KafkaChannel(DatabaseChannel):
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],
         clock: Clock,
-        heal_every: float = 15.0,
     ) -> None:
         """`partitions`: number of partitions of each queue, as far as this process knows. Raise
         ConfigurationError for a bad URL."""
-        super().__init__(store, notifier, clock, heal_every)
+        super().__init__(store, notifier, clock)
         self._endpoint = KafkaEndpoint.of(url)
         self.location = self._endpoint.location
         self._prefix_owner = PrefixOwner(self._endpoint, store)

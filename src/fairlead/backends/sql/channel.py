@@ -3,7 +3,7 @@ notifications say where new ones are.
 
 A lane is one priority of one partition. Its reader remembers the highest ready_seq it has read and
 continues from there, so it never reads dead rows again. A row that commits late (a lower ready_seq,
-a later commit) has its own notification, which moves the reader back. Every `heal_every` seconds
+a later commit) has its own notification, which moves the reader back. Every 15 s
 the channel makes up for lost notifications: each reader looks for newer rows, and a sweep walks the
 rows behind the reader.
 
@@ -122,14 +122,14 @@ class DatabaseChannel:
     shares_partitions = False
     reads_by_key = True
 
-    def __init__(
-        self, store: TaskStore | None, notifier: Notifier, clock: Clock, heal_every: float = 15.0
-    ) -> None:
+    _heal_every = 15.0
+    """Seconds between two sweeps."""
+
+    def __init__(self, store: TaskStore | None, notifier: Notifier, clock: Clock) -> None:
         """`store`: None if the application has ordered queues only, which have no triggers."""
         self._store = store
         self._notifier = notifier
         self._clock = clock
-        self._heal_every = heal_every
         self._assigned: dict[PartitionKey, Mapping[int, int]] = {}
         """First positions of the partitions to read, by priority."""
         self._lanes: dict[LaneKey, LaneReader] = {}
@@ -151,7 +151,7 @@ class DatabaseChannel:
         self._is_news_first = False
         """Whether lanes with news went before the others in the last round of reads."""
         self._changed = asyncio.Event()
-        self._heal_at = clock.monotonic() + heal_every
+        self._heal_at = clock.monotonic() + self._heal_every
         self._sweep_at = 0.0
         self._on_notification: Callable[[Notification], None] = lambda notification: None
 

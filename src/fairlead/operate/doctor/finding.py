@@ -20,9 +20,9 @@ class Finding(msgspec.Struct, frozen=True):
     cure: str | None = None
 
 
-def ok(what: str, cure: str | None = None) -> Finding:
+def ok(what: str) -> Finding:
     """Return a finding about something that is as it should be."""
-    return Finding("ok", what, cure)
+    return Finding("ok", what)
 
 
 def note(what: str, cure: str | None = None) -> Finding:

@@ -12,8 +12,8 @@ from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
 from fairlead.web.api.conversion import document
-from fairlead.web.api.operations import Act
-from fairlead.web.api.read_operations import ID, reads_of
+from fairlead.web.api.operations import ID, Act
+from fairlead.web.api.read_operations import reads_of
 from fairlead.web.api.reads import bulk_action
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search

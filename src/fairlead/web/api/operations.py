@@ -103,14 +103,9 @@ def choice(name: str, description: str, choices: list[str], default: str | None)
     return Parameter(name=name, description=description, schema=schema)
 
 
-def in_path(name: str, description: str) -> Parameter:
-    """Return a text parameter of the path."""
-    schema = {"type": "string"}
-    return Parameter(
-        name=name, description=description, schema=schema, place="path", is_required=True
-    )
-
-
+ID = Parameter(
+    name="id", description="Id.", schema={"type": "string"}, place="path", is_required=True
+)
 ROWS = Parameter(
     name="rows",
     description="Rows of a page.",

@@ -8,7 +8,7 @@ from fairlead.model import State
 from fairlead.operate.filters import TaskFilters
 from fairlead.operate.tenants import TenantOrder
 from fairlead.web.api import documents
-from fairlead.web.api.operations import AFTER, ROWS, Parameter, Read, choice, in_path, text
+from fairlead.web.api.operations import AFTER, ID, ROWS, Parameter, Read, choice, text
 from fairlead.web.api.reads import TENANT_ORDERS, Reads
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
@@ -45,7 +45,6 @@ FILTERS = (
 )
 """Parameters of a filter of tasks, the same as those of the screen."""
 
-ID = in_path("id", "Id.")
 _QUEUE = text("name", "Name of the queue.", is_required=True)
 _KEY = text("key", "Tenant, or any of its fairness keys; empty for tasks without one.")
 
