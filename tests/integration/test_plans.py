@@ -185,7 +185,7 @@ def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> Non
         for number, trigger in enumerate(triggers)
     ]
     record = LaneRecord()
-    do(backlog._write(LANE, range_id, entries, record, [], backlog._insert), explain)
+    do(backlog._write(LANE, range_id, entries, record, backlog._insert), explain)
     start = Level(range_id, -1)
     do(backlog._read_above(LANE, start, size), explain)
     do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
