@@ -149,8 +149,25 @@ async def test_options_of_a_chain_are_those_of_its_tasks_unless_they_have_their_
         ("own", "mail"),
     ]
     assert records[0].run_at > records[1].run_at, "only the first task waits for a time"
-    with pytest.raises(TypeError, match="a group takes no task_id"):
-        group(add.s(1, 1)).apply_async(task_id=result.id)
+    for option in ({"link": add.s(1)}, {"task_id": result.id}):
+        with pytest.raises(TypeError, match="a group takes no"):
+            group(add.s(1, 1)).apply_async(**option)
+
+
+async def test_callbacks_run_after_their_task_with_its_result(celery: Celery) -> None:
+    seen: list[Any] = []
+
+    @celery.task
+    def work(x: int) -> int:
+        return x
+
+    @celery.task
+    def after(value: Any, name: str = "") -> None:
+        seen.append((value, name))
+
+    work.apply_async((1,), link=[after.s(name="a"), after.si("b")])
+    await run(celery)
+    assert sorted(map(str, seen)) == ["('b', '')", "(1, 'a')"]
 
 
 async def test_a_waiting_task_looks_by_itself_if_nothing_wakes_it(

@@ -183,9 +183,10 @@ async def test_tasks_join_the_callers_transaction(celery: Celery, tmp_path: Path
     connection = sqlite3.connect(tmp_path / "own.db", isolation_level=None)
     for ends in ("ROLLBACK", "COMMIT"):
         connection.execute("BEGIN")
+        work.apply_async((1,), connection=connection, link=work.s())
         (work.s(1) | work.s()).apply_async(connection=connection)
         connection.execute(ends)
-        expected = 0 if ends == "ROLLBACK" else 2
+        expected = 0 if ends == "ROLLBACK" else 4
         assert app.fairlead.management.count().number == expected
     connection.close()
     app.close()

@@ -38,7 +38,7 @@ _INSTEAD = {
         delay_on_commit apply_async_on_commit""",
     "fairlead.current_task()": "current_task is_aborted root_id parent_id group hostname",
     "task_id=uuid(), and clone()": "freeze stamp from_dict skew",
-    "a chain, such as task.s(...) | after.s()": "link",
+    "the option link=": "link",
     "task.s(...), or app.send_task(name, ...)": "signature subtask maybe_signature canvas",
     "AsyncResult(id).revoke(), and the commands `fairlead tasks`, `queues` and `nodes`": """
         control inspect""",

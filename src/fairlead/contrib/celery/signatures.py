@@ -12,9 +12,9 @@ from fairlead.contrib.celery.messages import uuid
 from fairlead.declare.options import Options
 
 _OF_THE_FIRST = frozenset({"countdown", "eta"})
-_OF_THE_LAST = frozenset({"task_id", "unique_key"})
+_OF_THE_LAST = frozenset({"link", "task_id", "unique_key"})
 OPTIONS = frozenset(Options.__struct_fields__) | frozenset(
-    {"countdown", "eta", "ignore_result", "queue", "task_id"}
+    {"countdown", "eta", "ignore_result", "link", "queue", "task_id"}
 )
 """Options of a submit: those of Celery and those of Fairlead."""
 Args = Iterable[Any] | None
@@ -104,6 +104,10 @@ class Signature(missing.OfApplication):
         with others unless it has its own; return its last ones."""
         node = Node(self, {**shared, **self.options}, before)
         nodes.append(node)
+        links = node.options.pop("link", ())
+        inherited = {name: node.options[name] for name in ("connection",) if name in node.options}
+        for callback in links if isinstance(links, list | tuple) else [links]:
+            callback.add_to(nodes, node, inherited)
         return node
 
 
