@@ -222,7 +222,8 @@ async def test_a_lane_whose_record_cannot_be_read_begins_anew(
     assert found.lanes == {3: LaneRecord(), 4: LaneRecord(), 5: sound}
     logged = [record for record in caplog.records if record.name == "fairlead.lanes"]
     assert len(logged) == 2
-    assert all("fairlead_backlog" in each.record and "payouts" in each.record for each in logged)
+    names = [each.getMessage() for each in logged]
+    assert all("fairlead_backlog" in name and "payouts" in name for name in names)
     assert "$.read_seq" in logged[1].error
     await store.write(LaneKey(*PARTITION, 3), found.range_id, [], sound)
     assert (await store.records())[PARTITION].lanes[3] == sound

@@ -190,8 +190,6 @@ def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> Non
     do(backlog._read_above(LANE, start, size), explain)
     do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
     do(backlog._rows("entry", entries[0].id, *LANE), explain)
-    moved = [entry.level for entry in entries if entry.level is not None][: size // 2]
-    do(backlog._write(LANE, range_id, [], record, moved, backlog._insert), explain)
     do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
 
 

@@ -101,14 +101,14 @@ def begin(channel: Any) -> None:
         lane.sweep_seq = None
 
 
-async def run(seed: int, loses: str, heal_every: float) -> None:
+async def run(seed: int, loses: str) -> None:
     """Run one schedule. With `loses` "messages", a submit loses its messages or its notification, but not
     both; with "anything", also both."""
     chance = random.Random(seed)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)
     channel = kafka.KafkaChannel(
-        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, heal_every
+        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK
     )
     channel._gained([PARTITION])
     node = Node(channel, rows, chance)
@@ -197,23 +197,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
 async def test_every_committed_task_reaches_the_node_whatever_messages_are_lost(
-    loses: str, heal_every: float
+    monkeypatch: pytest.MonkeyPatch, loses: str, heal_every: float
 ) -> None:
     """Without sweeps, either the messages or the notification of each submit arrive; with sweeps, both
     may be lost."""
+    monkeypatch.setattr(kafka.KafkaChannel, "_heal_every", heal_every)
     first = tiers.seed()
     for seed in range(first, first + tiers.examples(300)):
-        await run(seed, loses, heal_every)
+        await run(seed, loses)
 
 
-async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() -> None:
+async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A read has seen row 10 and not yet row 5, which Kafka announces. Then a notification of row 20
     causes another read of the lane, which must not skip row 5."""
+    monkeypatch.setattr(kafka.KafkaChannel, "_heal_every", 1e9)
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)
     channel = kafka.KafkaChannel(
-        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, 1e9
+        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK
     )
     channel._gained([PARTITION])
     node = Node(channel, rows, chance)
