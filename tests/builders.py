@@ -7,24 +7,9 @@ from typing import Any
 import msgspec
 
 from fairlead.model import NewTask, Trigger
+from fairlead.testing.contract.tasks import make
 
-_TASK = NewTask(
-    id="",
-    queue="q",
-    partition=0,
-    name="work",
-    payload=b"{}",
-    payload_format="json",
-    priority=5,
-    fairness_key="",
-    weight=1.0,
-    ordering_key=None,
-    unique_key=None,
-    run_at=0,
-    submitted_at=0,
-    keep_result=False,
-    context=None,
-)
+[_TASK] = make(queue="q", name="work", payload=b"{}", submitted_at=0)
 _TRIGGER = Trigger(
     id="",
     version=1,

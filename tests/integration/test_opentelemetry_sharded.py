@@ -1,5 +1,4 @@
-"""Spans on a real Redis: a read of the sharded queue is linked to the write of its message, and the
-runs of a task on Redis alone to its submit."""
+"""Spans on a real Redis: a read of the sharded queue is linked to the write of its message."""
 
 from __future__ import annotations
 
@@ -139,3 +138,10 @@ async def test_a_redis_that_is_away_fails_the_span(spans: Spans) -> None:
         with pytest.raises(StoreUnavailable):
             await queue.write({"n": 1})
     assert attributes(spans.only("write q"))["error.type"] == "fairlead.errors.StoreUnavailable"
+
+
+@pytest.mark.parametrize("kind", [TracedShardedQueue, TracedSyncShardedQueue])
+def test_dead_letters_have_the_steps_of_the_traced_queue(kind: Any) -> None:
+    """The steps know the greatest number of streams, by which scripts declare their keys."""
+    queue = kind("redis://127.0.0.1:1", "q")
+    assert queue._dead_letters._queue is queue._steps

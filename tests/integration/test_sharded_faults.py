@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import FairleadError, StoreUnavailable
 from services.process import free_port
 from services.redis import RedisServer
 
@@ -20,6 +21,9 @@ from fairlead.sharded import (  # noqa: E402
     ShardedQueue,
     SyncShardedQueue,
 )
+from fairlead.sharded.running import run, run_async  # noqa: E402
+from fairlead.sharded.script import WRITE  # noqa: E402
+from fairlead.sharded.steps import Command, RunScript, WaitForEntry  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
 
 
@@ -220,3 +224,20 @@ class ClusterServer(RedisServer):
         with Path(self.folder / "redis.conf").open("a") as settings:
             # The default, 10000 above the port, may be the port of an outgoing connection.
             settings.write(f"cluster-enabled yes\ncluster-port {free_port()}\n")
+
+
+async def test_steps_may_go_on_after_a_command_that_failed(redis_url: str, client: Any) -> None:
+    """A script of a key of another kind fails; the next command is run, and its response returned."""
+    client.set("q", "text")
+    client.xadd("stream", {"n": 1})
+
+    def steps() -> Generator[Command, Any, str]:
+        try:
+            yield RunScript(WRITE, "q", ())
+        except FairleadError:
+            found = yield WaitForEntry({"stream": "0"}, 1000)
+        return f"found {found}"
+
+    assert run(client, "q", steps()) == "found True"
+    async with redis.asyncio.Redis.from_url(redis_url) as other:
+        assert await run_async(other, "q", steps()) == "found True"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -15,8 +14,7 @@ from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-KILLED = 9
+from tests.pipeline.forks import die_after
 
 STEPS: dict[str, tuple[Any, str]] = {
     "tombstone": (job, "bury"),
@@ -39,16 +37,5 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 def erase_until(location: Location, key: str, step: str, times: int) -> None:
     """Erase a key, and end the process after the step has been done `times` times."""
-    owner, name = STEPS[step]
-    real, taken = getattr(owner, name), 0
-
-    def then_dies(*args: Any, **kwargs: Any) -> Any:
-        nonlocal taken
-        result = real(*args, **kwargs)
-        taken += 1
-        if taken == times:
-            os._exit(KILLED)
-        return result
-
-    setattr(owner, name, then_dies)
+    die_after(*STEPS[step], times)
     job.erase(Warehouse(location), key, SYSTEM_CLOCK)

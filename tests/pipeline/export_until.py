@@ -3,7 +3,6 @@ stopped."""
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -24,11 +23,10 @@ from fairlead.pipeline.warehouse import data_files
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline.forks import die_after
 
 ROWS = 7
 """Rows in a batch."""
-
-KILLED = 9
 
 STEPS: dict[str, tuple[Any, str]] = {
     "namespace created": (SqlCatalog, "create_namespace"),
@@ -50,18 +48,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 def export_until(url: str, location: Location, step: str, times: int) -> None:
     """Export, and end the process after the step has been done `times` times."""
-    owner, name = STEPS[step]
-    real, taken = getattr(owner, name), 0
-
-    def then_dies(*args: Any, **kwargs: Any) -> Any:
-        nonlocal taken
-        result = real(*args, **kwargs)
-        taken += 1
-        if taken == times:
-            os._exit(KILLED)
-        return result
-
-    setattr(owner, name, staticmethod(then_dies) if name == "_write_metadata" else then_dies)
+    die_after(*STEPS[step], times)
     _exporter(url, location).round()
 
 

@@ -37,9 +37,9 @@ from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.erase_until import KILLED, STEPS, erase_until
+from tests.pipeline.erase_until import STEPS, erase_until
 from tests.pipeline.filling import add, migrated
-from tests.pipeline.forks import exit_code
+from tests.pipeline.forks import KILLED, exit_code
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
 from tests.pipeline.warehouses import MadeOnce, export, lake_in, root_of

@@ -31,7 +31,7 @@ from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.export_until import KILLED, ROWS, STEPS, export_forever, export_until
+from tests.pipeline.export_until import ROWS, STEPS, export_forever, export_until
 from tests.pipeline.filling import (
     COLUMNS,
     add,
@@ -42,7 +42,7 @@ from tests.pipeline.filling import (
     reader_of,
 )
 from tests.pipeline.filling import START as FIRST_END
-from tests.pipeline.forks import FORKS, exit_code
+from tests.pipeline.forks import FORKS, KILLED, exit_code
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
 from tests.tiers import NIGHTLY
 

@@ -49,6 +49,14 @@ async def test_without_a_lake_the_screen_says_how_to_make_one(app: App, tmp_path
     assert "fairlead pipeline ingest" in response.text and "No history yet" in response.text
 
 
+async def test_a_period_is_read_also_on_a_lake_without_runs(app: App, tmp_path: Path) -> None:
+    app._lake = str(tmp_path / "lake")
+    put(Warehouse(Location.of(app._lake)), SERVICE, [])
+    browser = Browser(with_access(app, Access.full()))
+    assert (await browser.get("/api/v1/history/runs?since=2026-03-01")).status_code == 200
+    assert (await browser.get("/api/v1/history/runs?since=nonsense")).status_code == 400
+
+
 async def test_a_period_shows_charts_and_totals_with_names_as_text(lake: App) -> None:
     browser = Browser(with_access(lake, Access.full()))
     response = await browser.get("/history?hours=0")

@@ -65,34 +65,38 @@ async def run_async(
     `confirmation`: the replicas that must confirm those writes that somebody relies on. Raise
     NotReplicated if they do not."""
     response: Any = None
+    failure: BaseException | None = None
     cancelled = Cancelled()
     while True:
         try:
-            command = steps.send(response)
+            command = steps.send(response) if failure is None else steps.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        failure = None
         try:
             try:
                 response = await _respond_async(redis, queue, command, confirmation)
             finally:
                 cancelled.check()
         except BaseException as error:
-            steps.throw(error)
+            failure = error
 
 
 def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
     """Run the steps with a synchronous client and return their result. Raise the same errors as
     `run_async`."""
     response: Any = None
+    failure: BaseException | None = None
     while True:
         try:
-            command = steps.send(response)
+            command = steps.send(response) if failure is None else steps.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        failure = None
         try:
             response = _respond(redis, queue, command, confirmation)
         except BaseException as error:
-            steps.throw(error)
+            failure = error
 
 
 async def _respond_async(

@@ -72,8 +72,9 @@ class Task(missing.OfApplication):
         request = self.request
         if request.called_directly:
             raise exc or Retry()
-        given = list(request.args if args is None else args), kwargs or request.kwargs
-        if options or not throw or given != (list(request.args), request.kwargs):
+        is_same = args is None or list(args) == list(request.args)
+        is_same = is_same and (kwargs is None or dict(kwargs) == request.kwargs)
+        if options or not throw or not is_same:
             raise ImproperlyConfigured(
                 f"task {self.name!r}: a retry runs the same arguments with the same options; for"
                 " others, submit a task and return"

@@ -33,12 +33,15 @@ def _question(page: Page, history: LakeHistory) -> Question:
         if not page.access.sees(tenant):
             raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
         scope = frozenset({tenant_of(tenant)})
+    asked = {
+        name: to_micros(instant(name, at, BadInput))
+        for name in ("since", "until")
+        if (at := page.query.text(name, 64)) is not None
+    }
     ends: dict[str, int] = {}
     if (extent := history.extent()) is not None:
-        ends = extent._asdict()
-        for name, nearer in (("since", max), ("until", min)):
-            if (at := page.query.text(name, 64)) is not None:
-                ends[name] = nearer(ends[name], to_micros(instant(name, at, BadInput)))
+        ends["since"] = max(extent.since, asked.get("since", extent.since))
+        ends["until"] = min(extent.until, asked.get("until", extent.until))
         if ends["since"] >= ends["until"]:
             raise BadInput("the lake has nothing between since and until: choose another period")
     return Question(
