@@ -27,6 +27,7 @@ from fairlead.model import (
 )
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.postgres import PostgresServer
+from tests.builders import trigger
 from tests.cassandra_scans import traced
 
 T = TypeVar("T")
@@ -103,23 +104,18 @@ async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogSto
 def make(count: int, lane: LaneKey = LANE, first: int = 1, **changes: Any) -> list[Trigger]:
     """Return entries with the levels (10, first), (20, first + 1) ..., as a read returns them."""
     return [
-        msgspec.structs.replace(
-            Trigger(
-                id_text(new),
-                1,
-                lane.queue,
-                lane.partition,
-                "send",
-                lane.priority,
-                f"tenant {n % 7}",
-                1.0,
-                None,
-                TriggerPath.SPILL,
-                n,
-                Level(10 * (n - first + 1), n),
-                1_700_000_000_000_000 + n,
-            ),
-            **changes,
+        trigger(
+            **{
+                "id": id_text(new),
+                "name": "send",
+                "key": f"tenant {n % 7}",
+                "path": TriggerPath.SPILL,
+                "seq": n,
+                "level": Level(10 * (n - first + 1), n),
+                "order_at": 1_700_000_000_000_000 + n,
+                **lane._asdict(),
+                **changes,
+            }
         )
         for n, new in enumerate(source.block(count, 1_700_000_000_000_000), first)
     ]
@@ -335,19 +331,19 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
     ]
     weights = [0.001, 1000.0, 1 / 3, 1.0, 700.7, 5e-3, 2.0]
     entries = [
-        Trigger(
+        trigger(
             entry.id,
-            1 + n * 2**28,
-            lane.queue,
-            lane.partition,
-            text or "a name",
-            0,
-            text,
-            weight,
-            None if n % 3 == 0 else text,
-            TriggerPath.SPILL,
-            n * 2**50,
-            Level(n * 2**58, (n << 56) + 1),
+            name=text or "a name",
+            key=text,
+            version=1 + n * 2**28,
+            queue=lane.queue,
+            partition=lane.partition,
+            priority=0,
+            weight=weight,
+            ordering_key=None if n % 3 == 0 else text,
+            path=TriggerPath.SPILL,
+            seq=n * 2**50,
+            level=Level(n * 2**58, (n << 56) + 1),
         )
         for n, (entry, text, weight) in enumerate(zip(make(7, lane), texts, weights, strict=True))
     ]

@@ -24,6 +24,7 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LaneRecord, Trigger
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
+from tests import builders
 from tests.simulation.backlog_lane import (
     LANE,
     PARTITION,
@@ -230,17 +231,14 @@ class Simulation:
                     continue
             else:
                 again, version = f"t{seq}", 1
-            trigger = Trigger(
+            trigger = builders.trigger(
                 again,
-                version,
-                LANE.queue,
-                LANE.partition,
-                self.chance.choice(NAMES),
-                LANE.priority,
-                self.chance.choice(KEYS),
-                self.chance.choice(WEIGHTS),
-                None,
+                name=self.chance.choice(NAMES),
+                key=self.chance.choice(KEYS),
+                weight=self.chance.choice(WEIGHTS),
+                version=version,
                 seq=seq,
+                **LANE._asdict(),
             )
             task = Task(trigger, is_committed=False)
             self.tasks.append(task)

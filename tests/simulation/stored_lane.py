@@ -10,6 +10,7 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, LaneRecord, Level, Trigger, tenant_of
+from tests import builders
 
 PRIORITY = 5
 
@@ -82,7 +83,9 @@ class StoredLane:
     def _make(self, key: str) -> Trigger:
         self._number = number = self._number + 1
         id, weight = f"{self.queue} {number}", self.weight_of(key)
-        return Trigger(id, 1, self.queue, 0, "pay", PRIORITY, key, weight, None, seq=number)
+        return builders.trigger(
+            id, key=key, queue=self.queue, priority=PRIORITY, weight=weight, seq=number
+        )
 
     def _apply(self, changes: BacklogWrite | Changes) -> None:
         """Write what the backlog writes, and give the table what it adds and drops."""

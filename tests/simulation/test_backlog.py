@@ -19,6 +19,7 @@ from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
 from tests import tiers
+from tests.builders import trigger
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
 from tests.tiers import seeds
@@ -230,6 +231,4 @@ def _backlog(found: OwnedBacklog) -> Backlog:
 
 
 def _trigger(seq: int) -> Trigger:
-    return Trigger(
-        f"t{seq}", 1, LANE.queue, LANE.partition, "mail", LANE.priority, "a", 1.0, None, seq=seq
-    )
+    return trigger(f"t{seq}", "mail", "a", seq=seq, **LANE._asdict())

@@ -15,7 +15,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.trigger_channel import KeyNews
-from tests import tiers
+from tests import builders, tiers
 from tests.ids import id_of
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
@@ -122,22 +122,12 @@ async def run(seed: int, loses: str) -> None:
         priority = chance.choice([3, 5])
         lane = LaneKey(*PARTITION, priority)
         triggers = [
-            Trigger(
-                id_of(number << 64 | n),
-                1,
-                *PARTITION,
-                "send",
-                priority,
-                "",
-                1.0,
-                None,
-                seq=next(seqs),
-            )
+            builders.trigger(id_of(number << 64 | n), "send", seq=next(seqs), **lane._asdict())
             for n in range(chance.choice([1, 1, 2, 7]))
         ]
-        expected.update(trigger.id for trigger in triggers)
+        expected.update(each.id for each in triggers)
         await rows.a_while(30)
-        rows.committed.setdefault(lane, {}).update({trigger.seq: trigger for trigger in triggers})
+        rows.committed.setdefault(lane, {}).update({each.seq: each for each in triggers})
         news = Lane(*lane, triggers[0].seq)
         fate = chance.random()
         if fate > 0.15 or (loses == "messages" and fate < 0.05):
@@ -223,8 +213,7 @@ async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives(
     node = Node(channel, rows, chance)
     node.ahead = lambda lane: 10  # type: ignore[method-assign]
     triggers = {
-        seq: Trigger(id_of(seq), 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
-        for seq in (5, 10, 20)
+        seq: builders.trigger(id_of(seq), "send", seq=seq, **lane._asdict()) for seq in (5, 10, 20)
     }
     has_seen, may_answer = asyncio.Event(), asyncio.Event()
 

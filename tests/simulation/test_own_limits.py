@@ -18,7 +18,7 @@ from fairlead.core.triggers.flows import Flow
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
-from tests import tiers
+from tests import builders, tiers
 from tests.tiers import block, seeds
 
 RUN = 2.0
@@ -47,10 +47,7 @@ class World:
         self._table = TriggerTable(self._ledger)
         self._lane = ListedBacklog(Counters(maxsize), capacity, self._apply)
         self._lane.push(
-            [
-                Trigger(f"{n:09}", 1, "q", 0, "work", 5, key, 1.0, None, seq=n)
-                for n, key in enumerate(keys, 1)
-            ]
+            [builders.trigger(f"{n:09}", "work", key, seq=n) for n, key in enumerate(keys, 1)]
         )
         self._tasks = len(keys)
 

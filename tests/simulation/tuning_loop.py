@@ -21,6 +21,7 @@ from fairlead.model import Trigger
 from fairlead.pipeline.tuning.control import Key, Used, propose
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
+from tests import builders
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -208,7 +209,7 @@ class Loop:
 
     def _arrive(self, key: str, load: Load) -> None:
         number = next(self._numbers)
-        task = Trigger(f"{number:012}", 1, "q", 0, "work", 5, key, load.due, None, seq=number)
+        task = builders.trigger(f"{number:012}", "work", key, weight=load.due, seq=number)
         self._waiting[key][task.id] = (self._now, load.run)
         self._hour.asked[key] = self._hour.asked.get(key, 0.0) + load.run
         self._backlog.push((task,))
