@@ -18,7 +18,6 @@ import pytest
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.triggers.flows import TenantFlow
-from fairlead.core.triggers.timed_flows import TimedLane
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running
 from tests import tiers
@@ -33,7 +32,7 @@ WAVES = 4
 def runs_of(node: Any) -> list[Any]:
     """Return the runs whose time the lanes of a node still count."""
     lanes = node.parts.context.table._board.lanes.values()
-    return [run for lane in lanes if isinstance(lane, TimedLane) for run in lane.runs]
+    return [run for lane in lanes for run in lane.runs]
 
 
 def check_empty(node: Any) -> None:

@@ -165,6 +165,6 @@ def test_the_bound_breaks_if_a_new_key_of_a_tenant_starts_several_strides_later(
 def test_the_bound_breaks_if_a_key_with_a_new_weight_keeps_its_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Flow, "reweigh", lambda flow, key: None)
+    monkeypatch.setattr(Flow, "set_weight", lambda flow, key: None)
     likely = 17  # the first of all seeds that breaks it
     assert any(FairWorld(seed).run() > 1.5 for seed in (likely, *range(50)))

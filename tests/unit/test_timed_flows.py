@@ -11,8 +11,9 @@ import pytest
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.accounts import MOST_OWED
+from fairlead.core.triggers.flows import FairLane
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.core.triggers.timed_flows import MOST_OWED, TimedLane
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
 from tests.builders import trigger
 from tests.simulation.known_run_times import SECOND, Steady
@@ -61,10 +62,8 @@ class Table:
         return found.fairness_key
 
     @property
-    def lane(self) -> TimedLane:
-        lane = self.table._board.lanes["q", 0, 5]
-        assert isinstance(lane, TimedLane)
-        return lane
+    def lane(self) -> FairLane:
+        return self.table._board.lanes["q", 0, 5]
 
 
 @pytest.mark.parametrize("tenant", ["", "acme/"])
@@ -128,7 +127,7 @@ def test_a_tenant_keeps_what_its_plain_key_owes_when_its_first_path_comes() -> N
     for found in (first, second):
         table.table.ended(found, 10 * SECOND)
     assert table.lane.flows["acme"].rank == 10 * SECOND
-    assert not table.lane.flows["acme"].account.running
+    assert not table.lane.flows["acme"].running
 
 
 @pytest.mark.parametrize("tenant", ["", "acme/"])

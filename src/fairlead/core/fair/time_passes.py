@@ -2,7 +2,7 @@
 (`fairlead.core.fair.run_times`), divided by its weight.
 
 Levels keep the expectation that they were given with. The order in memory
-(`fairlead.core.triggers.timed_flows`) charges the difference to the time that a run took.
+(`fairlead.core.triggers.accounts`) charges the difference to the time that a run took.
 """
 
 from __future__ import annotations

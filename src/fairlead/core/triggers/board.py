@@ -9,12 +9,12 @@ from heapq import heappop, heappush
 
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.charged_runs import RunMeter
 from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
 from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.strands import Strand
 from fairlead.core.triggers.tenant_cells import TenantCell
-from fairlead.core.triggers.timed_flows import RunMeter, TimedFlow, TimedLane, TimedTenantFlow
 from fairlead.model import PartitionKey, Trigger, tenant_of
 
 LaneName = tuple[str, int, int]
@@ -135,7 +135,7 @@ class Board:
             flow = lane.flows.get(tenant_of(key))
             if flow is None:
                 continue
-            flow.reweigh(key)
+            flow.set_weight(key)
             for cell in flow.all_cells():
                 self.put(cell)
             if flow.position is not None and (first := flow.first()) is not None:
@@ -146,11 +146,8 @@ class Board:
         name = (queue, trigger.partition, priority)
         time, weights = self.times[priority], self.weights.get(queue, {})
         turns, run_times = self.turns.get(name, {}), self.run_times.get(queue)
-        lane = self.lanes[name] = (
-            FairLane(priority, time, weights, turns)
-            if run_times is None
-            else TimedLane(priority, time, weights, turns, run_times, self.meter)
-        )
+        timing = None if run_times is None else (run_times, self.meter)
+        lane = self.lanes[name] = FairLane(priority, time, weights, turns, timing)
         return lane
 
     def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
@@ -159,22 +156,21 @@ class Board:
         for name in [name for name in self.turns if name[:2] in partitions]:
             del self.turns[name]
         for name in [name for name in self.lanes if name[:2] in partitions]:
-            if isinstance(lane := self.lanes.pop(name), TimedLane):
-                lane.runs.clear()
+            self.lanes.pop(name).runs.clear()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its lane shares run time; 0 for one
         that never began."""
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
-        if isinstance(lane, TimedLane) and (flow := lane.ended(trigger, cost)) is not None:
+        if lane is not None and (flow := lane.ended(trigger, cost)) is not None:
             self._moved(flow, trigger.fairness_key)
 
     def charge_overdue(self, now: float) -> None:
         """Charge the runs that have taken longer than expected. `now`: monotonic seconds."""
         for run, more in self.meter.overdue(now):
-            self._moved(run.lane.move(run.trigger, more), run.trigger.fairness_key)
+            self._moved(run.lane.correct(run.trigger, more), run.trigger.fairness_key)
 
-    def _moved(self, flow: TimedFlow | TimedTenantFlow, key: str) -> None:
+    def _moved(self, flow: Flow, key: str) -> None:
         """Put the cells of a flow in order after its rank, or that of a key, has moved. Heads whose
         ranks are too low are found later."""
         for cell in flow.moved_cells(key):

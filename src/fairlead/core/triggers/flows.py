@@ -15,13 +15,16 @@ of those of other lanes, whose passes say nothing about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.passes import STRIDE_SCALE, stride
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenants import key_weight, tenant_weight
+from fairlead.core.triggers.accounts import Account, step
+from fairlead.core.triggers.charged_runs import Run, RunMeter
 from fairlead.model import Trigger, tenant_of
 
 if TYPE_CHECKING:
@@ -61,7 +64,18 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by tenant."""
 
-    __slots__ = ("_most", "flows", "pass_", "priority", "size", "time", "turns", "weights")
+    __slots__ = (
+        "_most",
+        "flows",
+        "pass_",
+        "priority",
+        "runs",
+        "size",
+        "time",
+        "timing",
+        "turns",
+        "weights",
+    )
 
     def __init__(
         self,
@@ -69,13 +83,18 @@ class FairLane:
         time: VirtualTime,
         weights: Mapping[str, float],
         turns: Mapping[str, int] | None = None,
+        timing: tuple[RunTimes, RunMeter] | None = None,
     ) -> None:
         """`weights`: weights set at run time, by key. `turns`: turns of keys of tenants, which are
-        as far apart as the ranks at which the keys begin. Both may change at any time."""
+        as far apart as the ranks at which the keys begin. Both may change at any time. `timing`:
+        expected run times, and the current runs of all lanes; None counts each task as one."""
         self.priority = priority
         self.time = time
         self.weights = weights
         self.turns: Mapping[str, int] = {} if turns is None else turns
+        self.timing = timing
+        self.runs: dict[tuple[str, int], Run] = {}
+        """Current runs that are charged by their time, by task id and version."""
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
         self.pass_: int | None = None
@@ -98,17 +117,25 @@ class FairLane:
             return found
         rank = self.first_rank(tenant, trigger) if found is None else found.rank
         self.size += found is None
-        flow = self.flows[tenant] = self._new_flow(tenant, tenant != key, found, rank)
+        flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self, rank)
+        if found is None:
+            about = (self.weights, tenant, key, trigger.weight)
+            flow.weight = tenant_weight(*about)
+            return flow
+        flow.continue_from(found)
+        if isinstance(flow, TenantFlow) and found.running:
+            flow.begin_member(tenant).running = found.running
         return flow
 
     def step(self, trigger: Trigger, weight: float) -> int:
         """Return the virtual time from a trigger to the next of its tenant, or key, of this
         weight."""
-        return stride(weight)
+        return step(self._charge(trigger), weight)
 
-    def _new_flow(self, tenant: str, is_path: bool, before: Flow | None, rank: int) -> Flow:
-        """Return a new flow. `before`: the flow of the tenant until now."""
-        return (TenantFlow if is_path else Flow)(tenant, self, rank)
+    def _charge(self, trigger: Trigger) -> int:
+        if self.timing is None:
+            return STRIDE_SCALE
+        return self.timing[0].charge(trigger.name, trigger.fairness_key)
 
     def first_rank(self, tenant: str, trigger: Trigger) -> int:
         """Return the rank of a tenant that begins with this trigger: one below the virtual time if
@@ -123,8 +150,48 @@ class FairLane:
 
     def started(self, trigger: Trigger) -> None:
         """Note the pass of a trigger that has started."""
-        if trigger.level is not None and (self.pass_ is None or trigger.level.pass_ > self.pass_):
-            self.pass_ = trigger.level.pass_
+        level = trigger.level
+        if level is not None and (self.pass_ is None or level[0] > self.pass_):
+            self.pass_ = level[0]
+
+    def begin(self, trigger: Trigger) -> int:
+        """Note that a trigger starts; return its charge. A second trigger of a task, whose claim
+        will be refused, is charged 0 in a lane that shares run time."""
+        if self.timing is None:
+            return STRIDE_SCALE
+        if (identity := _identity(trigger)) in self.runs:
+            return 0
+        run_times, meter = self.timing
+        run = self.runs[identity] = Run(trigger, self, run_times, meter.now)
+        self._count_runs(trigger, 1)
+        meter.begin(run)
+        return run.charge
+
+    def ended(self, trigger: Trigger, cost: int) -> Flow | None:
+        """Charge a run of `cost` microseconds; 0 for one that never began. Return the flow, whose
+        rank may have moved; None if the run is unknown, because it began under an earlier owner or
+        with another trigger of the task."""
+        run = self.runs.get(_identity(trigger))
+        if run is None or (not cost and run.trigger.level != trigger.level):
+            return None
+        del self.runs[_identity(trigger)]
+        self._count_runs(trigger, -1)
+        return self.correct(trigger, run.run_times.virtual(cost) - run.charge)
+
+    def correct(self, trigger: Trigger, more: int) -> Flow:
+        """Correct the charge of a run by a difference of virtual time at weight 1; return the flow,
+        which is never dropped before its runs end."""
+        flow = self.find(trigger.fairness_key)
+        assert flow is not None
+        flow.correct(trigger.fairness_key, more)
+        return flow
+
+    def _count_runs(self, trigger: Trigger, change: int) -> None:
+        flow = self.find(trigger.fairness_key)
+        assert flow is not None
+        flow.running += change
+        if isinstance(flow, TenantFlow):
+            flow.members[trigger.fairness_key].running += change
 
     def find(self, key: str) -> Flow | None:
         """Return the flow of a key, if there is one."""
@@ -152,19 +219,19 @@ class FairLane:
         self._most = max(_FEWEST, 2 * self.size)
 
 
-class Flow:
+class Flow(Account):
     """Triggers of one key, in cells: one for each column in which the key has triggers.
 
     A flow with one cell waits in the column of that cell. A flow with several cells is ready in its
     own right: `heads` has its cells whose columns were open when last seen.
     """
 
-    __slots__ = ("cells", "heads", "in_columns", "key", "lane", "position", "rank")
+    __slots__ = ("cells", "heads", "in_columns", "key", "lane", "position")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
+        super().__init__(rank)
         self.key = key
         self.lane = lane
-        self.rank = rank
         self.cells: Cell | dict[Column, Cell] | None = None
         """The only cell, or cells by column once there were several; None if there are none."""
         self.heads: list[CellLevel] = _NO_HEADS
@@ -181,7 +248,7 @@ class Flow:
     @property
     def is_idle(self) -> bool:
         """Whether the flow may be dropped."""
-        return self.cells is None
+        return self.cells is None and not self.running
 
     def cell(self, column: Column) -> Cell | None:
         """Return the cell in this column."""
@@ -199,6 +266,7 @@ class Flow:
         """Add a cell in a column in which the flow has none."""
         cells = self.cells
         if cells is None:
+            self.saved = 0
             if self.rank < self.lane.time.now:
                 self.rank = self.lane.first_rank(self.key, cell.first[3])
             self.cells = cell
@@ -236,25 +304,28 @@ class Flow:
         """Remove the first of the heads."""
         heappop(self.heads)
 
-    def reweigh(self, key: str) -> None:
-        """Let a key start at most one stride at its new weight after the virtual time. The caller
-        moves the cells of the flow."""
-        lane = self.lane
-        self.rank = min(self.rank, lane.time.now + stride(lane.weights.get(key, 1.0)))
+    def set_weight(self, key: str) -> None:
+        """Let the new weight of a key act. The caller moves the cells of the flow."""
+        self.reweigh(self.lane.weights.get(key), self.lane.time.now)
 
     def ran(self, trigger: Trigger) -> None:
         """Record that a trigger of the flow has started."""
-        lane, rank = self.lane, self.rank
+        lane = self.lane
         time, weights = lane.time, lane.weights
-        if rank > time.now:
-            time.now = rank
-        else:
-            rank = time.now
-        weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
-        self.rank = rank + stride(weight)
-        level, pass_ = trigger.level, lane.pass_
-        if level is not None and (pass_ is None or level[0] > pass_):
-            lane.pass_ = level[0]
+        self.weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
+        charge = STRIDE_SCALE if lane.timing is None else lane.begin(trigger)
+        start = self.start(time.now, charge)
+        if start > time.now:
+            time.now = start
+        lane.started(trigger)
+
+    def correct(self, key: str, more: int) -> None:
+        """Correct the charge of a run of a key by a difference of virtual time at weight 1."""
+        self.move(more, self.lane.time.now)
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a correction for a key."""
+        return [*self.in_columns] if isinstance(self.cells, dict) else self.all_cells()
 
 
 class TenantFlow(Flow):
@@ -278,44 +349,52 @@ class TenantFlow(Flow):
         member = self.members.get(key)
         if member is None:
             member = self.begin_member(key)
+            weight = member.weight = key_weight(self.lane.weights, self.key, key, first.weight)
             if (turn := self.lane.turns.get(key)) is not None:
                 if self._turn is None:
                     self._turn = turn
-                weight = key_weight(self.lane.weights, self.key, key, first.weight)
                 member.turn = turn
                 member.rank += max(0, min(turn - self._turn, self.lane.step(first, weight)))
         elif not member.cells:
-            member.rank = max(member.rank, self.now)
+            member.rank, member.saved = max(member.rank, self.now), 0
             member.turn = self.lane.turns.get(key)
         return member
 
     def begin_member(self, key: str) -> Member:
         """Return a new key of the tenant, at its virtual time."""
-        member = self.members[key] = self._new_member(key)
+        member = self.members[key] = Member(key, self.now)
         self.lane.size += 1
         return member
 
-    def _new_member(self, key: str) -> Member:
-        return Member(key, self.now)
-
-    def reweigh(self, key: str) -> None:
+    def set_weight(self, key: str) -> None:
         if key == self.key:
-            super().reweigh(key)
+            super().set_weight(key)
         elif (member := self.members.get(key)) is not None:
-            step = stride(self.lane.weights.get(key, 1.0))
-            member.rank = min(member.rank, self.now + step)
+            member.reweigh(self.lane.weights.get(key), self.now)
             member.moved()
 
     def ran(self, trigger: Trigger) -> None:
         lane, key = self.lane, trigger.fairness_key
-        time, weights = lane.time, lane.weights
-        start = time.now = max(self.rank, time.now)
-        self.rank = start + stride(tenant_weight(weights, self.key, key, trigger.weight))
-        member = self.members[key]
-        start = self.now = max(member.rank, self.now)
-        member.rank = start + stride(key_weight(weights, self.key, key, trigger.weight))
+        about = (lane.weights, self.key, key, trigger.weight)
+        charge, member = lane.begin(trigger), self.members[key]
+        self.weight, member.weight = tenant_weight(*about), key_weight(*about)
+        lane.time.now = max(lane.time.now, self.start(lane.time.now, charge))
+        self.now = max(self.now, member.start(self.now, charge))
         self._note_turn(member)
         lane.started(trigger)
+
+    def correct(self, key: str, more: int) -> None:
+        super().correct(key, more)
+        self.members[key].move(more, self.now)
+        self.members[key].moved()
+
+    def moved_cells(self, key: str) -> Iterable[Cell]:
+        """Return the cells that may be elsewhere in the order after a correction for a key: of the
+        others in the heads of this flow, only those that have triggers of the key."""
+        if not isinstance(self.cells, dict):
+            return self.all_cells()
+        of_key = (row.cell for row in self.members[key].cells)
+        return dict.fromkeys([*self.in_columns, *of_key])
 
     def _note_turn(self, member: Member) -> None:
         if member.turn is not None and (self._turn is None or member.turn > self._turn):
@@ -334,14 +413,14 @@ class TenantFlow(Flow):
         ]
 
 
-class Member:
-    """A key of a tenant, with its rank inside the tenant."""
+class Member(Account):
+    """A key of a tenant, with its account inside the tenant."""
 
-    __slots__ = ("cells", "key", "rank", "turn")
+    __slots__ = ("cells", "key", "turn")
 
     def __init__(self, key: str, rank: int) -> None:
+        super().__init__(rank)
         self.key = key
-        self.rank = rank
         self.turn: int | None = None
         """Turn at which the key was read, of a key that is not new."""
         self.cells: list[KeyCell] = []
@@ -350,7 +429,7 @@ class Member:
     @property
     def is_idle(self) -> bool:
         """Whether the key may be dropped."""
-        return not self.cells
+        return not self.cells and not self.running
 
     def moved(self) -> None:
         """Find the first triggers of its cells after the rank has moved."""
@@ -367,3 +446,7 @@ _NO_HEADS: list[CellLevel] = []
 
 _NO_CELLS: dict[Cell, None] = {}
 """`in_columns` of every flow with at most one cell."""
+
+
+def _identity(trigger: Trigger) -> tuple[str, int]:
+    return trigger.id, trigger.version
