@@ -20,8 +20,19 @@ _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {
 }
 
 
+_REPEATING = ("django_tasks", "django.tasks")
+"""Loggers whose lines repeat what ours say of each run."""
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _exception(record: logging.LogRecord) -> str | None:
+    """Return the text of a record's exception, if it has one."""
+    if record.exc_info:
+        return logging.Formatter().formatException(record.exc_info)
+    return record.exc_text
 
 
 class TextFormatter(logging.Formatter):
@@ -38,8 +49,8 @@ class TextFormatter(logging.Formatter):
             f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
             f" {record.getMessage()}{fields}"
         )
-        if record.exc_info:
-            line += f"\n{visible(self.formatException(record.exc_info), keep=LINES)}"
+        if text := _exception(record):
+            line += f"\n{visible(text, keep=LINES)}"
         return line
 
 
@@ -58,8 +69,8 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **_fields(record),
         }
-        if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
+        if text := _exception(record):
+            event["exception"] = text
         try:
             return msgspec.json.encode(event, enc_hook=repr).decode()
         except UnicodeEncodeError:  # half of a pair of surrogates, as in the name of a file
@@ -67,10 +78,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, log_format: str) -> None:
-    """Send all log records to stderr in this format."""
+    """Send all log records to stderr in this format, but those that repeat ours. Above debug, leave
+    out the lines at INFO of libraries that write one for each request or task."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     handler.addFilter(ContextFilter())
+    handler.addFilter(lambda record: record.name not in _REPEATING)
+    for name in () if level == "debug" else ("httpx", *_REPEATING):
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

@@ -102,6 +102,7 @@ def _node(app: App, options: WorkerOptions, identity: str | None) -> Node:
         look_ahead_bytes=options.look_ahead_mb * 1_000_000,
         drain=options.drain,
         application=options.application,
+        log_runs=options.log_runs,
     )
 
 

@@ -116,6 +116,9 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(help="Port on which to serve Prometheus metrics, /live and /ready."),
     ] = None
     metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1"
+    log_runs: Annotated[
+        bool, typer.Option("--log-runs", help="Log each run at INFO, also one that does not fail.")
+    ] = False
     log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO
     log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT
 

@@ -12,7 +12,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable
-from fairlead.model import Finish, State
+from fairlead.model import Finish
 from fairlead.ports.task_store import Completed
 from fairlead.refused_writes import RefusedWrites, error_line
 
@@ -183,15 +183,3 @@ class Completion:
         context.observer.finished(
             [(end.execution.trigger, end.execution.claimed, end.finish) for end in ends]
         )
-        for end in ends:
-            if end.finish.next_state == State.ERROR:
-                log.error(
-                    "task needs a person",
-                    extra={
-                        "task_id": end.finish.id,
-                        "task_name": end.execution.trigger.name,
-                        "queue": end.execution.trigger.queue,
-                        "attempt": end.execution.claimed.attempt,
-                        "error_type": end.finish.error_type,
-                    },
-                )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from fairlead.clock import Clock
+from fairlead.declare import loggers
 from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
@@ -88,6 +89,7 @@ class Node:
         served = self._context.served
         keeps_log = any(handler.keep_log for handler in served.handlers.values())
         async with opened(served.lifespan):
+            loggers.enable()
             with collecting(keeps_log):
                 await self._run_parts()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import traceback
 from asyncio import CancelledError
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import cast
 
 import msgspec
@@ -43,6 +45,8 @@ SHORTEST_PAUSE = MICROS
 
 _module_of = type.__dict__["__module__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 _GENERATORS = (GeneratorType, AsyncGeneratorType)
 
@@ -320,13 +324,22 @@ def message_of(error: BaseException) -> str:
     return message
 
 
+def _frames_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error from the first frame on that is not of this package, such as
+    a handler; the whole one if there is none."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        found = found.tb_next
+    return found or error.__traceback__
+
+
 def _traceback_of(error: BaseException) -> str:
     """Return the end of the traceback after a line break, empty for an error without one."""
     try:
-        if (lines := error.__traceback__) is None:
+        if (lines := _frames_of(error)) is None:
             return ""
         try:
-            text = "".join(traceback.format_exception(error))
+            text = "".join(traceback.format_exception(type(error), error, lines))
         except BaseException:  # the error cannot be printed, its frames can
             text = "".join(traceback.format_tb(lines))
         return f"\n{text[-MOST_ERROR_TEXT + 500 :]}"

@@ -19,6 +19,7 @@ from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.outcome import failed, stopped, succeeded
+from fairlead.engine.run_lines import log_end
 from fairlead.model import Finish, State
 
 log = logging.getLogger("fairlead.node")
@@ -200,6 +201,7 @@ class Runs:
             )
         elif type(result) is Committed:
             execution.is_done = result.finish.next_state == State.DONE
+            log_end(execution, result.finish, self._context.settings.log_runs)
             self._context.observer.finished([(trigger, execution.claimed, result.finish)])
             self.settled([execution])
         else:
@@ -225,7 +227,8 @@ class Runs:
         self._end(execution, failed(execution, error, execution.started_at))
 
     def _end(self, execution: Execution, finish: Finish) -> None:
-        """Queue the end of a run for its completion."""
+        """Log the end of a run, and queue it for its completion."""
+        log_end(execution, finish, self._context.settings.log_runs)
         self._claimers.of(execution.trigger.queue).end(execution, finish)
 
     def settled(self, executions: Sequence[Execution]) -> None:

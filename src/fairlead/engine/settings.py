@@ -84,6 +84,8 @@ class NodeSettings:
     """Memory for waiting triggers. All lanes share it by need; each may hold one trigger at
     least."""
     stuck_seconds: float = STUCK_SECONDS
+    log_runs: bool = False
+    """Whether each run is a log line at INFO. Else runs that do not fail are lines at DEBUG."""
     permit_seconds: float = PERMIT_SECONDS
     """Seconds for which permits of cluster-wide limits may be used without a renewal, and for which
     no other node gets them after a crash."""
@@ -101,6 +103,8 @@ class NodeSettings:
             "permit_seconds",
         ):
             values.number(f"{what} (seconds)", getattr(self, what), 0, values.MOST_SECONDS)
+        if not isinstance(self.log_runs, bool):
+            raise ConfigurationError(f"log_runs {values.brief(self.log_runs)}: use True or False")
         if self.application is not None:
             values.text("application", self.application)
         if not isinstance(self.intervals, Intervals):

@@ -1,0 +1,48 @@
+"""Log lines about the ends of runs, one for each run."""
+
+from __future__ import annotations
+
+import logging
+
+from fairlead.clock import MICROS
+from fairlead.engine.execution import Execution
+from fairlead.errors import Snooze
+from fairlead.model import Finish, State
+
+log = logging.getLogger("fairlead.runs")
+
+_SNOOZE = f"{Snooze.__module__}.{Snooze.__qualname__}"
+
+
+def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:
+    """Log how a run ended: at ERROR with its traceback if the task needs a person, at INFO if it
+    failed and the task runs again, else at DEBUG, or with `log_runs` at INFO."""
+    has_failed = finish.error_type not in (None, _SNOOZE)
+    level, event = logging.DEBUG, "run ended"
+    if finish.next_state == State.ERROR:
+        level, event = logging.ERROR, "task needs a person"
+    elif has_failed:
+        level, event = logging.INFO, "run failed; the task runs again"
+    elif log_runs:
+        level = logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    trigger, started_at = execution.trigger, finish.started_at
+    seconds = 0.0 if started_at is None else (finish.finished_at - started_at) / MICROS
+    fields: dict[str, object] = {
+        "task_id": finish.id,
+        "task_name": trigger.name,
+        "queue": trigger.queue,
+        "attempt": execution.claimed.attempt,
+        "outcome": str(finish.outcome),
+        "seconds": seconds,
+    }
+    if finish.run_at is not None:
+        fields["retry_in"] = max(0, finish.run_at - finish.finished_at) / MICROS
+    error, _, traceback = (finish.error_text or "").partition("\n")
+    if has_failed:
+        fields |= {"error_type": finish.error_type, "error": error}
+    record = log.makeRecord(log.name, level, __file__, 0, event, (), None, extra=fields)
+    if level == logging.ERROR:
+        record.exc_text = traceback.rstrip()
+    log.handle(record)
