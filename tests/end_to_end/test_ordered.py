@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.core.sharding.partitions import partition_of
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause
+from tests.tiers import matrix
 
 SHOP = """
 import asyncio, os, sys, time
@@ -113,6 +114,75 @@ def test_after_a_kill_another_worker_runs_the_tasks_of_each_key_in_order_and_one
         assert sorted(set(finished)) == expected, "a task is lost"
         assert sorted(finished) == finished, "the tasks ran out of order"
         assert len(finished) <= len(expected) + 1, "a task that was not in flight ran twice"
+
+
+GATED = """
+import asyncio, os, signal, sys
+import fairlead
+app = fairlead.App()
+app.queue("reminders", kind="ordered", partitions=1)
+
+@app.task(queue="reminders")
+async def remind(key: str, n: int) -> None:
+    with open("runs.log", "a") as log:
+        log.write(f"{os.getpid()} {key} {n}\\n")
+    while not os.path.exists("gate"):
+        await asyncio.sleep(0.05)
+
+async def serve() -> None:
+    node = app.node(concurrency=int(sys.argv[1]), lease_seconds=2.0)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, node.stop)
+    await node.run()
+
+if __name__ == "__main__":
+    asyncio.run(serve())
+"""
+
+
+@pytest.mark.parametrize(
+    "stores",
+    matrix("URL, postgres", "LOG, kafka; SCHEDULE, migrated_cassandra; COORDINATOR, zookeeper"),
+)
+def test_a_worker_stopped_for_longer_than_its_lease_starts_no_task_that_waited_in_its_memory(
+    stores: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    for part, server in (store.split(", ") for store in stores.split("; ")):
+        url = request.getfixturevalue(f"{server}_url")
+        monkeypatch.setenv(f"FAIRLEAD_{part}", url)
+    (tmp_path / "shop.py").write_text(GATED)
+    submits = (
+        "app.migrate(); [remind.options(ordering_key=f'k{key}').submit(key=f'k{key}', n=n)"
+        ".result(60) for n in range(2) for key in range(20)]"
+    )
+    submit(tmp_path, submits)
+
+    def worker(concurrency: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "shop.py", str(concurrency)]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment())
+
+    first = worker(1)
+    while not log_of(tmp_path):  # then all others wait in its memory for the one slot
+        pause(first)
+    os.kill(first.pid, signal.SIGSTOP)
+    (tmp_path / "gate").touch()
+    second = worker(20)
+    try:
+        while len(log_of(tmp_path)) < 41:
+            pause(second)
+        os.kill(first.pid, signal.SIGCONT)
+        second.terminate()
+        assert second.wait() == 0
+        submit(tmp_path, "remind.options(ordering_key='new').submit(key='new', n=0)")
+        while log_of(tmp_path)[-1][1] != "new":
+            pause(first)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    began, *others = log_of(tmp_path)
+    assert began[0] == str(first.pid)
+    assert [run for run in others if run[0] == began[0]] == [[began[0], "new", "0"]]
 
 
 def test_the_ordered_commands_show_tasks_attempts_and_status_and_drop_a_task(shop: Path) -> None:

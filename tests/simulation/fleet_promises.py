@@ -52,9 +52,7 @@ class Promises:
     def on_start(self, job: Job, run: Run) -> None:
         """Check one start, already noted in the job and its worker."""
         fleet, worker = self._fleet, run.worker
-        # A process that hung between a claim and its run cannot know who has the task by now.
-        is_late = worker.had_fault(run.at - WRITE_SECONDS, run.at)
-        if len(job.runs) > job.wanted_runs and not is_late:
+        if len(job.runs) > job.wanted_runs:
             unexplained = [each for each in job.runs[:-1] if not self._may_repeat(each)]
             if len(unexplained) > job.wanted_runs - 1:
                 raise Broken(f"{fleet.show(job)} ran again without a reason")
@@ -65,12 +63,13 @@ class Promises:
             and not worker.had_fault(paused_at, run.at)
         ):
             raise Broken(f"{fleet.show(job)} started in a paused queue")
-        if job.is_cancelled and not is_late:
+        # A process that hung between a claim and its run does not know of the cancellation.
+        if job.is_cancelled and not worker.had_fault(run.at - WRITE_SECONDS, run.at):
             raise Broken(f"{fleet.show(job)} started after it was cancelled")
         self._check_limits(job, worker)
         if run.at < job.due_at - 1e-3:
             raise Broken(f"{fleet.show(job)} started before {job.due_at:.2f}")
-        if job.ordering_key is not None and not is_late:
+        if job.ordering_key is not None:
             self._check_order(job)
 
     def _may_repeat(self, run: Run) -> bool:

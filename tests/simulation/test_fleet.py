@@ -272,3 +272,26 @@ def test_a_node_that_leaves_keeps_no_lease_and_no_permit_of_a_request_under_way(
 
     on_virtual_time(main)
     assert not left
+
+
+def test_a_node_that_hung_between_a_claim_and_its_run_starts_no_task_that_others_may_have() -> None:
+    jobs = [Job(n, "a", "work", "x", due_at=0.0, ordering_key="k") for n in range(2)]
+    hung: list[str] = []
+
+    async def main() -> None:
+        fleet = Fleet(PLAN, [])
+        hanging = await fleet.start(["a"])
+        fleet.machine.latency = 1.0
+        await fleet.submit(jobs)
+        claimed = "SELECT node FROM fairlead_tasks WHERE state = 'PROCESSING'"
+        while not hung:
+            await asyncio.sleep(0.001)
+            hung.extend(node for (node,) in fleet.machine.database.execute(claimed))
+        hanging.hang(20.0)
+        fleet.machine.latency = 0.0
+        await fleet.start(["a"])
+        await asyncio.sleep(30.0)
+        await fleet.end()
+
+    on_virtual_time(main)
+    assert [len(job.runs) for job in jobs] == [1, 1]

@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.engine.claimers import RETRY_CLAIM, TaskClaimer
 from fairlead.engine.execution import Execution
+from fairlead.engine.expiry import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
@@ -69,6 +70,7 @@ def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[Task
         clock=clock or VirtualClock(),
         served=SimpleNamespace(handlers={}),
         notes=None,
+        heartbeats=Expiry(clock or VirtualClock()),
         in_flight={},
         observer=Silent(),
         channel=SimpleNamespace(redeliver=lambda: None),

@@ -136,7 +136,10 @@ class TaskClaimer:
             if (task := found.get(key)) is None:
                 lost.append(trigger)
                 continue
-            execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots, notes)
+            handler = handlers.get(trigger.name)
+            execution = Execution(
+                trigger, task, handler, holds_slots, notes, context.heartbeats.is_ahead
+            )
             in_flight[task.id] = execution
             executions.append(execution)
         if len(executions) < len(claimed):
@@ -304,7 +307,8 @@ class OrderedClaimer:
                 context.events.on_ready()
                 continue
             handler = context.served.handlers.get(trigger.name)
-            execution = Execution(trigger, task, handler, holds_slots)
+            is_held = context.leases.is_ahead
+            execution = Execution(trigger, task, handler, holds_slots, is_held=is_held)
             context.in_flight[task.id] = execution
             executions.append(execution)
         if executions and holds_slots:

@@ -15,6 +15,7 @@ from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
+from fairlead.engine.expiry import Expiry
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.lifespan import Lifespan
 from fairlead.engine.look_ahead import LookAhead
@@ -119,6 +120,9 @@ class NodeEvents(Protocol):
     def on_end_refused(self, execution: Execution) -> None:
         """The store refuses the end of this run, which is tried again."""
 
+    def on_not_held(self, trigger: Trigger) -> None:
+        """A task was claimed, and did not start: other nodes may have it by now."""
+
     def on_overdue(self, execution: Execution) -> None:
         """A run exceeded its timeout, or continues long after it was stopped for that."""
 
@@ -157,6 +161,10 @@ class NodeContext:
     in_flight: dict[str, Execution]
     """Runs claimed and not yet completed, by task id."""
     events: NodeEvents
+    leases: Expiry
+    """Expiry of the leases, and so of the tasks of ordered queues."""
+    heartbeats: Expiry
+    """Expiry of the heartbeat, and so of the claims in the task store."""
     notes: Reporter | None = None
     """Takes the notes of runs to the store; None if the store keeps none."""
 

@@ -13,7 +13,7 @@ from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler
 from fairlead.declare.notes import Notes, Reporter
-from fairlead.errors import UnknownTask
+from fairlead.errors import FairleadError, UnknownTask
 from fairlead.model import ClaimedTask, RunNotes, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
@@ -26,6 +26,10 @@ class CancelReason(StrEnum):
     CANCELLED = "cancelled"  # the store already records a cancellation or another owner
     SHUTDOWN = "shutdown"
     PERMITS = "permits"  # permits expired: other nodes may acquire them soon
+
+
+class NotHeld(FairleadError):
+    """The claim of a task may have expired before its handler began: other nodes may have it."""
 
 
 class Execution:
@@ -43,6 +47,7 @@ class Execution:
         "is_abandoned",
         "is_beginning",
         "is_done",
+        "is_held",
         "is_refused",
         "is_running",
         "reporter",
@@ -58,8 +63,10 @@ class Execution:
         handler: Handler | None,
         holds_slot: bool = True,
         reporter: Reporter | None = None,
+        is_held: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reporter`: takes the notes of the run; None for a task of an ordered queue."""
+        """`reporter`: takes the notes of the run; None for a task of an ordered queue. `is_held`:
+        returns whether no other node can have the task."""
         self.trigger = trigger
         self.claimed = claimed
         self.handler = handler
@@ -67,6 +74,7 @@ class Execution:
         self.holds_slot = holds_slot
         """False if a concurrency policy raised for the task: the claim only records the failed
         attempt."""
+        self.is_held = is_held
         self.is_running = False
         self.is_beginning = False
         """Whether the run waits for the transaction of its handler, which has not been called."""
@@ -90,7 +98,9 @@ class Execution:
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
-        """Record the start of the run."""
+        """Record the start of the run. Raise NotHeld if other nodes may have the task."""
+        if not self.is_held():
+            raise NotHeld(f"the claim of task {self.claimed.id} expired before its run began")
         self.started_at = now
         self.is_running = True
         self._set_deadline(now)

@@ -109,7 +109,9 @@ class Membership(SimplePart):
 
     async def keep_alive(self) -> None:
         """Send only the heartbeat, from any event loop. Raises StoreUnavailable."""
+        began = self._context.heartbeats.now()
         await self._store.heartbeat(self._node, self._context.clock.now())
+        self._context.heartbeats.extend(began, SILENT_SECONDS)
 
     async def leave(self) -> None:
         """Serve no queue from now on, so that other nodes take the partitions, unless the node will
@@ -147,7 +149,7 @@ class Membership(SimplePart):
 
     async def _send_heartbeat(self) -> None:
         context = self._context
-        queues, now = self._served, context.clock.now()
+        queues, now, began = self._served, context.clock.now(), context.heartbeats.now()
         if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
@@ -157,6 +159,7 @@ class Membership(SimplePart):
             joined = await self._store.register_node(self._node, queues, names, now, self._facts)
             context.channel.announce(joined)
             self._registered = queues
+        context.heartbeats.extend(began, SILENT_SECONDS)
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""

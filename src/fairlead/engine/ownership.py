@@ -54,8 +54,7 @@ class Ownership:
         self._releasable = releasable
         self._is_leaving = False
         self._poked = asyncio.Event()
-        self._expires = 0.0
-        """Monotonic seconds at which the leases of this node run out."""
+        self._expiry = context.leases
         self._held: PartitionLeases[int] = PartitionLeases()
         """Range ids of the leases of this node."""
         self._leases: PartitionLeases[str] = PartitionLeases()
@@ -82,7 +81,7 @@ class Ownership:
 
     def is_elected(self, poller: str) -> bool:
         """Return True while this node is elected to run the poller."""
-        return poller in self._elected and self._now() < self._expires
+        return poller in self._elected and self._expiry.is_ahead()
 
     def poke(self) -> None:
         """Renew now instead of at the next interval, because something changed in the cluster."""
@@ -96,25 +95,26 @@ class Ownership:
             try:
                 # A shorter timeout would cancel a renewal that waits behind other requests.
                 async with (
-                    asyncio.timeout(max(every, self._expires - self._now())),
+                    asyncio.timeout(max(every, self._expiry.at - self._now())),
                     self._round,
                 ):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
-                if self._now() >= self._expires and (self.owned or self._elected):
-                    log.warning(
-                        "leases ran out while the coordinator was unavailable",
-                        extra={"error": str(error)},
-                    )
-                    self._hold({})
+                self.drop_expired(str(error))
             try:
                 async with asyncio.timeout(every):
                     await self._poked.wait()
             except TimeoutError:
                 pass
 
+    def drop_expired(self, error: str = "the process was stopped, or its machine") -> None:
+        """Own nothing from now on if the leases have expired."""
+        if not self._expiry.is_ahead() and (self.owned or self._elected):
+            log.warning("leases ran out before a renewal", extra={"error": error})
+            self._hold({})
+
     def _now(self) -> float:
-        return self._context.clock.monotonic()
+        return self._expiry.now()
 
     async def stop(self) -> None:
         """Release all leases. This part stops after the runs: no task of an ordered queue runs here
@@ -135,7 +135,7 @@ class Ownership:
         began = self._now()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         if self._is_leaving:
-            self._expires = began + self._lease_seconds
+            self._expiry.extend(began, self._lease_seconds)
             self._held.replace(held)
             self._own(self.owned & self._held.keys | self._assigned_by_channel())
             return
@@ -145,7 +145,7 @@ class Ownership:
         free_pollers = [name for name in leases_of_pollers if name not in leases]
         is_settled = self._is_settled and self._elected == self._pollers_of(held)
         if is_settled and not self._open and not free_pollers:
-            self._expires = began + self._lease_seconds
+            self._expiry.extend(began, self._lease_seconds)
             return
         excess = await self._excess(began)
         if self._is_leaving:
@@ -162,7 +162,7 @@ class Ownership:
         wanted = await self._wanted(began)
         if self._is_leaving:
             return
-        self._expires = began + self._lease_seconds
+        self._expiry.extend(began, self._lease_seconds)
         self._hold(held)
         await self._acquire(free_pollers + [lease_of(key) for key in wanted], held, leases)
         waiting = {queue for queue in self._open if self.shares.may_change(queue, began)}
@@ -229,7 +229,7 @@ class Ownership:
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         owned = {lease_of(key) for key in self.owned if not self._is_assigned_by_channel(key.queue)}
         if owned | set(map(poller_lease, self._elected)) <= held.keys():
-            self._expires = max(self._expires, began + self._lease_seconds)
+            self._expiry.extend(began, self._lease_seconds)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
         """Release all leases at once, so that other nodes need not wait for them to expire.

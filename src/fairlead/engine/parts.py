@@ -26,6 +26,7 @@ from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
+from fairlead.engine.expiry import Expiry
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
@@ -88,6 +89,8 @@ class NodeParts:
             look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,
+            leases=Expiry(clock),
+            heartbeats=Expiry(clock),
             notes=notes,
         )
         self.limits = _register_limits(context, self)
@@ -283,6 +286,14 @@ class NodeParts:
 
     def on_end_refused(self, execution: Execution) -> None:
         self.runs.end_refused(execution)
+
+    def on_not_held(self, trigger: Trigger) -> None:
+        if trigger.queue in self.context.kinds.ordered:
+            self.ownership.drop_expired()
+            self.ownership.poke()
+        else:
+            self.membership.poke()
+            self.on_claim_unknown()
 
     def on_overdue(self, execution: Execution) -> None:
         self.runs.overdue(execution)

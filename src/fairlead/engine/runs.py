@@ -13,7 +13,7 @@ from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.execution import CancelReason, Execution, NotHeld
 from fairlead.engine.executors.loop import LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
@@ -207,7 +207,7 @@ class Runs:
         else:
             if execution.cancel_reason is not None:
                 finish = stopped(execution, now)
-            elif type(error) is Superseded:
+            elif type(error) in (Superseded, NotHeld):
                 finish = None
             elif error is not None:
                 finish = failed(execution, error, now)
@@ -218,6 +218,8 @@ class Runs:
                 self._end(execution, finish)
             else:
                 self.settled([execution])
+        if type(error) is NotHeld:
+            self._context.events.on_not_held(trigger)
         self._context.events.on_ready()
 
     def policy_failed(self, execution: Execution, error: BaseException) -> None:
