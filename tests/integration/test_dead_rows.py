@@ -55,8 +55,8 @@ FILL = {
         SELECT gen_random_uuid(), 1, 1000000 * nextval('fairlead_ready_seq'), repeat('x', 1000)
           FROM generate_series(1, %s) AS n""",
     "clean_unique_keys": """
-        INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
-        SELECT 'mail', gen_random_uuid(), gen_random_uuid(), nextval('fairlead_ready_seq')
+        INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, is_ended, kept_until)
+        SELECT 'mail', gen_random_uuid(), gen_random_uuid(), true, 1000000 * nextval('fairlead_ready_seq')
           FROM generate_series(1, %s) AS n""",
 }
 """Statements that add rows of the history, by the statement that deletes them."""

@@ -145,39 +145,6 @@ def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
         waiting.search()
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(20, 1))
-def test_all_unique_keys_of_finished_tasks_are_cleaned_whenever_they_commit(
-    store: PostgresTaskStore, seed: int
-) -> None:
-    rng, ids = random.Random(seed), []
-    with psycopg.connect(store.database.url) as slow:
-        for number in range(40):
-            at = NOW + rng.randrange(100) * SECOND
-            (task,) = make(1, unique_key=f"key-{number}", submitted_at=at, run_at=at)
-            if rng.random() < 0.3:
-                store.database.join(slow, store.submission([task]))
-            else:
-                store.database.run(store.submission([task]))
-            ids.append(task.id)
-            if rng.random() < 0.5:
-                with store.database.connection() as connection:
-                    gone = rng.choice(ids)
-                    connection.execute("DELETE FROM fairlead_tasks WHERE id = %s", [gone])
-            if rng.random() < 0.2:
-                slow.commit()
-            asyncio.run(store.clean(NOW + rng.randrange(100) * SECOND, rng.choice([1, 3, 100])))
-        slow.commit()
-    kept = "SELECT task_id FROM fairlead_unique_keys"
-    with store.database.connection() as connection:
-        keys = {id for (id,) in connection.execute(kept)}
-        tasks = {id for (id,) in connection.execute("SELECT id FROM fairlead_tasks")}
-        assert tasks <= keys
-        store._all_keys_at = 0.0
-        while asyncio.run(store.clean(NOW + 100 * SECOND, 10)):
-            pass
-        assert {id for (id,) in connection.execute(kept)} == tasks
-
-
 def test_a_floor_of_another_server_leaves_out_no_due_task(store: PostgresTaskStore) -> None:
     store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
     for position in (2**40, 2**41):

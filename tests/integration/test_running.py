@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,9 @@ from fairlead.errors import (
     TaskFailed,
     UnknownTask,
 )
+from fairlead.operate.changes import Cancel, Fail
 from fairlead.testing import drain, running, settled
+from fairlead.testing.clock import TravelClock
 from tests.attempts import SOON, reaches
 
 pytestmark = pytest.mark.virtual_time
@@ -60,6 +63,40 @@ async def test_tasks_submitted_twice_with_one_unique_key_run_once(app: App, when
             while len(runs) < 100:
                 await asyncio.sleep(0.02)
     assert sorted(runs) == list(range(100))
+
+
+@pytest.mark.parametrize("number", [1, 60, 1100])
+@pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
+async def test_a_unique_key_is_taken_until_its_task_ends_and_its_window_passes(
+    app: App, end: str, number: int
+) -> None:
+    @app.task(retry=NoRetry())
+    async def sync(n: int) -> None:
+        if end == "failed":
+            raise ValueError(n)
+
+    def submitted(**options: Any) -> list[fairlead.TaskHandle]:
+        keyed = [sync.options(unique_key=f"key-{n}", **options) for n in range(number)]
+        return app.submit_many([task.draft(n) for n, task in enumerate(keyed)])
+
+    async def end_all() -> None:
+        if end != "cancelled":
+            await drain(app)
+        if end == "failed":  # a person may retry a task in ERROR, so it keeps its key
+            assert not any(handle.is_new for handle in submitted())
+        if end != "done":
+            app.management.bulk(Cancel() if end == "cancelled" else Fail(), name="sync")
+
+    app.clock = clock = TravelClock()
+    for options in ({}, {}, {"unique_for": timedelta(days=1)}, {"unique_for": timedelta(days=1)}):
+        handles, again = submitted(**options), submitted()
+        assert all(handle.is_new for handle in handles)
+        assert [(each.id, each.is_new) for each in again] == [(each.id, False) for each in handles]
+        await end_all()
+        if options:
+            clock.travel(timedelta(hours=23))
+            assert not any(handle.is_new for handle in submitted())
+            clock.travel(timedelta(hours=1))
 
 
 async def test_a_payload_of_12_mb_and_its_result_arrive_whole(store_url: str) -> None:

@@ -135,7 +135,7 @@ SELECT 'a' || n, 1, 'changed', n, 'mail', 'send', '', 1, 5, n FROM numbers
 """,
     "INSERT INTO fairlead_results (task_id, finished_at, result) SELECT 'a' || n, n, CAST('1' AS BLOB) FROM numbers",
     "INSERT INTO fairlead_run_notes (task_id, attempt, began_at) SELECT 'a' || n, 1, n FROM numbers",
-    "INSERT INTO fairlead_unique_keys SELECT 'mail', 'u' || n, 'a' || n, n FROM numbers",
+    "INSERT INTO fairlead_unique_keys SELECT 'mail', 'u' || n, 'a' || n, n, 1 FROM numbers",
     """
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at, delivered_at)
 SELECT CASE WHEN n % 10 > 0 THEN 'stuck' ELSE 'error' END, 'a' || n, 1, 'mail', 'send', n, n, '', n,

@@ -110,6 +110,7 @@ def test_option_columns_set_the_options_and_all_others_are_arguments() -> None:
             "priority": [3, None],
             "ordering_key": ["k", None],
             "unique_key": ["u", None],
+            "unique_for": ["P1D", None],
             "run_at": pa.array([at, None], pa.timestamp("us", "Europe/Helsinki")),
             "context": pa.array([[("trace", "é")], []], pa.map_(pa.string(), pa.string())),
         }
@@ -118,6 +119,7 @@ def test_option_columns_set_the_options_and_all_others_are_arguments() -> None:
     assert json.loads(first.payload) == {"partner": "acme"}
     assert (first.fairness_key, first.weight, first.priority) == ("acme", 2.5, 3)
     assert (first.ordering_key, first.unique_key, first.run_at) == ("k", "u", 1767323045000006)
+    assert (first.unique_until or 0) - first.submitted_at == 86_400_000_000
     assert first.context == json.dumps({"trace": "é"})
     assert json.loads(second.payload) == {"partner": None}
     assert (second.fairness_key, second.weight, second.priority) == ("", 1.0, 5)

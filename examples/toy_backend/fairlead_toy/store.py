@@ -208,11 +208,14 @@ class ToyStore:
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         added, submitted = [], []
         for task in tasks:
+            if task.unique_until is not None:
+                raise NotSupported(f"{self.database.location} forgets unique keys: no unique_for")
             if task.unique_key is not None:
-                owner = self._keys.setdefault((task.queue, task.unique_key), task.id)
-                if owner != task.id:
+                owner = self._keys.get((task.queue, task.unique_key), task.id)
+                if owner in self._rows:
                     submitted.append(Submitted(owner, False))
                     continue
+                self._keys[task.queue, task.unique_key] = task.id
             is_due = task.run_at <= task.submitted_at
             row = Row(task, State.WAITING, task.run_at, task.ordering_key is not None)
             self._rows[task.id] = row

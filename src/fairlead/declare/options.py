@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,9 +17,16 @@ MOST_CONTEXT_BYTES = 16_384
 """Maximum number of UTF-8 bytes of the names and values of a context."""
 
 
+UniqueWhile = Literal["unfinished"]
+"""How long a unique key stays taken: until its task is DONE, FAILED or CANCELLED."""
+
+LONGEST_UNIQUE = timedelta(days=3650)
+
+
 class Options(msgspec.Struct, frozen=True):
     """Options of one submit. Instants are aware datetimes; `connection` joins the caller's
-    transaction."""
+    transaction. `unique_for`: time after the submit for which the unique key stays taken although
+    the task has ended."""
 
     fairness_key: str = ""
     weight: float = DEFAULT_WEIGHT
@@ -27,6 +34,8 @@ class Options(msgspec.Struct, frozen=True):
     run_at: datetime | None = None
     ordering_key: str | None = None
     unique_key: str | None = None
+    unique_while: UniqueWhile = "unfinished"
+    unique_for: timedelta | None = None
     context: Mapping[str, str] | None = None
     connection: Any = None
 
@@ -54,9 +63,34 @@ class Options(msgspec.Struct, frozen=True):
         for option, key in (("ordering_key", self.ordering_key), ("unique_key", self.unique_key)):
             if key is not None:
                 values.text(option, key, error=InvalidTask)
+        self._check_unique()
         self.run_at_micros(0)
         if self.context is not None:
             _check_context(self.context)
+
+    def _check_unique(self) -> None:
+        if self.unique_while != "unfinished":
+            raise InvalidTask(
+                f"unique_while {values.brief(self.unique_while)}: use 'unfinished', and unique_for"
+                " for a longer time"
+            )
+        if self.unique_for is None:
+            return
+        if not isinstance(self.unique_for, timedelta) or not (
+            timedelta() < self.unique_for <= LONGEST_UNIQUE
+        ):
+            raise InvalidTask(
+                f"unique_for {values.brief(self.unique_for)}: use a timedelta above 0, of at most"
+                f" {LONGEST_UNIQUE.days:,} days"
+            )
+        if self.unique_key is None:
+            raise InvalidTask("unique_for needs a unique_key: give both in one call")
+
+    def unique_until(self, now: int) -> int | None:
+        """Return the instant up to which the key stays taken although the task has ended, in
+        microseconds since the epoch, or None."""
+        window = self.unique_for
+        return None if window is None else now + window // timedelta(microseconds=1)
 
     def run_at_micros(self, now: int) -> int:
         """Return the earliest start in microseconds since the epoch: `now` if no `run_at` is

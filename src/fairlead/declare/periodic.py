@@ -21,6 +21,9 @@ _FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
 _FIELDS = 5
 
+_KNOWN_FOR = timedelta(days=1)
+"""Time for which a slot is known, so that two expressions of a task that meet submit it once."""
+
 
 class CronTimes:
     """Slots of a cron expression in a timezone. If a clock change skips a slot's local time, the
@@ -138,10 +141,12 @@ class Periodic:
     def slot_draft(self, slot: datetime) -> Draft:
         """Return the draft of the task for one slot. Its unique key prevents a second task for the
         slot. In an ordered queue its time is the slot."""
+        is_ordered = self.handler.is_ordered
         options = Options(
             unique_key=f"periodic/{self.handler.name}/{slot.isoformat()}",
+            unique_for=None if is_ordered else _KNOWN_FOR,
             ordering_key=self._key,
-            run_at=slot if self.handler.is_ordered else None,
+            run_at=slot if is_ordered else None,
         )
         return self._draft(slot, options)
 

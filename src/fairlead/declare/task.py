@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler
-from fairlead.declare.options import Options
+from fairlead.declare.options import Options, UniqueWhile
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask
 
@@ -48,6 +48,8 @@ class TaskOptions(TypedDict, total=False):
     run_at: datetime | None
     ordering_key: str | None
     unique_key: str | None
+    unique_while: UniqueWhile
+    unique_for: timedelta | None
     context: Mapping[str, str] | None
     connection: Any
 
@@ -277,6 +279,7 @@ def encode(
                 now,
                 handler.keep_result,
                 context,
+                options.unique_until(now),
             )
         )
     return rows

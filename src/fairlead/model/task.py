@@ -40,6 +40,9 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     keep_result: bool
     context: str | None
     """JSON object of strings to strings, or None."""
+    unique_until: int | None = None
+    """Instant up to which the unique key stays taken although the task has ended; None: the key is
+    free when the task ends."""
 
     @property
     def is_due(self) -> bool:

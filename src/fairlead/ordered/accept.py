@@ -64,7 +64,7 @@ class Acceptance:
         """
         accepted = []
         for task in tasks:
-            _check_ordering_key(task)
+            _check_keys(task)
             late = (now - task.run_at) / MICROS
             if late > (grace := self._queues[task.queue].grace):
                 raise InvalidTask(
@@ -93,7 +93,7 @@ class Acceptance:
         """
         entries = []
         for task in tasks:
-            _check_ordering_key(task)
+            _check_keys(task)
             key = ScheduledTask.of(task).key
             name = msgspec.json.encode((task.queue, key.ordering_key, key.unique_key)).decode()
             task_id = id_text(id_of(name, key.run_at))
@@ -107,9 +107,14 @@ class Acceptance:
             return self._last
 
 
-def _check_ordering_key(task: NewTask) -> None:
+def _check_keys(task: NewTask) -> None:
     if task.ordering_key is None:
         raise InvalidTask(
             f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an"
             f" ordering_key; submit it by {task.name}.options(ordering_key=...)"
+        )
+    if task.unique_until is not None:
+        raise InvalidTask(
+            f"task {task.name!r}: queue {task.queue!r} is ordered, so it knows the keys of ended"
+            " tasks without unique_for; leave it out"
         )

@@ -98,10 +98,10 @@ class TaskStore(OrderedStore, Protocol):
     # for submitters -------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        """Insert the tasks; at most one per (queue, unique_key): for a taken key, return the first
-        task's id. The notification must reach the nodes after the commit (on PostgreSQL the
-        transaction itself carries it). Raises NotSupported for a task option that the store
-        lacks."""
+        """Insert the tasks. A unique key is taken in its queue while its task is unfinished, and
+        until `unique_until`: for a taken key, insert nothing and return the id of its task. The
+        notification must reach the nodes after the commit (on PostgreSQL the transaction itself
+        carries it). Raises NotSupported for a task option that the store lacks."""
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]

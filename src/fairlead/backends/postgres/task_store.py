@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from operator import attrgetter
@@ -33,7 +32,6 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch, ended_attempt
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
-from fairlead.errors import ConfigurationError
 from fairlead.model import (
     PRIORITIES,
     ClaimedTask,
@@ -51,10 +49,6 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
 
-_CLAIM_ROUNDS = 10
-"""Maximum number of tries to claim unique keys; the second is needed only if the cleaner deletes a
-used key between the two statements of the first."""
-
 _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
 that few tasks have come since the position that is settled."""
@@ -69,16 +63,6 @@ _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 _LATEST_RESULT = 60_000_000
 """Microseconds after its end by which a result is stored, or is deleted only by another process."""
 
-_ALL_KEYS_SECONDS = 3600.0
-"""Seconds after which the cleaning of unique keys begins with the oldest one again: for keys that
-were committed late."""
-
-_MOST_LEFT_KEYS = 10_000
-"""Unique keys of unfinished tasks that the cleaning remembers."""
-
-_LEFT_KEYS = 1000
-"""Remembered keys that one cleaning looks at."""
-
 _STUCK_ROWS = 50_000
 """Rows of all lanes together in which one call looks for stuck tasks."""
 
@@ -87,9 +71,6 @@ _STUCK_PAGES = 3
 
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
-
-_NO_KEY = (-1, "00000000-0000-0000-0000-000000000000")
-"""A place before all unique keys: `submitted_at` and the id of the task."""
 
 _END = Position(2**62, 2**62)
 """A position behind all rows of the history."""
@@ -126,16 +107,10 @@ class PostgresTaskStore(SqlTaskStore):
             "clean_events": (0, 0),
             "clean_results": (0,),
             "clean_run_notes": (0,),
-            "clean_unique_keys": _NO_KEY,
+            "clean_unique_keys": (0,),
         }
         """Position in each table of the history below which no row is left to clean, so that the
         deleted ones are not read again."""
-        self._left_keys: OrderedDict[tuple[int, str], None] = OrderedDict()
-        """Unique keys behind which the cleaning has gone on because their tasks were unfinished."""
-        self._looked_keys: list[tuple[int, str]] = []
-        """Remembered keys at which the present cleaning looks."""
-        self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
-        """Monotonic seconds from which the cleaning of unique keys begins with the oldest one."""
         self._stuck_from: dict[LaneKey, int] = {}
         """Positions after which long lanes are searched for stuck tasks."""
         self._heartbeats: dict[str, int] = {}
@@ -254,28 +229,6 @@ class PostgresTaskStore(SqlTaskStore):
         found, notification = yield from self.submission(rest)
         others = dict(zip((task.id for task in rest), found, strict=True))
         return [others.get(each.id, each) for each in submitted], [*notifications, notification]
-
-    def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
-        first: dict[tuple[str, str | None], NewTask] = {}
-        for task in tasks:
-            first.setdefault((task.queue, task.unique_key), task)
-        owners: dict[tuple[str, str | None], str] = {}
-        for _ in range(_CLAIM_ROUNDS):
-            missing = sorted(key for key in first if key not in owners)
-            if not missing:
-                return owners
-            queues, keys = [key[0] for key in missing], [key[1] for key in missing]
-            ids, times = (
-                [first[key].id for key in missing],
-                [first[key].submitted_at for key in missing],
-            )
-            yield self.statement("claim_unique_keys", queues, keys, ids, times)
-            for queue, key, owner in (yield self.statement("unique_key_owners", queues, keys)):
-                owners[queue, key] = owner
-        raise ConfigurationError(
-            f"{self.database.location}: a unique key is in use, but its row is hidden from this"
-            " role; let its policy of row-level security show all rows of fairlead_unique_keys"
-        )
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         return [row[0] for row in (yield self.statement("next_seqs", count))]
@@ -486,13 +439,6 @@ class PostgresTaskStore(SqlTaskStore):
         params: tuple[Any, ...] = (before, limit, *self._clean_from[name])
         if name in _POSITIONS_CLEANED:
             params += _read_through(name, (yield from self._history.readers()))
-        if name == "clean_unique_keys":
-            if time.monotonic() >= self._all_keys_at:
-                self._clean_from[name] = _NO_KEY
-                self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
-            looked = self._looked_keys = list(islice(self._left_keys, _LEFT_KEYS))
-            params = (before, limit, *self._clean_from[name])
-            params += ([at for at, _ in looked], [id for _, id in looked])
         return (yield self.statement(name, *params))
 
     def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
@@ -504,33 +450,10 @@ class PostgresTaskStore(SqlTaskStore):
             kept = next((place for place in places if place[1] not in gone), last)
             self._clean_from[name] = min(kept, (horizon, 0))
             return len(gone)
-        if name in ("clean_results", "clean_run_notes") and rows:
+        elif rows:
             latest = max(row[0] for row in rows)
             self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
-        if name == "clean_unique_keys":
-            return self._cleaned_keys(*rows[0])
         return len(rows)
-
-    def _cleaned_keys(
-        self,
-        last_at: int | None,
-        last_id: str | None,
-        of_page: int | None,
-        count: int,
-        times: Sequence[int] | None,
-        ids: Sequence[str] | None,
-    ) -> int:
-        """Note which keys are left. Return the number of deleted ones, or of a whole page, so that
-        the caller goes on although keys of unfinished tasks fill the page."""
-        if last_at is not None:
-            self._clean_from["clean_unique_keys"] = (last_at, last_id)
-        for key in self._looked_keys:
-            self._left_keys.pop(key, None)
-        for key in zip(times or (), ids or (), strict=True):
-            self._left_keys[key] = None
-        while len(self._left_keys) > _MOST_LEFT_KEYS:
-            self._left_keys.popitem(last=False)
-        return max(count, of_page or 0)
 
 
 def _read_through(name: str, readers: Iterable[Reader]) -> Position:

@@ -26,18 +26,26 @@ SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, message)
  WHERE coalesce(current_setting('fairlead.notify', true), '') <> 'off'
 
 -- name: claim_unique_keys
--- $1 queues, $2 unique keys, $3 ids, $4 submitted_at
-INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
-SELECT queue, unique_key, id, submitted_at
-  FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) WITH ORDINALITY AS u (queue, unique_key, id, submitted_at, n)
+-- $1: [[queue, unique_key, id, kept_until], ...]
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, kept_until)
+SELECT j ->> 0, j ->> 1, (j ->> 2)::uuid, (j ->> 3)::bigint FROM json_array_elements($1::json) WITH ORDINALITY AS u (j, n)
  ORDER BY n
 ON CONFLICT DO NOTHING
+RETURNING queue, unique_key, task_id::text
 
 -- name: unique_key_owners
+-- $1: [[queue, unique_key], ...]; $2: now. The last column says that the window of an ended task has passed.
 SELECT k.*
-  FROM unnest($1::text[], $2::text[]) AS u (queue, unique_key)
- CROSS JOIN LATERAL (SELECT queue, unique_key, task_id::text FROM fairlead_unique_keys
-                      WHERE queue = u.queue AND unique_key = u.unique_key OFFSET 0) AS k
+  FROM json_array_elements($1::json) AS j
+ CROSS JOIN LATERAL (SELECT queue, unique_key, task_id::text, is_ended AND kept_until <= $2::bigint
+                       FROM fairlead_unique_keys
+                      WHERE queue = j ->> 0 AND unique_key = j ->> 1 OFFSET 0) AS k
+
+-- name: free_unique_keys
+-- $1: [[queue, unique_key], ...]; $2: now
+DELETE FROM fairlead_unique_keys
+ WHERE (queue, unique_key) IN (SELECT j ->> 0, j ->> 1 FROM json_array_elements($1::json) AS j)
+   AND is_ended AND kept_until <= $2::bigint
 
 -- name: insert_tasks
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
@@ -680,32 +688,11 @@ DELETE FROM fairlead_run_notes
 RETURNING began_at
 
 -- name: clean_unique_keys
--- Deletes the keys of finished tasks among the first $2 keys behind ($3, $4), which are submitted_at and id of a task, and
--- among those that were left before, ($5, $6). Returns the last of the first keys, their number if there may be more, the number
--- of deleted keys, and the keys that are left because their tasks are unfinished.
-WITH first AS MATERIALIZED (
-    SELECT ctid AS place, submitted_at, task_id
-      FROM fairlead_unique_keys
-     WHERE submitted_at < $1 AND (submitted_at, task_id) > ($3, $4::text::uuid)
-     ORDER BY submitted_at, task_id LIMIT (SELECT $2::bigint)
-), looked AS MATERIALIZED (
-    SELECT f.*, EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = f.task_id OFFSET 0) AS is_used
-      FROM (SELECT * FROM first
-            UNION
-            SELECT k.*
-              FROM unnest($5::bigint[], $6::uuid[]) AS u (submitted_at, task_id)
-             CROSS JOIN LATERAL (SELECT ctid AS place, submitted_at, task_id FROM fairlead_unique_keys
-                                  WHERE submitted_at = u.submitted_at AND task_id = u.task_id OFFSET 0) AS k) AS f
-), gone AS (
-    DELETE FROM fairlead_unique_keys WHERE ctid = ANY (ARRAY(SELECT place FROM looked WHERE NOT is_used)) RETURNING 1
-), used AS (
-    SELECT array_agg(submitted_at) AS times, array_agg(task_id::text) AS ids FROM looked WHERE is_used
-), last AS (
-    SELECT submitted_at, task_id FROM first ORDER BY submitted_at DESC, task_id DESC LIMIT 1
-)
-SELECT (SELECT submitted_at FROM last), (SELECT task_id::text FROM last), (SELECT count(*) FROM first HAVING count(*) = $2),
-       (SELECT count(*) FROM gone), times, ids
-  FROM used
+-- $3: instant before which all keys were deleted
+DELETE FROM fairlead_unique_keys
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_unique_keys
+                          WHERE is_ended AND kept_until < $1 AND kept_until >= $3 ORDER BY kept_until LIMIT $2))
+RETURNING kept_until
 
 -- name: oldest_ready
 -- Appended to live_lanes.

@@ -28,6 +28,7 @@ from fairlead.backends.sql.rows import (
 )
 from fairlead.backends.sql.run_notes import SqlRunNotes, notes_rows
 from fairlead.backends.sql.task_records import SqlTaskRecords
+from fairlead.errors import ConfigurationError
 from fairlead.model import (
     ClaimedTask,
     Finish,
@@ -63,6 +64,10 @@ MOST_PASSED = 5000
 """Maximum number of tasks with a fairness key that one search for tasks without one passes."""
 
 _MOST_HELD = 100_000
+
+_CLAIM_ROUNDS = 10
+"""Maximum number of tries to claim unique keys. The second is needed only for keys that became free
+between the two statements of the first, or whose windows have passed."""
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
@@ -167,12 +172,28 @@ class SqlTaskStore(SqlTaskRecords):
         first: dict[tuple[str, str | None], NewTask] = {}
         for task in tasks:
             first.setdefault((task.queue, task.unique_key), task)
-        # Sorted, so that two transactions with the same keys wait for each other without a
-        # deadlock.
-        rows = [(*key, task.id, task.submitted_at) for key, task in sorted(first.items())]
-        yield Many(self.sql["claim_unique_key"], rows)
-        owners = yield self.statement("unique_key_owners", batch([row[:2] for row in rows]))
-        return {(queue, unique_key): owner for queue, unique_key, owner in owners}
+        # Two transactions with the same keys wait for each other without a deadlock.
+        order = sorted(first)
+        owners: dict[tuple[str, str | None], str] = {}
+        for _ in range(_CLAIM_ROUNDS):
+            keys = [key for key in order if key not in owners]
+            rows = [(*key, first[key].id, first[key].unique_until) for key in keys]
+            claimed = yield self.statement("claim_unique_keys", batch(rows))
+            owners |= {(queue, key): owner for queue, key, owner in claimed}
+            if len(owners) == len(first):
+                return owners
+            taken = batch([key for key in keys if key not in owners])
+            now = tasks[0].submitted_at
+            known = yield self.statement("unique_key_owners", taken, now)
+            owners |= {(queue, key): owner for queue, key, owner, is_free in known if not is_free}
+            if any(row[3] for row in known):
+                yield self.statement("free_unique_keys", taken, now)
+            if len(owners) == len(first):
+                return owners
+        raise ConfigurationError(
+            f"{self.database.location}: a unique key is in use, but its row is hidden from this"
+            " role; let its policy of row-level security show all rows of fairlead_unique_keys"
+        )
 
     # the node's side ------------------------------------------------------------------------------
 

@@ -4,14 +4,23 @@
 -- name: next_seqs
 UPDATE fairlead_sequence SET value = value + ?1 RETURNING value - ?1
 
--- name: claim_unique_key
-INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at) VALUES (?1, ?2, ?3, ?4)
+-- name: claim_unique_keys
+-- ?1: [[queue, unique_key, id, kept_until], ...]
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, kept_until)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
+RETURNING queue, unique_key, task_id
 
 -- name: unique_key_owners
-SELECT k.queue, k.unique_key, k.task_id
+-- ?1: [[queue, unique_key], ...]; ?2: now. The last column says that the window of an ended task has passed.
+SELECT k.queue, k.unique_key, k.task_id, is_ended AND kept_until <= ?2
   FROM json_each(?1) j
   CROSS JOIN fairlead_unique_keys k ON k.queue = j.value ->> 0 AND k.unique_key = j.value ->> 1
+
+-- name: free_unique_keys
+-- ?1: [[queue, unique_key], ...]; ?2: now
+DELETE FROM fairlead_unique_keys
+ WHERE (queue, unique_key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND is_ended AND kept_until <= ?2
 
 -- name: insert_task
 INSERT INTO fairlead_tasks (seq, id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
@@ -404,10 +413,9 @@ RETURNING task_id
 
 -- name: clean_unique_keys
 DELETE FROM fairlead_unique_keys
- WHERE (queue, unique_key) IN (SELECT queue, unique_key FROM fairlead_unique_keys k
-                                WHERE k.submitted_at < ?1
-                                  AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id)
-                                ORDER BY k.submitted_at LIMIT ?2)
+ WHERE (queue, unique_key) IN (SELECT queue, unique_key FROM fairlead_unique_keys
+                                WHERE is_ended AND kept_until < ?1
+                                ORDER BY kept_until LIMIT ?2)
 RETURNING task_id
 
 -- name: oldest_ready

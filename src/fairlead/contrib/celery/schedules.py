@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PREFIX = "beat: "
 """Beginning of the name of the periodic task of an entry."""
 _KNOWN = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
+_KNOWN_FOR = timedelta(days=7)
+"""Time for which a due time is known, so that a second run of its slot submits nothing."""
 _NAMES = re.compile(r"[a-z]{3,}", re.IGNORECASE)
 __getattr__ = lookup(__name__)
 
@@ -92,7 +94,8 @@ def add_entry(app: Celery, fairlead: App, name: str, entry: Mapping[str, Any]) -
 
     def submit(slot: datetime) -> None:
         for at in due_times(slot, seconds):
-            own = {"unique_key": f"beat/{name}/{at.astimezone(UTC).isoformat()}", "eta": at}
+            key = f"beat/{name}/{at.astimezone(UTC).isoformat()}"
+            own = {"unique_key": key, "unique_for": _KNOWN_FOR, "eta": at}
             options = {**own, **(entry.get("options") or {})}
             given = entry.get("args"), entry.get("kwargs"), options
             Signature(entry["task"], *given, app=app).apply_async()

@@ -107,8 +107,9 @@ class Task(missing.OfApplication):
     def apply_async(self, args: Args = None, kwargs: Kwargs = None, **options: Any) -> AsyncResult:
         """Submit the task. Celery's options: `countdown` (seconds), `eta`, `queue`, `priority`,
         `task_id`, `link` and `ignore_result`; those of Fairlead: `fairness_key`, `weight`,
-        `ordering_key`, `unique_key`, `context` and `connection`. Raise TypeError for arguments that
-        do not fit, InvalidTask for what is not JSON, and ImproperlyConfigured for other options."""
+        `ordering_key`, `unique_key`, `unique_for`, `context` and `connection`. Raise TypeError for
+        arguments that do not fit, InvalidTask for what is not JSON, and ImproperlyConfigured for
+        other options."""
         result: AsyncResult = self.signature(args, kwargs, **options).apply_async()
         return result
 

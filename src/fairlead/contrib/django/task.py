@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any
 
 from fairlead.contrib.django.compat import InvalidTask, Task
@@ -25,7 +26,9 @@ class FairleadTask(Task):
     ordering_key: str | None = None
     """Tasks with one ordering key run one at a time, in order."""
     unique_key: str | None = None
-    """While a task with this key is known, `enqueue` returns that task's result."""
+    """While a task with this key is unfinished, `enqueue` returns that task's result."""
+    unique_for: timedelta | None = None
+    """Time after `enqueue` for which it does so although the task has ended."""
     retry: RetryPolicy | None = None
     """Retry policy; None: that of the backend."""
     timeout: float | None = None
@@ -35,8 +38,8 @@ class FairleadTask(Task):
 
     def using(self, **changes: Any) -> FairleadTask:
         """Return a copy with other values of priority, queue_name, run_after, backend,
-        fairness_key, weight, ordering_key or unique_key; None keeps the present one. Raise
-        InvalidTask for others, and for values out of bounds."""
+        fairness_key, weight, ordering_key, unique_key or unique_for; None keeps the present one.
+        Raise InvalidTask for others, and for values out of bounds."""
         if wrong := sorted(set(changes) & set(_DECLARED)):
             raise InvalidTask(
                 f"using({wrong[0]}=...): {wrong[0]} belongs to the function, because a worker reads"
@@ -65,6 +68,7 @@ class FairleadTask(Task):
                 "weight": self.weight,
                 "ordering_key": self.ordering_key,
                 "unique_key": self.unique_key,
+                "unique_for": self.unique_for,
                 **more,
             }
         )

@@ -4,7 +4,7 @@ those of a single submit."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
@@ -30,7 +30,13 @@ MOST_TASKS, MOST_BYTES = 1000, 4 << 20
 
 _MOST_SHOWN = 5
 _UNREADABLE = (pa.ArrowException, ValueError, OverflowError, KeyError)
-_FROM_TEXT: dict[str, Any] = {"priority": int, "weight": float, "run_at": datetime}
+_FROM_TEXT: dict[str, Any] = {
+    "priority": int,
+    "weight": float,
+    "run_at": datetime,
+    "unique_for": timedelta,
+}
+_TIMES = ("run_at", "unique_for")
 
 Row = dict[str, Any]
 
@@ -135,7 +141,7 @@ def _json_row(row: Row) -> Row:
 
 def _option(name: str, value: Any, is_text: bool) -> Any:
     """Return the value of an option as a submit takes it."""
-    if isinstance(value, str) and name in _FROM_TEXT and (is_text or name == "run_at"):
+    if isinstance(value, str) and name in _FROM_TEXT and (is_text or name in _TIMES):
         try:
             return msgspec.convert(value, _FROM_TEXT[name], strict=False)
         except msgspec.ValidationError as error:

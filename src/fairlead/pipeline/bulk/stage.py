@@ -197,6 +197,9 @@ def _submitted_now(tasks: Sequence[NewTask], partitions: int) -> list[NewTask]:
             partition=partition_of(task.ordering_key, id, partitions),
             run_at=now if task.run_at == task.submitted_at else task.run_at,
             submitted_at=now,
+            unique_until=None
+            if task.unique_until is None
+            else now + task.unique_until - task.submitted_at,
         )
         for id, task in zip(_ids.block(len(tasks), now), tasks, strict=True)
     ]

@@ -179,13 +179,15 @@ async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -
     assert ready_ids(store) == [first.id, free.id, twice[0].id]
 
 
-async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore) -> None:
-    """A unique key stays taken after its task is done."""
-    first = make(1, unique_key="k")
-    submit(store, first)
-    (task,) = await claimed(store, first)
-    await store.complete("node-1", [done(task)])
-    assert submit(store, make(1, unique_key="k")) == [Submitted(first[0].id, False)]
+async def test_a_unique_key_is_free_when_its_task_is_done(store: TaskStore) -> None:
+    """A unique key is taken while its task is in ERROR, and free when the task is done."""
+    for next_state in ("ERROR", "DONE"):
+        first = make(1, unique_key=next_state)
+        submit(store, first)
+        (task,) = await claimed(store, first)
+        await store.complete("node-1", [done(task, next_state=next_state)])
+        (again,) = submit(store, make(1, unique_key=next_state))
+        assert again.is_new == (next_state == "DONE")
 
 
 # order and claims ---------------------------------------------------------------------------------

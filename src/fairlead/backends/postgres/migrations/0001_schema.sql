@@ -96,15 +96,29 @@ CREATE INDEX fairlead_run_notes_age ON fairlead_run_notes (began_at);
 
 -- Unique keys in use, one row per key of a queue. A second task with a key in use is not inserted.
 CREATE TABLE fairlead_unique_keys (
-    queue        text   NOT NULL,
-    unique_key   text   NOT NULL,
-    task_id      uuid   NOT NULL,
-    submitted_at bigint NOT NULL,
+    queue        text    NOT NULL,
+    unique_key   text    NOT NULL,
+    task_id      uuid    NOT NULL,
+    kept_until   bigint,                          -- time from which the key is free, if its task has ended; NULL: at its end
+    is_ended     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (queue, unique_key)
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at, task_id);
+CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (kept_until) WHERE is_ended;
+
+-- Whatever deletes the row of a task frees its key. The body has no line that ends with a semicolon, which would end the
+-- statement in this file.
+CREATE FUNCTION fairlead_free_key() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM fairlead_unique_keys
+     WHERE queue = OLD.queue AND unique_key = OLD.unique_key AND task_id = OLD.id AND kept_until IS NULL; -- the usual case
+    IF NOT FOUND THEN
+        UPDATE fairlead_unique_keys  -- no earlier than now, so that the cleaning need not look back
+           SET is_ended = true, kept_until = greatest(kept_until, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+         WHERE queue = OLD.queue AND unique_key = OLD.unique_key AND task_id = OLD.id; END IF; RETURN NULL; END $$;
+
+CREATE TRIGGER fairlead_free_key AFTER DELETE ON fairlead_tasks FOR EACH ROW WHEN (OLD.unique_key IS NOT NULL)
+EXECUTE FUNCTION fairlead_free_key();
 
 -- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
@@ -582,8 +596,8 @@ INSERT INTO fairlead_results (task_id, finished_at, result)
 SELECT gen_random_uuid(), 0, convert_to(repeat('-', 1700), 'UTF8') FROM generate_series(1, 400);
 DELETE FROM fairlead_results WHERE finished_at = 0;
 
-INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
-SELECT 'room', n || repeat('-', 1700), gen_random_uuid(), 0 FROM generate_series(1, 400) AS n;
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id)
+SELECT 'room', n || repeat('-', 1700), gen_random_uuid() FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_unique_keys WHERE queue = 'room';
 
 INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight, seq, order_at)

@@ -96,11 +96,17 @@ CREATE TABLE fairlead_unique_keys (
     queue        TEXT    NOT NULL,
     unique_key   TEXT    NOT NULL,
     task_id      TEXT    NOT NULL,
-    submitted_at INTEGER NOT NULL,
+    kept_until   INTEGER,                         -- time from which the key is free, if its task has ended; NULL: at its end
+    is_ended     INTEGER NOT NULL DEFAULT 0,      -- boolean
     PRIMARY KEY (queue, unique_key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
+CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (kept_until) WHERE is_ended;
+
+-- Whatever deletes the row of a task frees its key. Each body is one line, because a semicolon at the end of a line ends a
+-- statement of this file.
+CREATE TRIGGER fairlead_free_key AFTER DELETE ON fairlead_tasks WHEN OLD.unique_key IS NOT NULL BEGIN
+    DELETE FROM fairlead_unique_keys WHERE (queue, unique_key, task_id) = (OLD.queue, OLD.unique_key, OLD.id) AND kept_until IS NULL; UPDATE fairlead_unique_keys SET is_ended = 1 WHERE (queue, unique_key, task_id) = (OLD.queue, OLD.unique_key, OLD.id); END;
 
 -- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
