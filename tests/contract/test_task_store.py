@@ -491,19 +491,15 @@ async def test_a_stuck_run_becomes_a_lost_attempt_and_no_later_end_records_its_t
 async def test_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> None:
     """Cleaning 117 finished tasks deletes their attempts, keys and results, and nothing younger or
     unfinished."""
-    old = [
-        make(1, unique_key=f"k{n}", unique_until=NOW + 1, keep_result=True)[0] for n in range(117)
-    ]
+    far = 2 * NOW  # beyond the present time, at which a server frees keys at the earliest
+    old = [make(1, unique_key=f"k{n}", unique_until=far, keep_result=True)[0] for n in range(117)]
     young = make(3, unique_key=None)
-    living = make(1, unique_key="living", unique_until=NOW + 1)
+    living = make(1, unique_key="living", unique_until=far)
     submit(store, old + young + living)
     held = await claimed(store, old)
     await store.complete("node-1", [done(task, result=b"1", finished_at=NOW + 10) for task in held])
     held = await claimed(store, young)
     await store.complete("node-1", [done(task, finished_at=NOW + 99) for task in held])
-    assert await store.clean(NOW + 10, 1000) == 117  # the windows of the unique keys end first
-    assert submit(store, make(1, unique_key="k5"))[0].is_new
-    assert not submit(store, make(1, unique_key="living"))[0].is_new
     assert await store.clean(NOW + 11, 1) == 1
     assert len([task for task in old if history(store, task.id)]) == 116
     counts = []
@@ -514,6 +510,11 @@ async def test_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> Non
     assert all(history(store, task.id) == [] for task in old)
     assert all(store.database.run(store.result(task.id)) is None for task in old)
     assert all(len(history(store, task.id)) == 1 for task in young)
+    assert await store.clean(far + 1, 1000) == len(young) + 117
+    assert [submit(store, make(1, unique_key=key))[0].is_new for key in ("k5", "living")] == [
+        True,
+        False,
+    ]
 
 
 # management ---------------------------------------------------------------------------------------

@@ -450,7 +450,7 @@ class PostgresTaskStore(SqlTaskStore):
             kept = next((place for place in places if place[1] not in gone), last)
             self._clean_from[name] = min(kept, (horizon, 0))
             return len(gone)
-        elif rows:
+        if rows:
             latest = max(row[0] for row in rows)
             self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
         return len(rows)
