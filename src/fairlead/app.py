@@ -34,7 +34,7 @@ from fairlead.core.payload import MOST_BYTES
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
-from fairlead.declare.handle import FoundHandle, TaskHandle
+from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
@@ -345,7 +345,7 @@ class App:
         if isinstance(task_id, uuid.UUID):
             task_id = str(task_id)
         values.text("id", task_id, error=InvalidTask)
-        return FoundHandle(self.connector, task_id, False, True, _handlers=self.handlers)
+        return TaskHandle(self.connector, task_id, False, True, _handlers=self.handlers)
 
     # where tasks live -----------------------------------------------------------------------------
 

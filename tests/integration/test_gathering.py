@@ -6,6 +6,10 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -168,6 +172,72 @@ async def test_an_id_that_no_task_has_is_a_clear_error(shop: Shop) -> None:
     assert shop.app.handle(uuid.UUID(known.id)).result() == 2
 
 
+# Types --------------------------------------------------------------------------------------------
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass
+class Line:
+    article: str
+    price: Decimal
+
+
+def returning(app: App, kind: Any, value: object) -> Task[[], Any]:
+    """Declare a task that returns the value, whose annotation is `kind`."""
+
+    def returned() -> Any:
+        return value
+
+    returned.__annotations__["return"] = kind
+    return app.task(keep_result=True)(returned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (date, date(2026, 11, 29)),
+        (timedelta, timedelta(hours=1)),
+        (Decimal, Decimal("1.10")),
+        (uuid.UUID, uuid.UUID(int=7)),
+        (Color, Color.RED),
+        (list[Line], [Line("tea", Decimal("2.5"))]),
+        (dict[int, int], {1: 2}),
+        (tuple[int, str], (1, "a")),
+        (bytes | None, b"\xff"),
+        (float, 1),
+        (Any, {"a": [1, None]}),
+        (None, None),
+    ],
+    ids=str,
+)
+async def test_a_result_has_the_declared_type_however_one_waits_for_it(
+    sqlite_url: str, kind: Any, value: object
+) -> None:
+    app = App(sqlite_url)
+    handle = returning(app, kind, value).submit()
+    await drain(app)
+    found = app.handle(handle.id)
+    steps = [each.result() for each in fairlead.as_completed([handle])]
+    others = [each.result() async for each in fairlead.as_completed_async([found])]
+    results = [handle.result(), await handle.result_async(), found.result(), *steps, *others]
+    results += [*fairlead.gather(handle), *await fairlead.gather_async(found)]
+    assert results == [value] * 7
+    assert {type(each) for each in results} == {float if kind is float else type(value)}
+
+
+async def test_a_result_is_plain_where_nobody_declares_its_task(sqlite_url: str) -> None:
+    app, other = App(sqlite_url), App(sqlite_url)
+    handle = returning(app, date, date(2026, 11, 29)).submit()
+    await drain(app)
+    assert other.handle(handle.id).result() == "2026-11-29"
+    returning(other, int, 1)
+    with pytest.raises(InvalidTask, match=f"task {handle.id}: its result does not fit"):
+        other.handle(handle.id).result()
+
+
 # History that was cleaned --------------------------------------------------------------------------
 
 
@@ -269,17 +339,6 @@ async def test_ended_tasks_are_yielded_before_the_error_of_an_unknown_one(shop: 
     assert next(steps) is ended
     with pytest.raises(UnknownTask, match=gone.id):
         next(steps)
-
-
-async def test_a_kept_none_is_a_result(shop: Shop) -> None:
-    @shop.app.task(keep_result=True)
-    async def nothing() -> None: ...
-
-    handle = nothing.submit()
-    await drain(shop.app)
-    assert handle.result() is None
-    assert fairlead.gather(handle) == [None]
-    assert App(shop.app.url).handle(handle.id).result() is None
 
 
 def test_other_objects_and_handles_of_other_applications_are_refused(shop: Shop) -> None:

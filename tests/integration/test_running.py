@@ -24,7 +24,6 @@ from fairlead.errors import (
     ConfigurationError,
     InvalidTask,
     ResultNotKept,
-    ResultTimeout,
     TaskFailed,
     UnknownTask,
 )
@@ -197,25 +196,6 @@ async def test_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     assert task.context == {"trace": "abc"}
     (record,) = [record for record in caplog.records if record.name == "shop"]
     assert (record.task_id, record.context) == (handle.id, {"trace": "abc"})  # type: ignore[attr-defined]
-
-
-async def test_results_are_kept_when_asked_for(app: App) -> None:
-    @app.task(keep_result=True, retry=NoRetry())
-    def divide(a: int, b: int) -> float:
-        return a / b
-
-    @app.task
-    async def nothing() -> None: ...
-
-    good, bad = divide.submit(a=1, b=4), divide.submit(a=1, b=0)
-    with pytest.raises(ResultTimeout):
-        await good.result_async(timeout=0.05)
-    async with running(app):
-        assert await good.result_async(timeout=SOON) == 0.25
-        with pytest.raises(TaskFailed, match="division by zero"):
-            await bad.result_async(timeout=SOON)
-    with pytest.raises(ResultNotKept, match="keep_result=True"):
-        nothing.submit().result()
 
 
 async def test_a_handle_by_id_finds_state_and_result_in_another_application(app: App) -> None:

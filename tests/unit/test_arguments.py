@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
 
-from fairlead import App, InvalidTask
+from fairlead import App, InvalidTask, TaskFailed, current_task
 from fairlead.declare.arguments import Arguments
+from fairlead.testing import open_kit
 
 
 @dataclass
@@ -25,6 +30,10 @@ class Line(msgspec.Struct):
 
 class Node(TypedDict):
     inner: list[Node]
+
+
+class Content(TypedDict):
+    inner: Any
 
 
 class Point(NamedTuple):
@@ -101,6 +110,86 @@ def test_a_refused_number_names_its_task_once() -> None:
     with pytest.raises(InvalidTask) as error:
         Arguments(ship, "ship").encode((float("nan"),), {})
     assert str(error.value).count("ship") == 1
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Box(msgspec.Struct):
+    content: Any
+
+
+CHANGED = [
+    ({1: "a"}, "a key of type int"),
+    ({Color.RED: "a"}, "a key of type Color"),
+    (date(2026, 11, 29), "a value of type date"),
+    (Decimal("1.10"), "a value of type Decimal"),
+    (b"a", "a value of type bytes"),
+    ({"a"}, "a value of type set"),
+    (Color.RED, "a value of type Color"),
+    ((1, 2), "a value of type tuple"),
+    (Order(1), "a value of type Order"),
+    (OrderedDict(a=1), "a value of type OrderedDict"),
+    (object(), "a value of type object"),
+]
+"""Values that JSON does not carry as they are, and how errors name them."""
+
+
+changed = pytest.mark.parametrize(("value", "change"), CHANGED, ids=[each for _, each in CHANGED])
+
+
+@changed
+def test_a_value_that_json_would_change_is_refused_where_no_annotation_says_its_type(
+    value: object, change: str
+) -> None:
+    def ship(what, more: Any = None) -> None: ...  # type: ignore[no-untyped-def]
+
+    places: dict[Any, object] = {
+        Any: value,
+        list: [{"a": value}],
+        dict: {"a": [value]},
+        list[Any] | None: [value],
+        tuple[int, Any]: (1, value),
+        Box: Box(value),
+        Content: {"inner": value},
+    }
+    for kind, given in places.items():
+        ship.__annotations__["what"] = kind
+        with pytest.raises(InvalidTask, match=f"'ship': JSON would change {change} in `what`: "):
+            Arguments(ship, "ship").encode((given,), {})
+
+
+@changed
+def test_a_result_or_a_checkpoint_that_json_would_change_fails_the_run(
+    sqlite_url: str, value: object, change: str
+) -> None:
+    app = App(sqlite_url)
+
+    @app.task(keep_result=True)
+    def ship():  # type: ignore[no-untyped-def]
+        return [value]
+
+    @app.task
+    def note() -> None:
+        current_task().checkpoint(value)  # type: ignore[union-attr]
+
+    with open_kit(app) as kit:
+        ship.submit()
+        with pytest.raises(TaskFailed, match=f"JSON would change {change} in `return`: annotate"):
+            kit.drain()
+        note.submit()
+        with pytest.raises(InvalidTask, match=f"checkpoint .*JSON would change {change}: use"):
+            kit.drain()
+
+
+def test_a_value_of_the_annotated_type_is_sent_as_it_is() -> None:
+    def ship(what: dict[int, list[Any]], more: Sequence[Color], box: list[Box]) -> None: ...
+
+    arguments = Arguments(ship, "ship")
+    given = ({1: [{"a": [1, None, 2.5]}]}, [Color.RED], [Box(["a", True])])
+    run_with, _ = arguments.decode(arguments.encode(given, {}))
+    assert run_with[:2] == given[:2] and run_with[2][0].content == ["a", True]
 
 
 def test_a_task_shows_the_signature_and_the_names_of_its_function() -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from fairlead import App, Delays, Exponential, Fixed, Limit
 from fairlead.cli.output import duration
-from fairlead.core.values import instant, is_finite
+from fairlead.core.values import instant
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.testing import drain
-from tests.tiers import examples
 
 NASTY: list[Any] = [
     None,
@@ -136,16 +135,6 @@ def test_a_number_that_json_cannot_express_is_refused_at_the_submit(
         pay.submit(more={"a": [1.0, {"b": value}]})
     pay.submit(1.0, more={"a": None, "null": "null"})
     assert asyncio.run(drain(shop)) is None
-
-
-@settings(max_examples=examples(200))
-@given(st.recursive(st.floats() | st.none() | st.text(), lambda inner: st.lists(inner)))
-def test_finite_data_is_told_from_other(data: Any) -> None:
-    flat = [data]
-    while any(isinstance(item, list) for item in flat):
-        flat = [part for item in flat for part in (item if isinstance(item, list) else [item])]
-    expected = all(math.isfinite(item) for item in flat if isinstance(item, float))
-    assert is_finite(data) is expected
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ and when run."""
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import msgspec.inspect
 
 from fairlead.core import values
+from fairlead.declare.json_types import JsonType, hints
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.model.reading import json_reader
 
@@ -23,7 +22,7 @@ _KINDS_REFUSED = {
 
 class Arguments:
     """Encodes and decodes the arguments of one handler, by its annotations. A parameter without an
-    annotation takes any JSON value."""
+    annotation takes the values that JSON does not change."""
 
     def __init__(
         self, function: Callable[..., Any], task_name: str, injected: frozenset[str] = frozenset()
@@ -46,8 +45,8 @@ class Arguments:
                 )
         self._signature = signature.replace(parameters=parameters)
         try:
-            hints = typing.get_type_hints(function, include_extras=True)
-            types = {each.name: hints.get(each.name, Any) for each in parameters}
+            annotations = hints(function)
+            types = {each.name: annotations.get(each.name, Any) for each in parameters}
             run_with = [_field(each, types[each.name]) for each in parameters]
             # Only arguments that were given are sent: the worker that runs the task knows the
             # defaults, and perhaps other ones.
@@ -67,10 +66,9 @@ class Arguments:
                 )
                 for fields in (run_with, given)
             )
-            infos = {name: msgspec.inspect.type_info(types[name]) for name in types}
-            for name, info in infos.items():
-                _check_is_json(name, info)
-            self._has_objects = any(map(_has_objects, infos.values()))
+            sent = [JsonType(name, types[name]) for name in types]
+            self._open = [each for each in sent if each.is_open]
+            self._has_objects = any(each.has_objects for each in sent)
             self._read = json_reader(self._type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(
@@ -91,6 +89,8 @@ class Arguments:
             if args:
                 kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
             given = msgspec.convert(kwargs, self._given, strict=strict)
+            for each in self._open:
+                each.check(getattr(given, each.name))
             encoded = self._encode(given)
             # NaN and infinities are written as null, which the handler's type may refuse.
             is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))
@@ -120,39 +120,6 @@ class Arguments:
         if self._positional:
             return msgspec.structs.astuple(struct), {}
         return (), {name: getattr(struct, name) for name in self.names}
-
-
-def _check_is_json(name: str, info: Any) -> None:
-    """Raise TypeError for a type, however deep inside, that JSON cannot carry."""
-    if isinstance(info, msgspec.inspect.CustomType):
-        raise TypeError(
-            f"`{name}` is a {info.cls.__module__}.{info.cls.__qualname__}; use JSON's types,"
-            " dataclasses or Structs"
-        )
-    if isinstance(
-        info, msgspec.inspect.ListType | msgspec.inspect.SetType | msgspec.inspect.VarTupleType
-    ):
-        _check_is_json(name, info.item_type)
-    elif isinstance(info, msgspec.inspect.DictType):
-        _check_is_json(name, info.value_type)
-    elif isinstance(info, msgspec.inspect.UnionType):
-        for part in info.types:
-            _check_is_json(name, part)
-
-
-def _has_objects(info: Any) -> bool:
-    """Return whether a type is an object with fields, or has one inside."""
-    if isinstance(
-        info,
-        msgspec.inspect.StructType
-        | msgspec.inspect.DataclassType
-        | msgspec.inspect.NamedTupleType
-        | msgspec.inspect.TypedDictType,
-    ):
-        return True
-    inside = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
-    inside += getattr(info, "types", getattr(info, "item_types", ()))
-    return any(_has_objects(each) for each in inside if each is not None)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any) -> Any:

@@ -90,6 +90,7 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
     is_new: bool
     _keeps_result: bool
     _notification: Notification | None = None
+    _handlers: Mapping[str, Handler] = {}
     _done: TaskStatus | None = None
     """Status of the task once it is known to be DONE, which never changes."""
 
@@ -122,10 +123,11 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         return self.record().state
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Wait until the task is finished and return its return value, decoded from JSON.
+        """Wait until the task is finished and return its return value, of the type that its
+        function declares in this application, else as plain data of JSON.
 
-        Raises InvalidTask for a wrong timeout, ResultNotKept, TaskFailed if the task ended without
-        success, ResultTimeout after `timeout` seconds.
+        Raises InvalidTask for a wrong timeout or a value of another type, ResultNotKept, TaskFailed
+        if the task ended without success, ResultTimeout after `timeout` seconds.
         """
         check_timeout(timeout)
         self.check_kept()
@@ -202,28 +204,23 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         return value
 
     def _decoded(self, status: TaskStatus) -> Any:
+        handler = self._handlers.get(status.name)
         if status.result is None:  # a kept None is JSON too
+            if handler is not None and not handler.keep_result:
+                raise self._not_kept()
             raise ResultNotKept(
                 f"task {self.id} is done, and its result was deleted as old, or was not kept at"
                 " that time"
             )
-        return msgspec.json.decode(status.result)
+        try:
+            return (handler.result.decode if handler else msgspec.json.decode)(status.result)
+        except msgspec.DecodeError as error:
+            raise InvalidTask(
+                f"task {self.id}: its result does not fit what {status.name!r} declares: {error}"
+            ) from error
 
     def _not_kept(self) -> ResultNotKept:
         return ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")
-
-
-class FoundHandle(TaskHandle, gc=False, eq=False):
-    """A handle made from an id (`app.handle`). Whether the task keeps its result is known once it
-    is finished."""
-
-    _handlers: Mapping[str, Handler] = {}
-
-    def _decoded(self, status: TaskStatus) -> Any:
-        handler = self._handlers.get(status.name)
-        if status.result is None and handler is not None and not handler.keep_result:
-            raise self._not_kept()
-        return TaskHandle._decoded(self, status)
 
 
 class OrderedHandle(TaskHandle, gc=False, eq=False):

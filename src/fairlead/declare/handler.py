@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
 from fairlead.config import CHECKPOINT_LIMIT, RESULT_LIMIT
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
@@ -17,10 +15,9 @@ from fairlead.core.policies.processing import ProcessingPolicy
 from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
+from fairlead.declare.json_types import JsonType, hints
 from fairlead.declare.queue import Queue
 from fairlead.errors import LONGEST_DELAY, ConfigurationError
-
-encode_result = msgspec.json.Encoder().encode
 
 
 class ExecutorKind(StrEnum):
@@ -95,6 +92,14 @@ class Handler:
                 f"task {name!r}: a transactional handler takes a parameter named `connection`"
             )
         self.arguments = Arguments(function, name, injected)
+        returned = hints(function).get("return", Any) if keep_result else Any
+        try:
+            self.result = JsonType("return", returned)
+            """Type of its result; Any for one that is not kept."""
+        except TypeError as error:
+            raise ConfigurationError(
+                f"task {name!r}: its result cannot be kept as JSON: {error}"
+            ) from error
 
     def fit(self, queue: Queue, default: RetryPolicy) -> None:
         """Fit the handler to an ordered queue: retry for ever unless the task declares a policy

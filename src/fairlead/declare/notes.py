@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.core import values
+from fairlead.declare.json_types import JsonType
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.model import LogLine, Progress, RunNotes
 
@@ -35,7 +36,7 @@ MOST_LINE_CHARS = 4000
 
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
-_encode = msgspec.json.Encoder().encode
+_CHECKPOINT = JsonType("", Any)
 
 
 class Reporter(Protocol):
@@ -197,7 +198,7 @@ class Notes:
 
     def _encoded(self, value: object) -> bytes:
         try:
-            encoded = _encode(value)
+            encoded = _CHECKPOINT.encode(value)
         except Exception as error:
             raise InvalidTask(f"the checkpoint cannot be kept as JSON: {error}") from error
         if len(encoded) > self.limit:

@@ -10,11 +10,8 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import cast
 
-import msgspec
-
 from fairlead.clock import MICROS, to_micros
-from fairlead.core import values
-from fairlead.declare.handler import encode_result
+from fairlead.declare.handler import Handler
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import (
@@ -91,7 +88,7 @@ def done(execution: Execution, result: object, now: int) -> Finish:
     """Return the finish of a run that is done. Raises the errors of `encoded`."""
     claimed, handler = execution.claimed, execution.handler
     assert handler is not None
-    kept = encoded(result, claimed.keep_result, handler.result_limit)
+    kept = encoded(result, handler, claimed.keep_result)
     return Finish(
         claimed.id,
         claimed.version,
@@ -108,10 +105,10 @@ def done(execution: Execution, result: object, now: int) -> Finish:
     )
 
 
-def encoded(result: object, is_kept: bool, limit: int) -> bytes | None:
+def encoded(result: object, handler: Handler, is_kept: bool) -> bytes | None:
     """Return the JSON of a return value that is kept, else None. Raises InvalidTask for a value
-    that is not JSON or has more than `limit` bytes, and for a coroutine or a generator, which would
-    never run."""
+    that is not of its type, that JSON would change or that is too large, and for a coroutine or a
+    generator, which would never run."""
     if type(result) in _GENERATORS:
         raise InvalidTask(
             "it returned a generator, which never runs: collect what the generator yields, and"
@@ -126,16 +123,13 @@ def encoded(result: object, is_kept: bool, limit: int) -> bytes | None:
     if not is_kept:
         return None
     try:
-        kept = encode_result(result)
+        kept = handler.result.encode(result)
     except Exception as error:
         raise InvalidTask(f"its result cannot be kept as JSON: {message_of(error)}") from error
-    # NaN and infinities are written as null.
-    if b"null" in kept and not values.is_finite(msgspec.to_builtins(result)):
-        raise InvalidTask("its result has NaN or an infinity, which JSON lacks: return a text")
-    if len(kept) > limit:
+    if len(kept) > handler.result_limit:
         raise InvalidTask(
-            f"its result has {len(kept):,} bytes, more than {limit:,}; store large data elsewhere"
-            " and return a reference, or raise result_limit on the App"
+            f"its result has {len(kept):,} bytes, more than {handler.result_limit:,}; store large"
+            " data elsewhere and return a reference, or raise result_limit on the App"
         )
     return kept
 

@@ -128,8 +128,9 @@ class Submitter:
         context.announce(notification, connection)
         context.observer.submitted(tasks)
         own_notification = None if connection is None else notification
+        handlers = context.declared.handlers
         return [
-            TaskHandle(context.connector, id, is_new, task.keep_result, own_notification)
+            TaskHandle(context.connector, id, is_new, task.keep_result, own_notification, handlers)
             for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
         ]
 

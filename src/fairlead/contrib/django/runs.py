@@ -130,7 +130,7 @@ class _Run:
             value = normalize_json(returned)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidTask(f"its return value is not JSON: {error}") from error
-        encoded(value, True, self._backend.app.result_limit)
+        encoded(value, self._handler, True)
         self._end(TaskResultStatus.SUCCESSFUL)
         object.__setattr__(self.result, "_return_value", value)
         return {**self._data, "return_value": value}

@@ -174,7 +174,7 @@ def _call(application: Any, execution: Execution) -> JobEnd:
         assert handler is not None
         with entered(overridden(application.interceptors, "in_child"), execution.current):
             result = handler.function(*args, **kwargs)
-        kept = encoded(result, handler.keep_result, handler.result_limit)
+        kept = encoded(result, handler, handler.keep_result)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))
     except BaseException as error:
         return _failed(error)

@@ -1,0 +1,130 @@
+"""Annotated types: those that JSON cannot carry, and the values that it would change."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable
+from itertools import starmap
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from fairlead.core import values
+from fairlead.model.reading import json_reader
+
+_encode = msgspec.json.Encoder().encode
+_LISTS = types.ListType | types.SetType | types.FrozenSetType | types.VarTupleType
+_OBJECTS = types.StructType | types.DataclassType | types.NamedTupleType
+_PLAIN = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
+"""Types of values that JSON never changes."""
+_KEYS = frozenset({str})
+"""Types of keys that JSON never changes."""
+_OPEN: dict[type, types.Type] = {dict: types.type_info(dict), list: types.type_info(list)}
+"""Types of a map and of a list of which nothing more is known."""
+
+
+def hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function, with Any for `object`. Raises TypeError, NameError."""
+    found = typing.get_type_hints(function, include_extras=True)
+    return {name: Any if hint is object else hint for name, hint in found.items()}
+
+
+class JsonType:
+    """The annotated type of a value that is sent as JSON."""
+
+    def __init__(self, name: str, annotation: Any) -> None:
+        """`name`: that of the annotation in errors; empty for none. Raises TypeError for a type
+        that JSON cannot carry, also deep inside."""
+        self.name = name
+        self._info = types.type_info(annotation)
+        parts = _parts(self._info)
+        for part in parts:
+            if isinstance(part, types.CustomType):
+                raise TypeError(
+                    f"`{name}` is a {part.cls.__module__}.{part.cls.__qualname__}; use JSON's"
+                    " types, dataclasses or Structs"
+                )
+        self.has_objects = any(isinstance(each, _OBJECTS | types.TypedDictType) for each in parts)
+        """Whether the type is an object with fields, or has one inside."""
+        self.is_open = any(isinstance(each, types.AnyType) for each in parts)
+        """Whether the annotation leaves the type open, or that of a part: Any, nothing, or a map or
+        a list of anything."""
+        self.decode = json_reader(annotation)
+        """Function that returns the value in JSON. Raises msgspec.DecodeError for another type."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value as JSON. Raises TypeError as `check` does, ValueError for NaN, and the
+        errors of msgspec for a value of another type or without JSON."""
+        if type(value) is msgspec.Raw:  # JSON already: encoded by a child process
+            return bytes(value)
+        self.check(value)
+        encoded = _encode(value)
+        # NaN and infinities are written as null.
+        if b"null" in encoded and not values.is_finite(msgspec.to_builtins(value)):
+            raise ValueError("it has NaN or an infinity, which JSON lacks: use a text")
+        if not isinstance(self._info, types.AnyType):
+            self.decode(encoded)
+        return encoded
+
+    def check(self, value: Any) -> None:
+        """Raise TypeError for a value that would come back from JSON as another one, because its
+        annotation leaves open what it is."""
+        if self.is_open and (change := _change(self._info, value)):
+            place = f" in `{self.name}`: annotate `{self.name}` with its whole type, or"
+            raise TypeError(
+                f"JSON would change {change}{place if self.name else ':'} use None, booleans,"
+                " numbers, texts, and lists and dicts of these"
+            )
+
+
+def _parts(info: Any) -> list[Any]:
+    """Return a type and all types inside it, each once."""
+    found: dict[int, Any] = {}
+    left = [info]
+    while left:
+        part = left.pop()
+        if id(part) not in found:
+            found[id(part)] = part
+            names = ("item_type", "key_type", "value_type")
+            left += [getattr(part, name) for name in names if hasattr(part, name)]
+            left += getattr(part, "types", getattr(part, "item_types", ()))
+            left += [field.type for field in getattr(part, "fields", ())]
+    return list(found.values())
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON leaves a value as it is, whatever its annotation."""
+    if type(value) is dict:
+        if not _KEYS.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif type(value) is not list:
+        return type(value) in _PLAIN
+    return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
+
+
+def _change(info: Any, value: Any) -> str | None:
+    """Return what JSON would change in a value, with its type; None if it changes nothing."""
+    if _is_plain(value):
+        return None
+    if isinstance(info, types.AnyType):
+        if type(value) not in _OPEN:
+            return f"a value of type {type(value).__qualname__}"
+        info = _OPEN[type(value)]
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(info, types.UnionType):
+        inside = ((each, value) for each in info.types)
+    elif isinstance(info, types.DictType) and isinstance(value, dict):
+        if isinstance(info.key_type, types.AnyType) and (kinds := {*map(type, value)} - _KEYS):
+            return f"a key of type {kinds.pop().__qualname__}"
+        inside = ((info.value_type, each) for each in value.values())
+    elif isinstance(info, types.TypedDictType) and isinstance(value, dict):
+        inside = ((field.type, value.get(field.name)) for field in info.fields)
+    elif isinstance(info, types.TupleType) and isinstance(value, tuple):
+        inside = zip(info.item_types, value, strict=False)
+    elif isinstance(info, _LISTS) and isinstance(value, list | tuple | set | frozenset):
+        inside = ((info.item_type, each) for each in value)
+    elif isinstance(info, _OBJECTS) and isinstance(value, info.cls):
+        inside = ((field.type, getattr(value, field.name)) for field in info.fields)
+    return next(filter(None, starmap(_change, inside)), None)
