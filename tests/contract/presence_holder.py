@@ -1,4 +1,4 @@
-"""A process that holds the lock of a node until it is killed: URL NODE."""
+"""A process that holds the lock of a registered node until it is killed: URL NODE."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import asyncio
 import sys
 
 from fairlead import App
+from fairlead.testing.contract.tasks import FACTS
 
 
 async def main(url: str, node: str) -> None:
-    connections = App(url).connector.connections
+    app = App(url)
+    app.migrate()
+    connections = app.connector.connections
     assert connections.presence is not None
     await connections.notifier.listen(lambda _: None)
-    await connections.presence.hold(node, lambda: None)
+    is_held = asyncio.Event()
+    await connections.presence.hold(node, is_held.set)
+    await is_held.wait()
+    await connections.cluster.register_node(node, [], [], 1, FACTS)
     print("holding", flush=True)
     await asyncio.Event().wait()
 

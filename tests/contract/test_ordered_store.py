@@ -75,5 +75,7 @@ async def test_incidents_are_put_back_and_listed_for_people(store: OrderedStore)
     assert not read(incidents.undelivered(10))
     assert [each.id for each in read(incidents.latest(None, 10))] == [found.id]
     assert [each.id for each in read(incidents.open([kind], 10))] == [found.id]
+    assert [each.id for each in read(incidents.open([kind], 10, 1_000))] == [found.id]
+    assert not read(incidents.open([kind], 10, 1_001))
     assert not read(incidents.latest(found.id, 10))
     assert not read(incidents.open([IncidentKind.ERROR], 10))

@@ -8,18 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead import App
-from fairlead.backends.postgres.presence import key_of
 from fairlead.backends.sqlite.presence import FilePresence
 from fairlead.connections import Connections
 from fairlead.engine.deaths import watched_by
 from fairlead.ports.presence import Presence
+from fairlead.testing.contract.tasks import FACTS
 from tests.end_to_end.workers import ROOT
 
 SOON = 20.0  # seconds; a guard against a hang
@@ -62,25 +62,21 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def until_seen_held(presence: Presence, url: str, node: str) -> None:
-    """Wait until `presence` has observed that the node holds its lock."""
-    if url.startswith("postgres"):
-        seen: set[str] = presence._seen  # type: ignore[attr-defined]
+@pytest.mark.parametrize("watches", ["before the death", "after the death"])
+async def test_a_killed_process_has_released_its_lock(store_url: str, watches: str) -> None:
+    async with AsyncExitStack() as stack:
 
-        async def is_seen() -> bool:
-            await presence.released([node])
-            return node in seen
+        async def listens() -> Presence:
+            connections = await stack.enter_async_context(listening(store_url))
+            assert connections.presence is not None
+            return connections.presence
 
-        await until(is_seen)
-
-
-async def test_a_killed_process_has_released_its_lock(store_url: str) -> None:
-    async with listening(store_url) as one, holder(store_url, "node#1") as process:
-        presence = one.presence
-        assert presence is not None
-        await until_seen_held(presence, store_url, "node#1")
-        assert await presence.released(["node#1"]) == set()
+        first = await listens()
+        process = await stack.enter_async_context(holder(store_url, "node#1"))
+        assert await first.released(["node#1"]) == set()
         process.kill()
+        process.wait()
+        presence = first if watches == "before the death" else await listens()
 
         async def is_released() -> bool:
             return await presence.released(["node#1", "other"]) == {"node#1"}
@@ -93,7 +89,6 @@ async def test_a_stopped_process_keeps_its_lock(store_url: str) -> None:
     async with listening(store_url) as one, holder(store_url, "node/1 é") as process:
         presence = one.presence
         assert presence is not None
-        await until_seen_held(presence, store_url, "node/1 é")
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(0.3)
         assert await presence.released(["node/1 é"]) == set()
@@ -166,7 +161,6 @@ async def test_two_watchers_of_one_node_see_its_lock_alike(store_url: str) -> No
         watchers = [one.presence, two.presence]
         for each in watchers:
             assert each is not None
-            await until_seen_held(each, store_url, "node")
         for _ in range(20):
             found = await asyncio.gather(*(each.released(["node"]) for each in watchers if each))
             assert found == [set(), set()]
@@ -179,33 +173,36 @@ async def test_two_watchers_of_one_node_see_its_lock_alike(store_url: str) -> No
         await until(is_released)
 
 
-async def test_a_lost_connection_is_reported_and_its_lock_acquired_again(
+async def test_a_lost_lock_is_reported_and_acquired_again_unless_a_heartbeat_says_it_is_free(
     migrated_postgres_url: str,
 ) -> None:
-    lost = asyncio.Event()
+    changed: asyncio.Queue[None] = asyncio.Queue()
     async with listening(migrated_postgres_url) as one, listening(migrated_postgres_url) as two:
-        assert one.presence is not None and two.presence is not None
-        await one.presence.hold("node", lost.set)
-        await until_seen_held(two.presence, migrated_postgres_url, "node")
-        database = two.store.database
-        found = database.connect()  # type: ignore[attr-defined]
-        with found as connection:
-            ((table,),) = connection.execute("SELECT 'fairlead_tasks'::regclass::oid").fetchall()
-            key = (key_of("node") ^ table) % (1 << 64)
-            pids = connection.execute(
-                "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
-                " AND objid = %s",
-                (key >> 32, key & 0xFFFFFFFF),
-            ).fetchall()
-            assert len(pids) == 1
-            connection.execute("SELECT pg_terminate_backend(%s)", pids[0])
+        presence, watcher = one.presence, two.presence
+        assert presence is not None and watcher is not None
+
+        def end_connection() -> None:
+            with two.store.database.connect() as connection:  # type: ignore[attr-defined]
+                ended = connection.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks JOIN pg_database d"
+                    " ON d.oid = database WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
+                    " AND datname = current_database()"
+                ).fetchall()
+            assert ended == [(True,)]
+
         async with asyncio.timeout(SOON):
-            await lost.wait()
-
-        async def is_held() -> bool:
-            return await two.presence.released(["node"]) == set()  # type: ignore[union-attr]
-
-        await until(is_held)
+            await presence.hold("node", lambda: changed.put_nowait(None))
+            await changed.get()
+            end_connection()
+            await changed.get()  # lost
+            await changed.get()  # acquired again
+            await one.store.register_node("node", [], [], 1, FACTS)
+            assert await watcher.released(["node"]) == set()
+            await presence.close()
+            end_connection()
+            assert await watcher.released(["node"]) == {"node"}
+            await one.store.heartbeat("node", 1)
+            assert await watcher.released(["node"]) == set()
 
 
 @pytest.mark.parametrize(

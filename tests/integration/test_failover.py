@@ -26,6 +26,7 @@ from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey
 from fairlead.ports import backlog_store, schedule_store
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
+from fairlead.testing.contract.tasks import FACTS
 from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
 from tests.integration.channel_kit import until
@@ -222,10 +223,10 @@ async def test_no_node_seems_dead_because_its_lock_is_not_on_the_new_primary(pai
         assert one.presence is not None
         async with listening(pair.primary.url) as other:  # does not move to the new primary
             assert other.presence is not None
-            await other.presence.hold("other", lambda: None)
-            while "other" not in one.presence._seen:  # type: ignore[attr-defined]
-                await one.presence.released(["other"])
-                await asyncio.sleep(0.02)
+            is_held = asyncio.Event()
+            await other.presence.hold("other", is_held.set)
+            await is_held.wait()
+            await other.store.register_node("other", [], [], 1, FACTS)
             await asyncio.to_thread(pair.fail_over)
             assert await one.presence.released(["other"]) == set()
 

@@ -14,6 +14,7 @@ from fairlead.backends.postgres.notifier import PostgresNotifier
 from fairlead.backends.postgres.presence import SessionPresence
 from fairlead.ports.notification import Notification
 from fairlead.testing import drain
+from fairlead.testing.contract.tasks import FACTS
 
 SOON = 20.0  # seconds; a guard against a hang
 
@@ -84,13 +85,13 @@ def test_nodes_of_one_name_in_two_schemas_hold_a_lock_each(
             notifier = PostgresNotifier(each.database)  # type: ignore[arg-type]
             await notifier.listen(lambda _: None)
             presences.append((SessionPresence(each.database, notifier), notifier))
-            await presences[-1][0].hold("node", lambda: None)
+            is_held = asyncio.Event()
+            await presences[-1][0].hold("node", is_held.set)
+            async with asyncio.timeout(SOON):
+                await is_held.wait()
+            await each.app.store.register_node("node", [], [], 1, FACTS)
+        await presences[0][1].close()
         async with asyncio.timeout(SOON):
-            for presence, _ in presences:
-                while not presence._seen:
-                    assert await presence.released(["node"]) == set()
-                    await asyncio.sleep(0.02)
-            await presences[0][1].close()
             while await presences[0][0].released(["node"]) != {"node"}:
                 await asyncio.sleep(0.02)
         assert await presences[1][0].released(["node"]) == set()

@@ -11,7 +11,7 @@ from fairlead import App, Incident, NoRetry
 from fairlead.clock import MICROS
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.engine.settings import Intervals
-from fairlead.model import IncidentKind
+from fairlead.model import IncidentKind, IncidentReport
 from fairlead.operate.doctor import examine
 from fairlead.pipeline.incidents.detector import Observation, Rules
 from fairlead.pipeline.pollers import Watch
@@ -63,6 +63,19 @@ async def test_a_burst_of_errors_is_one_incident_whoever_watches(app: App) -> No
     assert "since 20" in incident.details and "fairlead tasks list" in incident.details
     findings = await examine(app.operate_context)
     assert any("error burst of queue 'payouts'" in each.what for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "age", "severity"),
+    [("stall", 0, "problem"), ("stall", 240, "note"), ("node_loss", 0, "note")],
+)
+async def test_the_doctor_is_green_when_what_the_watch_reported_is_over(
+    app: App, kind: str, age: int, severity: str
+) -> None:
+    report = IncidentReport(IncidentKind(kind), "work", "it was so", 1, queue="work")
+    await app.store.incidents.report([report], app.clock.now() - age * MICROS)
+    findings = await examine(app.operate_context)
+    assert [each.severity for each in findings if "it was so" in each.what] == [severity]
 
 
 class Given:

@@ -298,11 +298,12 @@ class FleetPresence:
     """A `fairlead.ports.presence.Presence`: locks that end with their process."""
 
     confirm_seconds = 0.0
+    check_seconds = 0.25
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
+    async def hold(self, node: str, on_changed: Callable[[], None]) -> None:
         self._link.machine.locks[node] = self._link
 
     async def released(self, nodes: Collection[str]) -> set[str]:

@@ -137,9 +137,9 @@ class IncidentLedger:
         found = (entry.incident for entry in self.entries.values())
         return dict(Counter((i.kind.value, i.queue, i.name) for i in found))
 
-    def latest(self) -> list[Incident]:
-        """Return all incidents, descending by id."""
-        found = [entry.incident for entry in self.entries.values()]
+    def latest(self, since: int = 0) -> list[Incident]:
+        """Return all incidents that were last reported at `since` or later, descending by id."""
+        found = [entry.incident for entry in self.entries.values() if entry.seen_at >= since]
         return sorted(found, key=lambda incident: -incident.id)
 
     def undelivered(self, limit: int) -> list[Incident]:

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import StoreUnavailable
 
 log = logging.getLogger("fairlead.deaths")
 
-CHECK_EVERY = 0.25
-"""Seconds between two checks of the locks."""
+SUSPECT_EVERY = 0.25
+"""Seconds between two checks while a lock is free."""
 
-PAUSE_AFTER_OUTAGE = 2.5
-"""Seconds without a check after the store was unavailable, and after the start where the locks need
-the store."""
+START_PAUSE = 0.75
+"""Seconds without a check after the start where the locks need the store: a living node whose
+connections have just ended connects again, or sends its next heartbeat."""
+
+PAUSE_AFTER_OUTAGE = SILENT_SECONDS
+"""Seconds without a check after the store was unavailable, in which living nodes come back."""
 
 WATCHED = 3
 """Number of nodes that each node watches: the next ones in the order of their names. A death is
@@ -45,13 +49,9 @@ class _Suspect:
 
     since: float
     """Monotonic seconds."""
-    heartbeat_at: int
-    """Last heartbeat at that moment, in microseconds since the epoch."""
     patience: float
     """Seconds to wait for nodes nearer to it. A node that starts between the two later adds
-    nothing, because it has never seen the lock held."""
-    is_living: bool = False
-    """Whether a heartbeat has come since: the node lost its lock but still runs."""
+    nothing."""
 
 
 class Deaths(SimplePart):
@@ -71,11 +71,11 @@ class Deaths(SimplePart):
         self._watched: list[str] = []
         self._suspects: dict[str, _Suspect] = {}
 
-    async def hold_lock(self, on_lost: Callable[[], None]) -> None:
-        """Hold this node's lock, before the node registers. `on_lost`: see `Presence.hold`. Raises
-        StoreUnavailable."""
+    async def hold_lock(self, on_changed: Callable[[], None]) -> None:
+        """Hold this node's lock, before the node registers. `on_changed`: see `Presence.hold`.
+        Raises StoreUnavailable."""
         if self._presence is not None:
-            await self._presence.hold(self._context.name, on_lost)
+            await self._presence.hold(self._context.name, on_changed)
 
     async def release_lock(self) -> None:
         """Release this node's lock, after the node has left the store."""
@@ -83,22 +83,22 @@ class Deaths(SimplePart):
             await self._presence.close()
 
     def on_nodes(self, present: Collection[str]) -> None:
-        """Watch the next nodes among those that live and are not about to restart."""
+        """Watch the next nodes among those that are registered and not about to restart."""
         self._watched = watched_by(self._context.name, present)
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        if self._presence is None:
+        if (presence := self._presence) is None:
             return
-        if self._presence.confirm_seconds:  # an outage may just have freed the locks of all nodes
-            await self._context.clock.sleep(PAUSE_AFTER_OUTAGE)
+        pause = START_PAUSE if presence.confirm_seconds else 0.0
         while True:
-            await self._context.clock.sleep(CHECK_EVERY)
+            await self._context.clock.sleep(pause)
             try:
                 await self.check()
+                pause = SUSPECT_EVERY if self._suspects else presence.check_seconds
             except StoreUnavailable:
                 self.on_outage()  # the membership logs the outage
-                await self._context.clock.sleep(PAUSE_AFTER_OUTAGE)
+                pause = PAUSE_AFTER_OUTAGE
 
     def on_outage(self) -> None:
         """Begin every suspicion again: the outage may have freed the locks of living nodes."""
@@ -109,24 +109,21 @@ class Deaths(SimplePart):
         assert self._presence is not None
         released = await self._presence.released(self._watched) if self._watched else set()
         self._suspects = {node: self._suspects[node] for node in self._suspects if node in released}
-        if all(node in self._suspects and self._suspects[node].is_living for node in released):
-            return
         now, confirm = self._context.clock.monotonic(), self._presence.confirm_seconds
-        heartbeats = await self._heartbeats()
         dead = []
-        for node in (each for each in self._watched if each in released):
-            if (heartbeat_at := heartbeats.get(node)) is None:
-                continue  # the node has left
-            patience = PATIENCE * self._watched.index(node)
-            suspect = self._suspects.setdefault(node, _Suspect(now, heartbeat_at, patience))
-            suspect.is_living |= heartbeat_at != suspect.heartbeat_at
-            suspect.patience = min(suspect.patience, patience)
-            if not suspect.is_living and now - suspect.since >= confirm + suspect.patience:
-                dead.append(node)
-        if dead:
+        for number, node in enumerate(self._watched):
+            if node in released:
+                patience = PATIENCE * number
+                suspect = self._suspects.setdefault(node, _Suspect(now, patience))
+                suspect.patience = min(suspect.patience, patience)
+                if now - suspect.since >= confirm + suspect.patience:
+                    dead.append(node)
+        if dead and (dead := await self._registered(dead)):
             log.warning("nodes died", extra={"nodes": dead})
             await self._on_dead(dead)
 
-    async def _heartbeats(self) -> dict[str, int]:
+    async def _registered(self, nodes: Sequence[str]) -> list[str]:
+        """Return those of the nodes that have not left."""
         store = self._context.cluster
-        return {each.node: each.heartbeat_at for each in await store.database.read(store.nodes())}
+        known = {each.node for each in await store.database.read(store.nodes())}
+        return [node for node in nodes if node in known]

@@ -22,6 +22,9 @@ from fairlead.version import VERSION
 log = logging.getLogger("fairlead.membership")
 
 HEARTBEAT_SECONDS = 2.5
+RETRY_SECONDS = 0.5
+"""Seconds between two tries of a heartbeat while the store is unavailable. After an outage a living
+node must be heard before another node takes its free lock for its death."""
 SILENT_SECONDS = 10.0
 """Seconds without a heartbeat after which other nodes treat a node as dead."""
 
@@ -170,13 +173,17 @@ class Membership(SimplePart):
                     await (self.beat() if self._has_begun else self.begin())
                 if not self.is_store_reachable:
                     self._reached_at = self._context.clock.monotonic()
+                    log.info("heartbeats reach the store again")
                 self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
+                if self.is_store_reachable:
+                    fields = {"error": str(error)}
+                    log.warning("no heartbeat: the store is unavailable", extra=fields)
                 self.is_store_reachable = False
                 self._mark = None  # a server that comes back may have lost changes
-                log.warning("no heartbeat: the store is unavailable", extra={"error": str(error)})
+            pause = HEARTBEAT_SECONDS if self.is_store_reachable else RETRY_SECONDS
             try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                async with asyncio.timeout(pause):
                     await self._poked.wait()
             except TimeoutError:
                 pass
@@ -276,7 +283,7 @@ class Membership(SimplePart):
         # A node that will restart has set its heartbeat ahead.
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
         members, names = self._members_of(living, restarting)
-        present = frozenset(each.node for each in living) - restarting
+        present = frozenset(each.node for each in nodes) - restarting
         await self._read_changes()
         view = View(self._settings, self._weights, self._limits, members, present, names)
         self._settings, self._weights, self._limits = {}, {}, {}

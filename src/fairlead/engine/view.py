@@ -26,6 +26,6 @@ class View(msgspec.Struct, frozen=True):
     members: Members
     """Living nodes that share a queue with this one."""
     present: frozenset[str] = frozenset()
-    """Names of the living nodes that are not about to restart, of all queues."""
+    """Names of the nodes that are not about to restart, of all queues, silent or not."""
     names: frozenset[str] = frozenset()
     """Names of the tasks that some living node knows."""

@@ -17,8 +17,8 @@ from fairlead.pipeline.settings import load
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import TaskStore
 
-AGAIN = 5 * MINUTE
-"""Microseconds between two reports of an open incident, which keep it open in the store."""
+AGAIN = MINUTE
+"""Microseconds between two reports of an open incident, which show that it goes on."""
 
 _CAUSES = {
     "stall": "tasks wait, and no run begins or ends; see whether the workers of the queue run, and"

@@ -20,7 +20,7 @@ class IncidentStore(Protocol):
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the
         store has (same kind, subject and version) only renews its time and its details; one within
-        ten minutes of the report before may leave them."""
+        45 seconds of the report before may leave them."""
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
         """Return at most `limit` incidents that are due for delivery, ascending by id, and hide
@@ -51,6 +51,9 @@ class IncidentStore(Protocol):
         """Return undelivered incidents without their tasks, ascending by id, for people. If there
         are more than `limit`, return any of them."""
 
-    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
-        """Return open incidents of these kinds without their tasks, delivered or not, the latest
-        first, at most `limit`, for people. Reads at most `limit` incidents of each kind."""
+    def open(
+        self, kinds: Sequence[IncidentKind], limit: int, since: int = 0
+    ) -> Steps[list[Incident]]:
+        """Return open incidents of these kinds without their tasks, delivered or not, last reported
+        at `since` or later, the latest first, at most `limit`, for people. Reads at most `limit`
+        incidents of each kind."""

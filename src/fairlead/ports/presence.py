@@ -19,14 +19,20 @@ class Presence(Protocol):
         """Seconds for which a lock must stay free before its node counts as dead; 0 where only the
         end of the process frees it."""
 
-    async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
-        """Hold the lock of a node from now on. After the lock was lost although the process lives
-        (its connection was closed), `on_lost` runs in the event loop and the lock is acquired
-        again. Raises StoreUnavailable."""
+    @property
+    def check_seconds(self) -> float:
+        """Seconds between two checks of locks that are held."""
+
+    async def hold(self, node: str, on_changed: Callable[[], None]) -> None:
+        """Hold the lock of a node from now on. `on_changed` runs in the event loop when the lock
+        is acquired, and when it is lost although the process lives (its connection was closed); it
+        is then acquired again. Where a lock can be lost, the heartbeats of a registered node record
+        whether it holds its lock. Raises StoreUnavailable."""
 
     async def released(self, nodes: Collection[str]) -> set[str]:
-        """Return which of these nodes have held their lock and do not hold it now. A node whose
-        lock was never seen is not among them. Raises StoreUnavailable."""
+        """Return which of these nodes have held their lock, at their last heartbeat where a lock
+        can be lost, and do not hold it now: also those that died before this process started.
+        Raises StoreUnavailable."""
 
     async def close(self) -> None:
         """Release all locks of this process."""

@@ -69,8 +69,10 @@ class CassandraIncidents:
         found = (yield from _ledger()).latest()
         return [each for each in found if below is None or each.id < below][:limit]
 
-    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
-        found = (yield from _ledger()).latest()
+    def open(
+        self, kinds: Sequence[IncidentKind], limit: int, since: int = 0
+    ) -> Steps[list[Incident]]:
+        found = (yield from _ledger()).latest(since)
         return [each for each in found if each.kind in kinds][:limit]
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:

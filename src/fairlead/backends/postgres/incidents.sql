@@ -19,13 +19,13 @@ DELETE FROM fairlead_incidents
                                                WHERE kind = 'error' AND subject = j ->> 0 AND version = (j ->> 1)::integer OFFSET 0) AS i))
 
 -- name: report
--- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within ten minutes after the one that the
+-- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within 45 seconds after the one that the
 -- row has changes nothing, so that few replaced rows are in the way of the next one.
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at)
 SELECT j ->> 0, j ->> 1, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::bigint, $2::bigint, j ->> 6, $2::bigint
   FROM json_array_elements($1::json) AS j
 ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details
- WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 600000000
+ WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 45000000
 
 -- name: mark
 -- As lane_mark in task_store.sql.
@@ -123,12 +123,12 @@ SELECT id, kind, subject, details, since, queue, name, version, deliveries, deli
  ORDER BY id
 
 -- name: open
--- $1: [kind, ...]; $2: maximum number, of each kind and of all. The kind is compared by ranges and is part of the order, so that
+-- $1: [kind, ...]; $2: maximum number, of each kind and of all; $3: instant of the earliest last report. The kind is compared by ranges and is part of the order, so that
 -- a page of a kind is read in order.
-SELECT i.*
+SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
   FROM json_array_elements_text($1::json) AS wanted
- CROSS JOIN LATERAL (SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
-                       FROM fairlead_incidents WHERE (kind, subject) >= (wanted, '') AND kind <= wanted ORDER BY kind DESC, subject DESC LIMIT $2::bigint) AS i
+ CROSS JOIN LATERAL (SELECT * FROM fairlead_incidents WHERE (kind, subject) >= (wanted, '') AND kind <= wanted ORDER BY kind DESC, subject DESC LIMIT $2::bigint) AS i
+ WHERE seen_at >= $3
  ORDER BY i.id DESC
  LIMIT $2::bigint
 

@@ -59,7 +59,11 @@ LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
 
 _STAY = setting(STAY, "SET")
-_LOCK = "SELECT pg_try_advisory_lock($1 # 'fairlead_tasks'::regclass::oid::bigint)"
+_LOCK = """
+SELECT pg_try_advisory_lock(
+       hashtextextended('fairlead node ' || $1::text, 'fairlead_tasks'::regclass::oid::bigint))
+"""
+"""Equal names in two schemas have two locks."""
 _SEND = """
 SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (channel, message)
 """
@@ -95,8 +99,8 @@ class PostgresNotifier:
         """Channel and text of the messages to send."""
         self._wake_up = asyncio.Event()
         """Set when there is something to send or to lock, or the connection is lost."""
-        self._locks: dict[int, Callable[[], None]] = {}
-        """Advisory locks that the listening connection holds, with a callback for their loss."""
+        self._locks: dict[str, Callable[[], None]] = {}
+        """Nodes whose locks the listening connection holds, with a callback for changes."""
         self._poller: tuple[asyncio.AbstractEventLoop, OnNotification] | None = None
         """Loop and callback while this notifier polls."""
         self._finishes = FinishWatchers(lambda: _listener(database))
@@ -137,10 +141,10 @@ class PostgresNotifier:
             task.cancel()
             await asyncio.wait([task])
 
-    def hold_lock(self, key: int, on_lost: Callable[[], None]) -> None:
-        """Hold an advisory lock of the session while this notifier listens. `on_lost` runs in the
-        event loop whenever the connection is lost; the next one acquires the lock again."""
-        self._locks[key] = on_lost
+    def hold_lock(self, node: str, on_changed: Callable[[], None]) -> None:
+        """Hold the advisory lock of a node while this notifier listens. `on_changed` runs in the
+        event loop whenever the lock is acquired, or lost with the connection."""
+        self._locks[node] = on_changed
         self._wake_up.set()
 
     def release_locks(self) -> None:
@@ -212,11 +216,12 @@ class PostgresNotifier:
                     )
             self._channel = channel
             connected()
-            locked: set[int] = set()
+            locked: set[str] = set()
             while not is_lost:
-                for key in self._locks.keys() - locked:
-                    if await connection.fetchval(_LOCK, key, timeout=KEEPALIVE_TIMEOUT):
-                        locked.add(key)
+                for node_name in self._locks.keys() - locked:
+                    if await connection.fetchval(_LOCK, node_name, timeout=KEEPALIVE_TIMEOUT):
+                        locked.add(node_name)
+                        self._locks[node_name]()
                 is_locked = self._locks.keys() <= locked
                 try:
                     async with asyncio.timeout(KEEPALIVE_EVERY if is_locked else LOCK_AGAIN_AFTER):
@@ -232,8 +237,8 @@ class PostgresNotifier:
             was_connected, self._channel = self._channel is not None, None
             self._outbox.clear()
             if was_connected:
-                for lock_lost in self._locks.values():
-                    lock_lost()
+                for on_changed in self._locks.values():
+                    on_changed()
             if not connection.is_closed():
                 connection.terminate()
 

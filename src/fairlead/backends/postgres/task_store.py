@@ -95,6 +95,8 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['due_floor']}\n{sql[name]}"
         for name in ("nodes", "silent_nodes"):
             sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
+        for name in ("first_heartbeat", "heartbeat"):
+            sql[name] = f"{sql['seen_lock']}\n{sql[name]}"
         super().__init__(database, sql)
         self.incidents = PostgresIncidents(database)
         self._periodics = PostgresPeriodics(self)

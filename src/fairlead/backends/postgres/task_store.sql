@@ -743,16 +743,25 @@ ON CONFLICT (node) DO UPDATE
    SET queues = excluded.queues, names = excluded.names, digest = excluded.digest, slots = excluded.slots,
        version = excluded.version, python = excluded.python
 
+-- name: seen_lock
+-- The beginning of the heartbeats: on which start of the server $1 holds its lock. Only here, where the server itself sees the
+-- lock, does a record come to say that a node held it.
+WITH seen_lock AS (
+    SELECT CASE WHEN NOT pg_try_advisory_xact_lock_shared(hashtextextended('fairlead node ' || $1, 'fairlead_tasks'::regclass::oid::bigint))
+                THEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint END AS server
+)
+
 -- name: first_heartbeat
--- Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
-WITH earlier AS (
+-- Appended to seen_lock. Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
+, earlier AS (
     DELETE FROM fairlead_heartbeats WHERE node = $1 AND heartbeat_at <> $2
 )
-INSERT INTO fairlead_heartbeats (node, heartbeat_at) VALUES ($1, $2) ON CONFLICT DO NOTHING
+INSERT INTO fairlead_heartbeats (node, heartbeat_at, locked_on) SELECT $1, $2::bigint, server FROM seen_lock ON CONFLICT DO NOTHING
 
 -- name: heartbeat
--- $3: the heartbeat that this node has sent last, so that no replaced one is read
-UPDATE fairlead_heartbeats SET heartbeat_at = $2 WHERE node = $1 AND heartbeat_at >= $3 RETURNING node
+-- Appended to seen_lock. $3: the heartbeat that this node has sent last, so that no replaced one is read
+UPDATE fairlead_heartbeats SET heartbeat_at = $2, locked_on = (SELECT server FROM seen_lock)
+ WHERE node = $1 AND heartbeat_at >= $3 RETURNING node
 
 -- name: last_heartbeats
 -- The beginning of silent_nodes and nodes. $1: [[node, heartbeat_at], ...], as this process has read them last, so that no

@@ -106,8 +106,11 @@ class SqlIncidents:
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return [_incident(row) for row in (yield self._statement("undelivered", limit))]
 
-    def open(self, kinds: Sequence[IncidentKind], limit: int) -> Steps[list[Incident]]:
-        return [_incident(row) for row in (yield self._statement("open", batch(kinds), limit))]
+    def open(
+        self, kinds: Sequence[IncidentKind], limit: int, since: int = 0
+    ) -> Steps[list[Incident]]:
+        rows = yield self._statement("open", batch(kinds), limit, since)
+        return [_incident(row) for row in rows]
 
     async def _write(self, name: str, *params: Any) -> None:
         await self._database.run_async(self._one(name, *params))

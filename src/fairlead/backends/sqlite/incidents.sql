@@ -71,11 +71,12 @@ SELECT id, kind, subject, details, since, queue, name, version, deliveries, deli
  ORDER BY id
 
 -- name: open
--- ?1: [kind, ...]; ?2: maximum number, of each kind and of all
+-- ?1: [kind, ...]; ?2: maximum number, of each kind and of all; ?3: instant of the earliest last report
 SELECT i.id, i.kind, i.subject, i.details, i.since, i.queue, i.name, i.version, i.deliveries, i.delivered_at
   FROM json_each(?1) j
  CROSS JOIN fairlead_incidents i
     ON i.id IN (SELECT id FROM fairlead_incidents WHERE kind = j.value ORDER BY subject DESC LIMIT ?2)
+ WHERE i.seen_at >= ?3
  ORDER BY i.id DESC
  LIMIT ?2
 

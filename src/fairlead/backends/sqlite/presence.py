@@ -35,6 +35,7 @@ class FilePresence:
     """A `fairlead.ports.presence.Presence` for the processes that share a SQLite file."""
 
     confirm_seconds = 0.0
+    check_seconds = 0.25
 
     def __init__(self, database: Path) -> None:
         path = database.resolve()  # the same folder for every process
@@ -50,11 +51,12 @@ class FilePresence:
             os.close(descriptor)
         self._held.clear()
 
-    async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
+    async def hold(self, node: str, on_changed: Callable[[], None]) -> None:
         if fcntl is None or node in self._held:
             return
         try:
             self._held[node] = self._lock(self._file(node))
+            on_changed()
             self._remove_old()
         except OSError as error:
             log.warning(

@@ -171,6 +171,7 @@ CREATE TABLE fairlead_nodes (
 CREATE TABLE fairlead_heartbeats (
     node         text   NOT NULL,
     heartbeat_at bigint NOT NULL,
+    locked_on    bigint,                          -- start of the server if the node held its lock then, else NULL
     PRIMARY KEY (node, heartbeat_at)
 ) WITH (vacuum_truncate = off);
 

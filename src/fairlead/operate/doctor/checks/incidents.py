@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import WATCHED, IncidentKind
-from fairlead.operate.doctor.finding import Finding, problem
+from fairlead.operate.doctor.finding import Finding, note, problem
 from fairlead.operate.doctor.survey import Survey
 
 LATE_SECONDS = 300
@@ -16,6 +16,10 @@ LATE_SECONDS = 300
 
 _MOST = 1000
 """Undelivered incidents that are counted."""
+
+_GOES_ON_SECONDS = 180
+"""Age of the last report of a watched problem, in seconds, up to which it goes on: the watch
+repeats its report each minute. A lost node is reported by its silence while it matters."""
 
 _SHOWN = 3
 """Undelivered incidents that are shown one by one."""
@@ -51,17 +55,23 @@ async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the queues that stall, are flooded or fail, or have lost nodes, in the last hour."""
+    """Report the queues that stall, are flooded or fail; note those that did, or that have lost
+    nodes, in the last hour."""
     store = survey.context.cluster
+    kinds = [kind for kind in WATCHED if kind is not IncidentKind.NODE_LOSS]
+    since = survey.now - _GOES_ON_SECONDS * MICROS
+    present = await store.database.read(store.incidents.open(kinds, _MOST, since))
     found = await store.database.read(store.incidents.open(WATCHED, _MOST))
-    for incident in found[:_SHOWN]:
-        yield problem(f"in the last hour: {incident.details}")
-    if len(found) > _SHOWN:
-        more = len(found) - _SHOWN
-        yield problem(
-            f"{more} more queues, keys or nodes have had such problems in the last hour",
-            "see the screen of incidents in the console",
-        )
+    shown = {incident.id for incident in present}
+    past = [incident for incident in found if incident.id not in shown]
+    for say, incidents in ((problem, present), (note, past)):
+        for incident in incidents[:_SHOWN]:
+            yield say(f"in the last hour: {incident.details}")
+        if (more := len(incidents) - _SHOWN) > 0:
+            yield say(
+                f"{more} more queues, keys or nodes have had such problems in the last hour",
+                "see the screen of incidents in the console",
+            )
 
 
 async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
