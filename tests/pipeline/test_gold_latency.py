@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
 from tests.pipeline.frames import at, attempt, attempts_frame, records
-from tests.tiers import NIGHTLY
 
 Row = dict[str, Any]
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
@@ -33,17 +32,11 @@ def counted(spark: SparkSession, *rows: Row) -> dict[str, list[tuple[int, int, i
     return {group: sorted(buckets) for group, buckets in found.items()}
 
 
-def latencies(
-    spark: SparkSession,
-    rows: Sequence[Row],
-    *windows: int,
-    least: int = 1,
-    most: int | None = None,
-) -> list[Row]:
+def latencies(spark: SparkSession, rows: Sequence[Row], *windows: int, least: int = 1) -> list[Row]:
     """Return the rows of gold.latency, of all keys together and of each."""
     attempts = attempts_frame(spark, rows)
     together = latency(latency_hist(attempts), *windows)
-    of_keys = latency_of_keys(attempts, *windows, least=least, most=most)
+    of_keys = latency_of_keys(attempts, *windows, least=least)
     return records(together.unionByName(of_keys))
 
 
@@ -205,13 +198,13 @@ def exact(rows: Sequence[Row]) -> pd.DataFrame:
     return long.dropna(subset=["us"])
 
 
-@pytest.mark.parametrize(("window_s", "most", "of_b"), [(86_400, 2000, 0.0), (3600, 10, 0.01)])
-def test_percentiles_are_within_one_percent_of_the_exact_ones(
-    spark: SparkSession, window_s: int, most: int | None, of_b: float
+@pytest.mark.parametrize("window_s", [86_400, 3600])
+def test_percentiles_are_within_their_bound_of_the_exact_ones(
+    spark: SparkSession, window_s: int
 ) -> None:
     """Most attempts are of key `a`, a quarter is of key `b`."""
     rows = random_attempts(1, 20_000)
-    made = pd.DataFrame(latencies(spark, rows, window_s, most=most))
+    made = pd.DataFrame(latencies(spark, rows, window_s))
     group = ["window_start", "queue", "name", "fairness_key", "measure"]
     wanted = exact(rows)
     wanted["window_start"] = wanted["hour"].dt.floor(f"{window_s}s")
@@ -223,11 +216,8 @@ def test_percentiles_are_within_one_percent_of_the_exact_ones(
     for name, percent in PERCENTILES.items():
         want = values.apply(lambda us, q=percent: np.percentile(us, q, method="inverted_cdf"))
         assert (abs(made[name] - want) <= made["error_bound"] * want + 1e-6).all(), name
-    assert made["error_bound"].groupby("fairness_key").max().to_dict() == {
-        "*": 0.01,
-        "a": 0.0 if most is None else 0.01,
-        "b": of_b,
-    }
+    bounds = made["error_bound"].groupby("fairness_key").max()
+    assert bounds.to_dict() == {"*": 0.01, "a": 0.0, "b": 0.0}
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
@@ -256,13 +246,13 @@ def test_counts_of_parts_add_up_to_counts_of_all(
         assert row["bucket"] == 0 or upper / 1.02 * (1 - 1e-9) < row["max_us"] <= upper * (1 + 1e-9)
 
 
-@NIGHTLY("a long run")
-def test_ranks_of_more_attempts_than_an_int_of_their_per_mille_holds(spark: SparkSession) -> None:
-    count = 2**31 // 999 + 10
+def test_ranks_of_a_key_with_very_many_attempts_are_within_their_bound(
+    spark: SparkSession,
+) -> None:
+    count = 300_000
     one = attempts_frame(spark, [attempt()])
     finished = F.expr("timestamp_micros(unix_micros(started_at) + id)")
     rows = spark.range(1, count + 1).crossJoin(one).withColumn("finished_at", finished).drop("id")
-    made = records(latency_of_keys(rows, 86_400).where("measure = 'run'"))
-    assert [(row["n"], row["p50"], row["p999"]) for row in made] == [
-        (count, -(-count // 2), -(-count * 999 // 1000))
-    ]
+    [made] = records(latency_of_keys(rows, 86_400).where("measure = 'run'"))
+    for name, percent in PERCENTILES.items():
+        assert made[name] == pytest.approx(count * percent / 100, abs=count / 10_000), name

@@ -68,9 +68,9 @@ LATENCY = Table(
         p99         double 99th percentile in microseconds
         p999        double 99.9th percentile in microseconds
         max_us      bigint greatest duration, exact
-        error_bound double greatest relative error of the percentiles: 0 for a key; 0.01, and at
-                           most 1 us below 100 us, for all keys together and for a key with more
-                           than 500,000 attempts of a name in a day
+        error_bound double greatest relative error of the percentiles: 0.01, and at most 1 us below
+                           100 us, for all keys together; 0 for a key, whose ranks are off by at
+                           most 0.01 % of its attempts
         """,
     ),
 )

@@ -1,5 +1,6 @@
 """Latencies: of all keys together, counts in logarithmic buckets, which can be added over any time,
-and percentiles from these counts; of each key, exact percentiles, while it has few attempts."""
+and percentiles from these counts; of each key, percentiles by a sketch (Greenwald and Khanna 2001),
+which is exact while a key has few attempts."""
 
 from __future__ import annotations
 
@@ -19,9 +20,8 @@ from fairlead.pipeline.sorting import SORTER, sorter, together
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
-MOST_SORTED = 500_000
-"""Most attempts of a key, name and day whose durations a task of Spark sorts in memory, about
-100 MB with four measures."""
+ACCURACY = 10_000
+"""Inverse of the greatest error in the rank of a key's percentile, as a part of its attempts."""
 
 
 def latency_hist(attempts: DataFrame, few: bool = False) -> DataFrame:
@@ -53,33 +53,20 @@ def latency(hist: DataFrame, *windows: int, few: bool = False) -> DataFrame:
 
 
 def latency_of_keys(
-    attempts: DataFrame,
-    *windows: int,
-    least: int = 1,
-    few: bool = False,
-    most: int | None = None,
+    attempts: DataFrame, *windows: int, least: int = 1, few: bool = False
 ) -> DataFrame:
     """Return the rows of LATENCY of each key from sound rows of bronze.attempts of whole days,
     in windows of these lengths: seconds, whole hours, at most a day.
 
     least: number of attempts from which a key has a row of a window that is shorter than a day.
-    few: whether one task of Spark takes in all rows. most: number of attempts of a key, name and
-    day above which percentiles come from buckets, as those of all keys together; None if no key
-    has so many.
+    few: whether one task of Spark takes in all rows.
     """
     # Shuffle the runs once: windows of any size lie within a day.
     days = _durations(attempts).where(F.col("fairness_key") != ALL)
     days = days.withColumn("day", window_start(F.col("hour"), DAY))
     runs = together(days, few, *_OF_KEY)
-    found = []
-    if most is not None:
-        large = runs.groupBy(*_OF_KEY).count().where(F.col("count") > most).select(*_OF_KEY)
-        counts = _counts(runs.join(F.broadcast(large), [*_OF_KEY], "semi"), *_OF_KEY, "hour")
-        runs = runs.join(F.broadcast(large), [*_OF_KEY], "anti")
-        found = [_percentiles(counts, window_s) for window_s in windows]
-    found += [_sorted(runs, window_s) for window_s in windows]
     is_shown = (F.col("window_s") == DAY) | (F.col("n") >= least)
-    return reduce(DataFrame.unionByName, found).where(is_shown)
+    return reduce(DataFrame.unionByName, (_of_keys(runs, w) for w in windows)).where(is_shown)
 
 
 _OF_KEY = ("day", "queue", "name", "fairness_key")
@@ -118,30 +105,33 @@ def _counts(runs: DataFrame, *group: str) -> DataFrame:
     )
 
 
-def _sorted(runs: DataFrame, window_s: int) -> DataFrame:
-    """Return percentiles of each key by nearest rank among its sorted durations."""
+def _of_keys(runs: DataFrame, window_s: int) -> DataFrame:
+    """Return percentiles of each key by nearest rank."""
     group = (*_OF_KEY, "window_start")
-    n = F.size("us").cast("bigint")
+    shares = F.array(*(F.lit(per_mille / 1000) for per_mille in _PER_MILLE.values()))
 
-    def at(rank: Expression) -> Expression:
-        return F.get("us", rank.cast("int") - 1)
+    def sketch(us: Expression) -> Expression:
+        return F.struct(
+            F.count(us).alias("n"),
+            F.percentile_approx(us, shares, ACCURACY).alias("at"),
+            F.max(us).alias("max_us"),
+        )
 
     return (
         runs.withColumn("window_start", window_start(F.col("hour"), window_s))
         .withColumn(SORTER, sorter(*group))
         .groupBy(SORTER, *group)
-        .agg(*(F.collect_list(measure).alias(measure) for measure in measures()))
-        .select(*group, _by_measure(lambda measure: F.sort_array(measure)))
-        .where(n > 0)
+        .agg(*(sketch(F.col(measure)).alias(measure) for measure in measures()))
+        .select(*group, _by_measure(F.col))
+        .select(*group, "measure", "us.*")
+        .where("n > 0")
         .withColumns(
             {
                 "window_s": F.lit(window_s),
-                "n": n,
                 **{
-                    name: at(F.ceil(n * per_mille / 1000)).cast("double")
-                    for name, per_mille in _PER_MILLE.items()
+                    name: F.col("at")[number].cast("double")
+                    for number, name in enumerate(_PER_MILLE)
                 },
-                "max_us": at(n),
                 "error_bound": F.lit(0.0),
             }
         )

@@ -8,7 +8,6 @@ passed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import UTC, date, datetime, timedelta
@@ -35,7 +34,6 @@ from fairlead.pipeline.gold.cost import BILLS, cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
 from fairlead.pipeline.gold.latency import (
-    MOST_SORTED,
     latency,
     latency_hist,
     latency_of_keys,
@@ -205,16 +203,8 @@ class Build:
             DAY,
             least=self._settings.latency.least,
             few=few,
-            most=MOST_SORTED if self._has_large_days(hours) else None,
         )
         self._replace(LATENCY, together.unionByName(of_keys), dates, few)
-
-    def _has_large_days(self, hours: Collection[str] | None) -> bool:
-        """Return whether a key may have more attempts in a day than Spark sorts in memory."""
-        of_dates = Counter[str]()
-        for file in self._tables.files(ATTEMPTS, hours):
-            of_dates[file.part[:10]] += file.rows
-        return max(of_dates.values(), default=0) > MOST_SORTED
 
     def _slices(self, hours: Collection[str] | None, *more: Table) -> int:
         """Return the number of Spark's tasks for an hour, so that the largest hour has work for
