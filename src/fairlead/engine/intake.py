@@ -34,7 +34,7 @@ class Intake(SimplePart):
         self._context = context
         self._channel = context.channel
         self._table = context.table
-        self._backlogs = backlogs
+        self.backlogs = backlogs
         self._ordering = ordering
         self._look_ahead = context.look_ahead
         self._most = context.settings.look_ahead
@@ -67,7 +67,7 @@ class Intake(SimplePart):
                 await self._context.clock.sleep(outage_pause())
                 continue
             self.take_in(triggers)
-            self._backlogs.on_drained()
+            self.backlogs.on_drained()
             if (now := self._context.clock.monotonic()) >= yield_at:
                 yield_at = now + YIELD_SECONDS
                 await asyncio.sleep(0)  # a read may not wait, and other parts have work too
@@ -75,8 +75,8 @@ class Intake(SimplePart):
     def ahead(self, lane: LaneKey) -> int:
         """Return how many more triggers fit; 0 for a fifo queue more than half full, so that reads
         stay large."""
-        if lane.queue in self._backlogs:
-            return self._backlogs.room(lane)
+        if lane.queue in self.backlogs:
+            return self.backlogs.room(lane)
         fifo = FifoLane(lane.queue, lane.priority)
         queued = self._queued.get(fifo, 0)
         # Asks for memory first: the lane may hold more than before while limits stop its triggers.
@@ -130,8 +130,8 @@ class Intake(SimplePart):
     def behind(self, lane: LaneKey) -> int:
         """Return how many triggers behind the position may be read again. New ones among them run
         before the others, so a fifo queue that is full takes them too, a page at a time."""
-        if lane.queue in self._backlogs:
-            return self._backlogs.room_behind(lane)
+        if lane.queue in self.backlogs:
+            return self.backlogs.room_behind(lane)
         fifo = FifoLane(lane.queue, lane.priority)
         capacity = self._capacity(fifo)
         return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
@@ -139,9 +139,9 @@ class Intake(SimplePart):
     def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]] | None:
         """Return which fairness keys of a fair queue to read next, and how many triggers of each;
         None for a fifo queue."""
-        if lane.queue not in self._backlogs:
+        if lane.queue not in self.backlogs:
             return None
-        return self._backlogs.of_keys(lane, news)
+        return self.backlogs.of_keys(lane, news)
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
@@ -154,7 +154,7 @@ class Intake(SimplePart):
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
                 is_again = trigger.path == TriggerPath.HEAL
-                is_fair = trigger.queue in self._backlogs
+                is_fair = trigger.queue in self.backlogs
                 # A new trigger of a fair queue is charged to its fairness key first.
                 may_be_held = trigger.ordering_key is not None and (not is_fair or is_again)
                 if (not is_fair and self._is_left_out(trigger)) or (
@@ -184,7 +184,7 @@ class Intake(SimplePart):
         if refused:
             self._channel.settled(refused)
         if fair:
-            self._backlogs.accept(fair)
+            self.backlogs.accept(fair)
         if healed:
             self._context.observer.counted("healed_triggers", healed)
         self._context.events.on_ready()
@@ -211,7 +211,7 @@ class Intake(SimplePart):
             if not queued:
                 self._leave_if_empty(fifo)
         if fair:
-            self._backlogs.taken(fair)
+            self.backlogs.taken(fair)
         if freed:
             self._channel.room_freed()
 
@@ -224,13 +224,13 @@ class Intake(SimplePart):
         """Note that the claim of these triggers ended, won or lost."""
         self._channel.settled(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
-            self._backlogs.claim_ended(fair)
+            self.backlogs.claim_ended(fair)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers whose claim was lost."""
         self.drop(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
-            self._backlogs.refused(fair)
+            self.backlogs.refused(fair)
 
     def keep_out(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
@@ -239,7 +239,7 @@ class Intake(SimplePart):
         self.taken(plain)
         self.drop(plain)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
-            self._backlogs.keep_out(fair)
+            self.backlogs.keep_out(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result: those of fair queues at their level;
@@ -247,13 +247,13 @@ class Intake(SimplePart):
         fair = [trigger for trigger in triggers if trigger.level is not None]
         self.drop([trigger for trigger in triggers if trigger.level is None])
         if fair:
-            self._backlogs.returned(fair)
+            self.backlogs.returned(fair)
 
     def put_back(self, lent: Collection[Lent]) -> None:
         """Put back triggers that were granted to other nodes: those of fair queues at their level,
         the others at their old position."""
         if fair := [trigger for trigger, _ in lent if trigger.level is not None]:
-            self._backlogs.returned(fair)
+            self.backlogs.returned(fair)
         for each in lent:
             if each.trigger.level is None:
                 self._count(each.trigger, 1)

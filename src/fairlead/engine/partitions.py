@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
 from fairlead.engine.granting import Granting
 from fairlead.engine.intake import Intake
@@ -32,7 +31,6 @@ class Partitions:
         ownership: Ownership,
         membership: Membership,
         ordered: OrderedQueues,
-        backlogs: Backlogs,
         intake: Intake,
         ordering: Ordering,
         granting: Granting,
@@ -41,7 +39,7 @@ class Partitions:
         self._ownership = ownership
         self._membership = membership
         self._ordered = ordered
-        self.backlogs = backlogs
+        self.backlogs = intake.backlogs
         self._intake = intake
         self._ordering = ordering
         self._granting = granting

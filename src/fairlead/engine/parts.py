@@ -146,7 +146,6 @@ class NodeParts:
             self.ownership,
             self.membership,
             self.ordered,
-            backlogs,
             intake,
             ordering,
             self.granting,
