@@ -8,6 +8,7 @@ is imported at its first use.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -114,7 +115,12 @@ def fairlead_url(tmp_path: Path, pytestconfig: pytest.Config) -> str | None:
 
 @pytest.fixture
 def fairlead_app() -> App | HasApp:
-    """Application under test, here an empty one. Override it to return that of your project."""
+    """Application under test, here an empty one, or that of a project of Django. Override it to
+    return that of your project."""
+    if "fairlead.contrib.django.apps" in sys.modules:
+        from fairlead.contrib.django import get_app
+
+        return get_app()
     from fairlead import App
 
     return App("sqlite:////dev/null/no-kit-is-open")

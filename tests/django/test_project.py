@@ -35,6 +35,7 @@ from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.schema import PACKAGES
 from fairlead.contrib.django.testing import adrain, clear, drain, run_tasks
 from tests.django.conftest import (
+    ON_BOTH,
     ON_SQLITE,
     ROOT,
     SHOP,
@@ -64,8 +65,9 @@ def manage(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 # the shop -----------------------------------------------------------------------------------------
 
 
-def test_the_tests_of_the_shop_pass(tmp_path: Path) -> None:
-    ended = manage(f"sqlite:///{tmp_path / 'shop.sqlite3'}", "test", "shop")
+@ON_BOTH
+def test_the_tests_of_the_shop_pass(database_url: str) -> None:
+    ended = manage(database_url, "test", "shop")  # drops its database at the end
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Ran 4 tests" in ended.stderr
 
@@ -414,9 +416,13 @@ def test_a_clone_for_parallel_tests_has_all_tables(
     assert tables == set(connections["default"].introspection.table_names())
 
 
-def test_helpers_say_where_they_can_be_used(database: str, tmp_path: Path) -> None:
+def test_helpers_say_where_they_can_be_used(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     from django.db import transaction
 
+    with pytest.raises(ConfigurationError, match="Django's: use drain.. or run_tasks"):
+        request.getfixturevalue("fairlead_kit")
     with transaction.atomic(), pytest.raises(ConfigurationError, match="TransactionTestCase"):
         drain()
     charge.enqueue(1)

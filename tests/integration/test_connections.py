@@ -78,6 +78,27 @@ async def test_a_worker_at_rest_holds_three_connections(
     app.close()
 
 
+async def test_an_application_whose_event_loops_have_ended_closes_all_sessions(
+    postgres_server: Any,
+) -> None:
+    url = postgres_server.create_database()
+    app = App(url)
+    app.migrate()
+
+    @app.task
+    async def note() -> None: ...
+
+    def work() -> None:
+        asyncio.run(note.submit_async())
+        asyncio.run(drain(app))
+
+    await asyncio.to_thread(work)
+    app.close()
+    with psycopg.connect(url.rpartition("/")[0] + "/postgres", autocommit=True) as admin:
+        # Waits until the server has ended what is closed, and fails if a session is left.
+        admin.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
+
+
 @pytest.mark.parametrize("kind", [Kind.NODE, Kind.RELAXED], ids=["durable", "relaxed"])
 async def test_statements_of_a_node_that_meet_share_a_connection(
     migrated_postgres_url: str, kind: Kind, monkeypatch: pytest.MonkeyPatch

@@ -368,7 +368,7 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
     connector = app.connector
     if type(connector) is not Connector:
         raise ConfigurationError(
-            "open_kit: the database of this application is Django's: use"
+            "open_kit: the database of this application is Django's: use drain() or run_tasks() of"
             " fairlead.contrib.django.testing"
         )
     # Neither the channel, nor any other server of the application.

@@ -289,7 +289,8 @@ class PostgresDatabase:
         pools = self._loops.get(loop)
         if pools is None:
             for closed in [each for each in self._loops if each.is_closed()]:
-                self._loops.pop(closed, None)
+                for pool in self._loops.pop(closed, {}).values():
+                    pool.terminate()
             node, handler = (
                 LoopPool(
                     self.connect_async,

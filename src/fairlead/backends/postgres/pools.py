@@ -232,11 +232,13 @@ class LoopPool:
                 connection.terminate()
 
     def terminate(self) -> None:
-        """Close the idle connections from any thread, without waiting for the server."""
-        if self._loop.is_closed():
-            return
+        """Close the idle connections from any thread, without waiting for the server; also after
+        the end of their loop, which can no longer close them."""
         for connection in self._empty():
-            self._loop.call_soon_threadsafe(connection.terminate)
+            if self._loop.is_closed():
+                connection.end_session()
+            else:
+                self._loop.call_soon_threadsafe(connection.terminate)
 
     def _empty(self) -> list[LoopConnection]:
         idle, self._idle = self._idle, []

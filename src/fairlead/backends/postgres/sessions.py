@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -95,6 +98,13 @@ class LoopConnection(asyncpg.Connection):
         super().__init__(*args, **kwargs)
         self._codecs: set[tuple[str, str]] = set()
         """Name and schema of the types with a codec of a handler."""
+
+    def end_session(self) -> None:
+        """End the session on the server, by the socket alone."""
+        if not self.is_closed():
+            with suppress(OSError):  # the server has ended it
+                transport: asyncio.Transport = self._transport  # type: ignore[attr-defined]
+                transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     async def set_type_codec(self, typename: str, *, schema: str = "public", **more: Any) -> None:
         """Set the codec until the connection is restored."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
@@ -76,7 +77,11 @@ def drain(timeout: float = 30.0, **settings: Any) -> None:
     def run() -> None:
         asyncio.run(drain_app(app, timeout, **settings))
 
-    _run_apart(run)
+    with ExitStack() as stack:
+        # A connection that a thread of the worker keeps holds up the end of the test database.
+        for settings_of_one in connections.settings.values():
+            stack.enter_context(patch.dict(settings_of_one, CONN_MAX_AGE=0))
+        _run_apart(run)
     app.close()
 
 
