@@ -16,6 +16,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from fairlead import App
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
 from fairlead.backends.postgres.task_store import PostgresTaskStore
@@ -216,6 +217,33 @@ async def test_on_postgresql_committed_tasks_exist_and_rolled_back_ones_do_not(
     postgres_store: Store, postgres_url: str, using: Using, count: int
 ) -> None:
     await commit_and_rollback(postgres_store, postgres_url, using, count)
+
+
+async def with_our_own(_: str, work: Callable[[Any], Any], commits: bool) -> None:
+    work(None)
+
+
+@pytest.mark.parametrize(
+    "using", [with_our_own, *ON_POSTGRES], ids=lambda using: using.__name__.removeprefix("with_")
+)
+async def test_whole_and_broken_weights_go_together(
+    migrated_postgres_url: str, using: Using
+) -> None:
+    app = App(migrated_postgres_url)
+
+    @app.task
+    def note() -> None: ...
+
+    def work(connection: Any) -> Any:
+        drafts = [note.options(weight=n, connection=connection).draft() for n in (1, 0.5)]
+        if connection is not None and is_async(connection):
+            return app.submit_many_async(drafts)
+        return app.submit_many(drafts)
+
+    await using(migrated_postgres_url, work, True)
+    found = app.store.database.run(_statement("SELECT weight FROM fairlead_tasks"))
+    assert sorted(found) == [(0.5,), (1.0,)]
+    app.close()
 
 
 async def test_the_error_about_an_unknown_connection_has_its_type(sqlite_store: Store) -> None:

@@ -49,7 +49,7 @@ class Options(msgspec.Struct, frozen=True):
                 f"unknown option: {error}; known: {', '.join(self.__struct_fields__)}"
             ) from error
         options.check()
-        return options
+        return msgspec.structs.replace(options, weight=float(options.weight))
 
     def check(self) -> None:
         """Raise InvalidTask unless every option is within its bounds."""
