@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,6 +27,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.clock import TravelClock
 from services.zookeeper import ZooKeeperServer
+from tests.proxies import Proxy
 from tests.tiers import NIGHTLY, examples
 
 TTL = 30.0
@@ -495,63 +495,13 @@ def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
         cluster.close()
 
 
-class SwallowingProxy:
-    """A TCP proxy that accepts the next connection without a response after `swallows_next` is set,
-    as a server that is starting may do."""
-
-    def __init__(self, server_port: int) -> None:
-        self.swallows_next = False
-        self.has_swallowed = threading.Event()
-        self._server_port = server_port
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def drop_connections(self) -> None:
-        """Break every connection that passes through the proxy now."""
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close all connections and accept no more."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self.drop_connections()
-        for each in (self._listener, *self._sockets):
-            each.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                if self.swallows_next:
-                    self.swallows_next = False
-                    self.has_swallowed.set()
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._server_port))
-                self._sockets.append(server)
-                for source, target in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_RDWR)
-
-
 def test_on_zookeeper_a_session_outlives_a_connection_that_gets_no_response(
     zookeeper_url: str,
 ) -> None:
-    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
     ttl = 20.0
 
-    with contextlib.closing(SwallowingProxy(int(host.rpartition(":")[2]))) as proxy:
-        cluster = ZooKeeper(f"zookeeper://127.0.0.1:{proxy.port}/{folder}")
+    with contextlib.closing(Proxy(zookeeper_url)) as proxy:
+        cluster = ZooKeeper(proxy.url)
 
         async def test(coordinator: Coordinator) -> None:
             assert await coordinator.acquire(["a"], "one", ttl) == {"a": 1}

@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -31,6 +30,7 @@ from fairlead.connect import task_store
 from fairlead.model.peer import Call, Grant, Offer
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.notifier import Notifier
+from tests.proxies import Proxy
 
 NOTIFICATION = Notification(
     ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"]
@@ -517,57 +517,6 @@ def test_a_watcher_survives_a_lost_connection(database: PostgresDatabase) -> Non
     asyncio.run(notifier.close())
 
 
-class Proxy:
-    """A proxy between the notifier and the server, which can refuse connections, or keep them open
-    but transfer nothing, as a dead network does."""
-
-    def __init__(self, url: str) -> None:
-        self._parts = urlsplit(url)
-        self.is_silent = False
-        self.accepted = 0
-        self._streams: list[asyncio.StreamWriter] = []
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self, port: int = 0) -> PostgresDatabase:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        user = f"{self._parts.username or 'postgres'}" + (
-            f":{self._parts.password}" if self._parts.password else ""
-        )
-        return PostgresDatabase(
-            urlunsplit(
-                self._parts._replace(netloc=f"{user}@127.0.0.1:{self.port}", query="pooler=none")
-            )
-        )
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        self.is_silent = False
-        server = await asyncio.open_connection(self._parts.hostname, self._parts.port or 5432)
-        self._streams += [writer, server[1]]
-        number = self.accepted
-        self._tasks += [
-            asyncio.ensure_future(self._carry(reader, server[1], number)),
-            asyncio.ensure_future(self._carry(server[0], writer, number)),
-        ]
-
-    async def _carry(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, number: int
-    ) -> None:
-        while data := await source.read(65536):
-            if not self.is_silent and number == self.accepted:
-                target.write(data)
-        target.close()
-
-    async def stop(self) -> None:
-        self._server.close()
-        for stream in self._streams:
-            stream.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
 async def test_a_connection_that_died_silently_is_noticed(
     migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,18 +524,18 @@ async def test_a_connection_that_died_silently_is_noticed(
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_TIMEOUT", 0.3)
 
     proxy, received = Proxy(migrated_postgres_url), Received()
-    notifier = PostgresNotifier(await proxy.start())
+    notifier = PostgresNotifier(PostgresDatabase(f"{proxy.url}?pooler=none"))
     await notifier.listen(received)
     await asyncio.sleep(0.5)
     assert (proxy.accepted, received.notifications) == (
         1,
         [],
     )  # a working connection is kept
-    proxy.is_silent = True
+    proxy.silence()
     await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
     assert proxy.accepted > 1
     await notifier.close()
-    await proxy.stop()
+    proxy.close()
 
 
 def test_a_missing_server_is_waited_for_and_logged_once(
@@ -594,16 +543,14 @@ def test_a_missing_server_is_waited_for_and_logged_once(
 ) -> None:
     async def test() -> None:
         proxy, received = Proxy(migrated_postgres_url), Received()
-        database = await proxy.start()
-        await proxy.stop()
-        notifier = PostgresNotifier(database)
+        proxy.close()
+        notifier = PostgresNotifier(PostgresDatabase(f"{proxy.url}?pooler=none"))
         await notifier.listen(received)
         await asyncio.sleep(1.0)  # time for several tries
         assert received.notifications == []
-        await proxy.start(proxy.port)
-        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
-        await notifier.close()
-        await proxy.stop()
+        with closing(Proxy(migrated_postgres_url, proxy.port)):
+            await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+            await notifier.close()
 
     with caplog.at_level(logging.INFO, logger="fairlead.notifier"):
         run(test)

@@ -17,7 +17,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
 from fairlead.backends.zookeeper.session import Session
 from fairlead.errors import StoreUnavailable
-from tests.contract.test_coordinator import SwallowingProxy
+from tests.proxies import Proxy
 
 TTL = 30.0
 
@@ -112,9 +112,8 @@ async def test_a_change_counts_from_the_next_response_on_even_if_its_event_is_ha
 async def test_changes_during_a_lost_connection_are_seen_after_it(
     coordinators: Callable[..., ZooKeeperCoordinator], zookeeper_url: str
 ) -> None:
-    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
-    with contextlib.closing(SwallowingProxy(int(host.rpartition(":")[2]))) as proxy:
-        here = coordinators(f"zookeeper://127.0.0.1:{proxy.port}/{folder}")
+    with contextlib.closing(Proxy(zookeeper_url)) as proxy:
+        here = coordinators(proxy.url)
         there = coordinators()
         await here.acquire(["a"], "one", TTL)
         await there.acquire(["b", "c"], "two", TTL)

@@ -50,6 +50,8 @@ def test_ssl_true_means_the_same_for_both_drivers() -> None:
         ("gssencmode=require", "gssencmode: asyncpg, .* leave it out .*PGGSSENCMODE"),
         ("hostaddr=127.0.0.1", "hostaddr: asyncpg, .* leave it out"),
         ("sslrootcert=system&sslmode=require", "sslrootcert=system needs sslmode=verify-full"),
+        ("response_timeout=-1", "response_timeout=-1: write a number of seconds, or 0 for no limi"),
+        ("response_timeout=inf", "response_timeout=inf: write a number of seconds"),
         ("pool_Size=3", r"unknown parameter pool_Size; did you mean pool_size\?"),
         ("conect_timeout=3", r"unknown parameter conect_timeout; did you mean connect_timeout\?"),
         ("search_path=shop", "unknown parameter search_path; write options=-csearch_path%3DNAME"),

@@ -13,7 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol, TypeVar
 
 from fairlead.model import State, TaskRecord
 from fairlead.ports.notifier import Notifier
@@ -23,8 +25,14 @@ from fairlead.ports.task_records import TaskStatus
 POLL_SECONDS = 5.0
 """Longest extra wait after a lost notification, and for tasks that keep no result."""
 
+LOOK_SECONDS = 1.0
+"""Seconds for a read at the end of a wait: the most by which a wait is late."""
+
 ENDED = (State.DONE, State.ERROR, State.FAILED, State.CANCELLED)
 """States at which nobody waits any longer; a person may still retry a task in ERROR."""
+
+
+T = TypeVar("T")
 
 
 class WaitAccess(Protocol):
@@ -68,13 +76,35 @@ class _News:
         return [id for id in pending if is_everywhere or id in ids]
 
 
+def _by(deadline: float | None, call: Callable[[], T]) -> T:
+    """Return what the call returns. Raises TimeoutError at the deadline, and leaves the call to its
+    thread, where each statement has a deadline of its own."""
+    if deadline is None:
+        return call()
+    outcome: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            outcome.set_result(context.run(call))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="fairlead-look", daemon=True).start()
+    return outcome.result(max(LOOK_SECONDS, deadline - time.monotonic()))
+
+
 def ended_now(
     access: WaitAccess, task_ids: Sequence[str], find: Find, deadline: float | None
 ) -> Iterator[list[TaskStatus]]:
     """Yield the statuses of the tasks as they end; nothing more after the deadline (monotonic
     seconds). Raises UnknownTask."""
+
+    def statuses(ids: list[str]) -> list[TaskStatus]:
+        records = access.sql_store
+        return records.database.read_now(records.statuses(ids))
+
     pending = dict.fromkeys(task_ids)
-    records = access.sql_store
     woken = threading.Event()
     news = _News(woken.set)
     stop: Callable[[], None] | None = None
@@ -82,14 +112,14 @@ def ended_now(
     try:
         while True:
             if look:
-                found = records.database.read_now(records.statuses(look))
+                found = _by(deadline, partial(statuses, look))
                 ended = [status for status in found if status.state in ENDED]
                 for status in ended:
                     del pending[status.id]
                 if ended:
                     yield ended
                 for missing in set(look).difference(status.id for status in found):
-                    find(missing)
+                    _by(deadline, partial(find, missing))
             if not pending:
                 return
             left = POLL_SECONDS
@@ -106,6 +136,8 @@ def ended_now(
                 look = news.take(pending)
             else:
                 look = list(pending)
+    except TimeoutError:  # of a read
+        return
     finally:
         if stop is not None:
             stop()

@@ -123,6 +123,9 @@ class ServerMemory(NamedTuple):
 class SqlDatabase(Database, Protocol):
     """A SQL database, for stores, channels and coordinators."""
 
+    def run(self, steps: Steps[T], is_patient: bool = False) -> T:
+        """Run the steps. `is_patient`: wait for each statement as long as it takes."""
+
     def connections(self) -> ServerConnections | None:
         """Return the connections to the server; None if the database is a file. Raises
         StoreUnavailable."""

@@ -17,6 +17,7 @@ from fairlead.backends.postgres.failures import translated
 from fairlead.backends.postgres.pools import LoopPool, ThreadPool
 from fairlead.backends.postgres.requirements import check_server
 from fairlead.backends.postgres.sessions import (
+    CANCEL_SECONDS,
     PREPARE_THRESHOLD,
     SQL,
     STAY,
@@ -133,6 +134,7 @@ class PostgresDatabase:
                 connect_timeout=to.connect_timeout,
                 prepare_threshold=None,
             )
+            connection.response_timeout = to.response_timeout
             try:
                 info = connection.info
                 encoding = info.parameter_status("server_encoding")
@@ -161,6 +163,7 @@ class PostgresDatabase:
             connection.is_restored = False
             with self.failures():
                 connection.execute(_BEGIN_HANDLER, prepare=False)
+            connection.is_patient = True
             try:
                 yield connection
             except Exception:
@@ -180,8 +183,9 @@ class PostgresDatabase:
         except psycopg.Error:
             connection.close()
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Steps[T], is_patient: bool = False) -> T:
         with self.connection() as connection, self.failures(connection):
+            connection.is_patient = is_patient
             execute = executor(connection)
             if isinstance(steps, Single):
                 result: T = steps.result(_alone(execute)(steps.statement))
@@ -225,6 +229,7 @@ class PostgresDatabase:
                 to.asyncpg,
                 **server,
                 timeout=to.connect_timeout or math.inf,
+                command_timeout=None if kind is Kind.HANDLER else to.response_timeout,
                 statement_cache_size=0 if pooler is Pooler.TRANSACTION else 256,
                 max_cached_statement_lifetime=0,
                 server_settings={"application_name": "fairlead"}
@@ -284,6 +289,18 @@ class PostgresDatabase:
         finally:
             pool.release(kind, connection, is_cut_off or connection.is_spoiled)
 
+    @asynccontextmanager
+    async def _statements(self, kind: Kind = Kind.NODE) -> AsyncIterator[LoopConnection]:
+        """Lend a connection for statements of ours, and translate their errors. Let the server
+        cancel a statement that is given up."""
+        async with self.connection_async(kind) as connection:
+            with self.failures(connection):
+                try:
+                    yield connection
+                except TimeoutError:
+                    await connection.close(timeout=CANCEL_SECONDS)
+                    raise
+
     def _pool(self, kind: Kind) -> LoopPool:
         loop = asyncio.get_running_loop()
         pools = self._loops.get(loop)
@@ -338,21 +355,20 @@ class PostgresDatabase:
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
         kind = Kind.NODE if durable else Kind.RELAXED
-        async with self.connection_async(kind) as connection:
-            with self.failures(connection):
-                execute = asyncpg_executor(connection)
-                if isinstance(steps, Single) and self._pooler is not Pooler.TRANSACTION:
-                    single: T = steps.result(await _alone_async(execute)(steps.statement))
-                    return single
-                await connection.execute(self._begin(kind))
-                try:
-                    result = await drive_async(steps, execute)
-                    await connection.execute("COMMIT")
-                except Exception:
-                    if not connection.is_closed():
-                        await connection.execute("ROLLBACK")
-                    raise
-                return result
+        async with self._statements(kind) as connection:
+            execute = asyncpg_executor(connection)
+            if isinstance(steps, Single) and self._pooler is not Pooler.TRANSACTION:
+                single: T = steps.result(await _alone_async(execute)(steps.statement))
+                return single
+            await connection.execute(self._begin(kind))
+            try:
+                result = await drive_async(steps, execute)
+                await connection.execute("COMMIT")
+            except Exception as error:
+                if not (connection.is_closed() or isinstance(error, TimeoutError)):
+                    await connection.execute("ROLLBACK")
+                raise
+            return result
 
     def _begin(self, kind: Kind) -> str:
         if self._pooler is Pooler.TRANSACTION:
@@ -363,9 +379,8 @@ class PostgresDatabase:
         if await self._pooler_async() is Pooler.TRANSACTION:
             # Two steps of asyncpg for one statement would reach two sessions without a transaction.
             return await self.run_async(steps)
-        async with self.connection_async() as connection:
-            with self.failures(connection):
-                return await drive_async(steps, _alone_async(asyncpg_executor(connection)))
+        async with self._statements() as connection:
+            return await drive_async(steps, _alone_async(asyncpg_executor(connection)))
 
     # the caller's connection ----------------------------------------------------------------------
 

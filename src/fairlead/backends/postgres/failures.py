@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import psycopg
 
+from fairlead.backends.postgres.sessions import LATE
 from fairlead.backends.sql.migrate import CURE
 from fairlead.errors import (
     BatchTooLarge,
@@ -92,7 +93,7 @@ def translated(
     Raise StoreUnavailable if another try may work, BatchTooLarge if a smaller batch may,
     SchemaMismatch for missing tables or columns, ConfigurationError for missing rights or a bad
     setting of the connection. `drop_idle`: drops the idle connections, which have the same stale
-    plan or lead to the same standby.
+    plan or lead to the same standby or dead server.
     """
     try:
         yield
@@ -122,6 +123,8 @@ def translated(
         if state == _CANCELED_STATE:
             raise BatchTooLarge(f"{location}: {_with_cure(error, state)}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
+        if is_lost and connection is not None:
+            drop_idle()
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
             raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
         raise
@@ -136,6 +139,9 @@ def translated(
         ) from error
     except (OSError, TimeoutError) as error:
         text = _line(error) if str(error) else "no response in time"
+        if isinstance(error, TimeoutError) and connection is not None:
+            drop_idle()
+            text = LATE
         raise StoreUnavailable(f"{location}: {text}") from error
     except asyncpg.ClientConfigurationError as error:
         raise ConfigurationError(f"{location}: {_line(error)}") from None

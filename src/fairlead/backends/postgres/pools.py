@@ -46,6 +46,7 @@ class ThreadPool:
         transaction, or that cannot be restored, is closed."""
         with self._permits:
             connection = self._take() or self._connect()
+            connection.is_patient = False
             try:
                 yield connection
             finally:

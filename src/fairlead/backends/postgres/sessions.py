@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import psycopg
@@ -15,6 +16,17 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 
 from fairlead.backends.sql.sql_file import load
+
+T = TypeVar("T")
+
+LATE = (
+    "no response within response_timeout: the connection is dead, the server is overloaded, or"
+    " another session holds a lock; write response_timeout=SECONDS in the URL for another limit"
+)
+"""Error of a statement that was given up. What it has written may exist."""
+
+CANCEL_SECONDS = 2.0
+"""Seconds in which the server can cancel a statement that was given up."""
 
 PREPARE_THRESHOLD = 2
 """Uses of a statement by psycopg before it is prepared."""
@@ -53,6 +65,11 @@ SQL = load("sessions.sql", __package__)
 class ThreadConnection(psycopg.Connection[Any]):
     """A psycopg connection whose Python state can be restored."""
 
+    response_timeout: float | None = None
+    """Seconds without any response after which a statement is given up; None: without limit."""
+    is_patient = False
+    """Whether statements now take as long as they take, because they are those of a handler or of
+    a migration."""
     is_restored = False
     """Whether nothing has used the connection since its session was restored."""
     is_spoiled = False
@@ -66,6 +83,31 @@ class ThreadConnection(psycopg.Connection[Any]):
             self._map = AdaptersMap(psycopg.adapters)
         return self._map
 
+    def wait(self, gen: Generator[Any, Any, T], *more: Any, **named: Any) -> T:
+        """Carry out a step of the driver. If nothing comes from the server for too long, cancel the
+        statement, close the connection and raise OperationalError."""
+        if self.response_timeout and not self.is_patient and named.get("timeout") is None:
+            gen = self._given_up(gen, self.response_timeout)
+        return super().wait(gen, *more, **named)
+
+    def _given_up(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+        heard_at = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                if is_ready := (yield wanted):
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > seconds:
+                    break
+                wanted = gen.send(is_ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=CANCEL_SECONDS)
+        self.close()
+        raise psycopg.OperationalError(LATE)
+
     def add_notice_handler(self, callback: Callable[[Any], None]) -> None:
         """Receive the notices of the server; the connection is closed after its use."""
         self.is_spoiled = True
@@ -78,6 +120,7 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def restore(self, threshold: int | None) -> None:
         """Restore the session, and the attributes that a new connection has."""
+        self.is_patient = False
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         with self.execute(SQL["restore"], prepare=False) as cursor:
             while cursor.nextset():

@@ -24,10 +24,13 @@ from fairlead.urls import PERCENT_CODES, hosts_of, parameters_of, query_of, show
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the URL has connect_timeout."""
 
+RESPONSE_TIMEOUT = 10.0
+"""Seconds to wait for the response to a statement, unless the URL has response_timeout."""
+
 POOL_SIZE = 8
 """Connections at most per pool, unless the URL has pool_size."""
 
-_OURS = ("pooler", "pool_size", "direct")
+_OURS = ("pooler", "pool_size", "direct", "response_timeout")
 _PSYCOPG_ONLY = (
     "application_name",
     "client_encoding",
@@ -139,6 +142,7 @@ class PostgresUrl:
     is_random: bool
     """Whether each connection tries the servers in another order."""
     connect_timeout: int  # seconds, for each server; 0: without limit
+    response_timeout: float | None  # seconds, for each statement of ours; None: without limit
     pool_size: int  # connections at most, per pool
     pooler: Pooler | None
     direct: PostgresUrl | None
@@ -197,6 +201,7 @@ def read_url(url: str) -> PostgresUrl:
         target=read.get("target_session_attrs"),
         is_random=read.get("load_balance_hosts") == "random",
         connect_timeout=max(_timeout(where, read), 0),
+        response_timeout=_response_timeout(where, given.get("response_timeout")),
         pool_size=_pool_size(where, given.get("pool_size")),
         pooler=_pooler(where, given.get("pooler")),
         direct=_direct(where, parts, given),
@@ -318,6 +323,16 @@ def _timeout(where: str, read: Mapping[str, str]) -> int:
     except ValueError:
         pass
     raise ConfigurationError(f"{where}: connect_timeout: write a number of seconds")
+
+
+def _response_timeout(where: str, value: str | None) -> float | None:
+    if value is None:
+        return RESPONSE_TIMEOUT
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
+        raise ConfigurationError(
+            f"{where}: response_timeout={value}: write a number of seconds, or 0 for no limit"
+        )
+    return float(value) or None
 
 
 def _pool_size(where: str, value: str | None) -> int:

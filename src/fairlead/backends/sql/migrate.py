@@ -65,7 +65,7 @@ def migrate(database: SqlDatabase) -> list[str]:
     the tables are newer than this code. Raise ConfigurationError if a trigger refuses a command.
     """
     try:
-        return database.run(_migrate(database))
+        return database.run(_migrate(database), is_patient=True)
     except Exception as error:
         if getattr(error, "sqlstate", None) != _RAISED:
             raise

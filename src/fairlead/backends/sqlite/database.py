@@ -229,7 +229,7 @@ class SqliteDatabase:
             lock = self._locks[loop] = asyncio.Lock()
         return lock
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Steps[T], is_patient: bool = False) -> T:
         with self.transaction() as connection, failures():
             return drive(steps, executor(connection))
 
