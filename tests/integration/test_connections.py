@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,6 +131,24 @@ async def test_a_statement_that_waits_opens_a_connection_when_the_other_one_is_l
         lost.terminate()
     assert await waiting == 1
     await database.close_async()
+
+
+async def test_a_submit_that_is_cancelled_while_a_connection_opens_leaves_no_unseen_error(
+    migrated_postgres_url: str,
+) -> None:
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    for steps in range(20):
+        database = PostgresDatabase(f"{migrated_postgres_url}?pooler=none")
+        read = asyncio.create_task(database.read(asked()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        read.cancel()
+        await asyncio.wait([read])
+        assert await database.read(asked()) == 1
+        await database.close_async()
+    gc.collect()
+    assert unseen == []
 
 
 async def test_the_size_of_the_pools_is_set_in_the_url(migrated_postgres_url: str) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -146,10 +147,14 @@ class LoopPool:
             self._permits.release()
             raise
         self._lent[kind] += 1
+        if found is not None:
+            return found
+        opening = self._loop.create_task(self._open(kind))
         try:
-            return found or await self._open(kind)
+            return await asyncio.shield(opening)
         except BaseException:
-            self._on_returned(kind)
+            # Let it end, because asyncpg does not see all errors of a connection that is cancelled.
+            opening.add_done_callback(partial(self._on_unwanted, kind))
             raise
 
     async def _wait(self, kind: Kind) -> LoopConnection | None:
@@ -183,6 +188,12 @@ class LoopPool:
             found.terminate()
             raise
         return found
+
+    def _on_unwanted(self, kind: Kind, opening: asyncio.Task[LoopConnection]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            self._on_returned(kind)
+        else:
+            self.release(kind, opening.result(), is_cut_off=False)
 
     def _on_returned(self, kind: Kind) -> None:
         self._lent[kind] -= 1
