@@ -181,7 +181,7 @@ def test_a_node_leaves_the_shards_that_another_node_has_split_off(
     for key in KEYS:
         leaving.release(key)
     for shard in leaving.shards:
-        store.follow(leaving.leave(shard))
+        store.follow(leaving.leave(shard, lambda: 0.0))
     assert store.follow(held_permits()) == dict.fromkeys(KEYS, 1)
 
 
@@ -307,7 +307,7 @@ class Node:
         self.is_leaving = True
         self.under_way = mine = object()
         for shard in self.permits.shards:
-            self.follow(self.permits.leave(shard), None, mine)
+            self.follow(self.permits.leave(shard, self.clock), None, mine)
         self.world.at(self.world.random.uniform(TTL, 2 * TTL), self.born)
 
     def round(self) -> None:

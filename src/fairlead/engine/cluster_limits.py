@@ -128,8 +128,7 @@ class ClusterLimits:
         self._events = events
         self._clock = clock
         self._children = children
-        is_certain = presence is not None and not presence.confirm_seconds
-        self._presence = presence if is_certain else None
+        self._presence = presence
         self._ttl = ttl
         self._limits: dict[str, _Limit] = {}
         self._per_node: dict[int, ConcurrencyPolicy] = {}
@@ -171,7 +170,7 @@ class ClusterLimits:
             self._ttl,
             declared.linger,
             busy=lambda is_busy: self.guard(),
-            ends_at_once=self._children is None,
+            ends_at_once=not declared.ends_runs or (self._children is None and self._is_certain),
         )
         limit = self._limits[name] = _Limit(
             name, declared, declared_by, permits, declared.on_node(permits, lambda: request_round())
@@ -209,7 +208,7 @@ class ClusterLimits:
         for limit in self._limits.values():
             for shard in limit.permits.shards:
                 try:
-                    await self._follow(limit, limit.permits.leave(shard))
+                    await self._follow(limit, limit.permits.leave(shard, self._clock.monotonic))
                 except (StoreUnavailable, msgspec.DecodeError) as error:
                     log.warning(
                         "could not release the permits of this node; they expire by themselves",
@@ -275,7 +274,14 @@ class ClusterLimits:
                         self.guard()
 
     async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
-        return await follow(self._coordinator, limit.name, steps, self._presence)
+        is_shown = self._is_certain or not limit.declared.ends_runs
+        presence = self._presence if is_shown else None
+        return await follow(self._coordinator, limit.name, steps, presence)
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether a lock that is free proves that the runs of its node have ended."""
+        return self._presence is not None and not self._presence.confirm_seconds
 
     # when permits end -----------------------------------------------------------------------------
 

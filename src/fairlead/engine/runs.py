@@ -93,6 +93,9 @@ class Runs:
 
     def start(self, executions: Sequence[Execution]) -> None:
         """Start runs of claimed tasks that hold their slots."""
+        ledger, now = self._context.ledger, self._context.clock.monotonic()
+        for execution in executions:
+            ledger.started(execution.trigger, now)
         if len(executions) == 1 or all(
             _kind(execution) is ExecutorKind.LOOP for execution in executions
         ):

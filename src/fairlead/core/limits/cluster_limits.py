@@ -7,7 +7,7 @@ renews its permits in the permit ledger and asks for more.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeGuard, cast
 
@@ -40,6 +40,9 @@ class OnNode(ConcurrencyPolicy, Protocol):
     def keep(self, trigger: Trigger, awaited: Pool, now: float) -> None:
         """Keep the acquired permits of the trigger while it waits for a permit of `awaited`. The
         next call for this trigger is `cancel`."""
+
+    def started(self, trigger: Trigger, now: float) -> None:
+        """Note that the executor has the task, which has acquired a permit."""
 
     def pass_time(self, now: float) -> None:
         """Release the permits of a rate limit that have been in use for `per` seconds. A node calls
@@ -118,10 +121,11 @@ class ClusterLimit:
 
 
 class ClusterRateLimit:
-    """At most `n` + t * `n` / `per` starts in any t seconds in the whole cluster; with `key`, for
-    each fairness key or name. Raises ConfigurationError for bad values.
+    """At most `n` starts in any `per` seconds in the whole cluster; with `key`, for each fairness
+    key or name. Raises ConfigurationError for bad values.
 
-    The limit consists of n units; a start takes one unit for `per` seconds. See `ClusterLimit`.
+    The limit consists of n units. A task takes one before it is claimed, and gives it back `per`
+    seconds after its executor got it. See `ClusterLimit`.
     """
 
     ends_runs = False
@@ -196,6 +200,9 @@ class _NodeLimit(_Pools):
 
     cancel = release
 
+    def started(self, trigger: Trigger, now: float) -> None:
+        pass
+
     def pass_time(self, now: float) -> None:
         pass
 
@@ -206,41 +213,34 @@ class _NodeRateLimit(_Pools):
     ) -> None:
         super().__init__(declared.n, declared.key, permits, request_round)
         self._seconds = declared.per
-        self._cooling: deque[tuple[float, str]] = deque()
-        """(end of use in monotonic seconds, pool) of each unit in use, ascending."""
-        self._of_pool: dict[str, deque[tuple[float, str]]] = {}
-        """(end of use, id of the started task) of each unit in use, ascending, by pool."""
+        self._starting: dict[str, str] = {}
+        """Pool of each task that has a unit and has not started, by the id of the task."""
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         pool = self._pool_of(trigger)
-        self.pass_time(now)
+        self._permits.pass_time(now, pool)
         if self._permits.take(pool, self._n, now):
-            until = now + self._seconds
-            self._cooling.append((until, pool))
-            self._of_pool.setdefault(pool, deque()).append((until, trigger.id))
+            self._starting[trigger.id] = pool
             return None
         self._request_round()
-        cooling = self._of_pool.get(pool)
-        return Full((self, pool), cooling[0][0] if cooling else None)
+        units = self._permits.pool(pool)
+        if units.cooling:
+            return Full((self, pool), units.cooling[0])
+        return Full((self, pool), now + self._seconds if units.running else None)
+
+    def started(self, trigger: Trigger, now: float) -> None:
+        if (pool := self._starting.pop(trigger.id, None)) is not None:
+            insort(self._permits.pool(pool).cooling, now + self._seconds)
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        self.started(trigger, now)
         return ()
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        pool = self._pool_of(trigger)
-        cooling = self._of_pool.get(pool, deque())
-        for unit in cooling:
-            if unit[1] == trigger.id:
-                cooling.remove(unit)
-                return ((self, pool),) if self._permits.release(pool) else ()
-        return ()  # the time of the unit is over
+        pool = self._starting.pop(trigger.id, None)
+        if pool is None:
+            return ()  # the task has started
+        return ((self, pool),) if self._permits.release(pool) else ()
 
     def pass_time(self, now: float) -> None:
-        while self._cooling and self._cooling[0][0] <= now:
-            _, pool = self._cooling.popleft()
-            cooling = self._of_pool.get(pool)
-            if cooling and cooling[0][0] <= now:
-                cooling.popleft()
-                self._permits.release(pool)
-            if not cooling:
-                self._of_pool.pop(pool, None)
+        self._permits.pass_time(now)

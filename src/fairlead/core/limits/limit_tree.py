@@ -146,6 +146,9 @@ class LimitTree:
             if is_cluster_wide:
                 self._permits.pool(_pool(level)).keep(awaited, now)
 
+    def started(self, trigger: Trigger, now: float) -> None:
+        """See `fairlead.core.limits.cluster_limits.OnNode`."""
+
     def pass_time(self, now: float) -> None:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
 

@@ -15,6 +15,7 @@ Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Netw
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from math import ceil
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +35,10 @@ ROTATION_SECONDS = 1.0
 """Time for which a node may use permits that it has just got for one run after the other, although
 other nodes wait for them."""
 
+CERTAIN_SECONDS = 3.0
+"""Shortest time after which the starts of a node whose process seems to have ended no longer count:
+a node that has lost its connection only sees within it that others have its permits."""
+
 KEEP_SECONDS = 60.0
 """Time for which a node keeps a permit for a trigger that waits for another limit, although other
 nodes wait for the permit. It ends because two tasks may acquire two shared limits in opposite
@@ -48,6 +53,8 @@ class Share(msgspec.Struct, array_like=True, frozen=True):
     """Permits that the node could use now."""
     rotation: Count = 0
     """Number of the rotation in which the node began to wait, or got or returned a permit last."""
+    left: tuple[Count, ...] = ()
+    """Milliseconds after which each permit of a rate limit is free, if the node has left."""
 
 
 class Holding(msgspec.Struct, array_like=True, frozen=True):
@@ -115,7 +122,9 @@ class Pool:
     __slots__ = (
         "awaited",
         "awaited_refusal",
+        "cooling",
         "due",
+        "inherited",
         "is_untried",
         "keep_until",
         "most",
@@ -143,6 +152,11 @@ class Pool:
         """Time since when no node holds a permit that this node wants and that is due to another
         one."""
         self.running = 0
+        self.cooling: list[float] = []
+        """End of use of each permit of a rate limit with which a task has started (monotonic
+        seconds), ascending."""
+        self.inherited: list[float] = []
+        """Ends of use of permits that the last proposal gets from nodes that have left."""
         self.most = 0
         """Maximum number of permits in use at once since the last round."""
         self.refused = False
@@ -189,7 +203,7 @@ class Pool:
     def needed(self, now: float) -> int:
         """Return the number of permits in use or kept."""
         is_kept = self.running < self.usable and now < self.keep_until and self.is_awaiting
-        return self.running + is_kept
+        return self.running + is_kept + len(self.inherited)
 
     @property
     def is_asking(self) -> bool:
@@ -205,7 +219,7 @@ class Pool:
     def want(self) -> int:
         """Permits that the node could use: the most in use lately; twice as many as it has if that
         was not enough."""
-        want = max(self.running + self.is_awaiting, self.most)
+        want = max(self.running + self.is_awaiting, self.most) + len(self.inherited)
         if self.refused:
             want = max(want + 1, 2 * self.usable)
         return min(want, self.total)
@@ -301,6 +315,14 @@ class ShardPermits:
         """Return a pool that this node has acquired permits of, or tried to."""
         return self._pools[name]
 
+    def pass_time(self, now: float, names: Collection[str] | None = None) -> None:
+        """Release the permits whose end of use has passed, of these pools or of all."""
+        for name in self._pools if names is None else names:
+            pool = self._pools.get(name)
+            while pool is not None and pool.cooling and pool.cooling[0] <= now:
+                del pool.cooling[0]
+                self.release(name)
+
     def release(self, name: str) -> bool:
         """Release a permit; return True if this node may acquire it again at once, False if other
         nodes wait for it."""
@@ -363,12 +385,15 @@ class ShardPermits:
         proposal is never written. `ended`: those of `may_have_ended` whose processes have surely
         ended."""
         others = self._living(ledger, now, ended)
+        for pool in self._pools.values():
+            pool.inherited = []  # by a proposal that was not written
         if self._node not in ledger.nodes:
             # New in the ledger, or removed from it: its permits expired, or by hand.
             self._lose_permits()
             if self.running:
                 # Other nodes may use the permits of these runs: acquire none until the runs ended.
                 return LedgerProposal(PermitLedger(others, ledger.rotation), now, False)
+        others = self._inherit(others, now)
         before, later = ledger.nodes.get(self._node), ledger.rotation + 1
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
@@ -417,6 +442,10 @@ class ShardPermits:
         mine = proposal.ledger.nodes.get(self._node)
         for pool in self._pools.values():
             pool.is_untried = False
+            pool.running += len(pool.inherited)
+            self.running += len(pool.inherited)
+            pool.cooling = sorted([*pool.cooling, *pool.inherited])
+            pool.inherited = []
         if mine is None:
             self._lose_permits()
             self._pools = {
@@ -464,16 +493,46 @@ class ShardPermits:
         if self._until > float("-inf"):
             self._until = max(self._until, began + self._ttl)
 
-    def leave(self, ledger: PermitLedger) -> PermitLedger:
+    def leave(self, ledger: PermitLedger, now: float) -> PermitLedger:
         """Return the ledger without this node; from now on, the node acquires no permits. Permits
-        still in use stay recorded until other nodes take them back."""
+        still in use stay recorded until other nodes take them back, those of a rate limit with the
+        time for which they stay in use."""
         self._lose_permits()
         nodes = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
         before = ledger.nodes.get(self._node)
-        used = {name: Share(pool.running, 0) for name, pool in self._pools.items() if pool.running}
+        used = {
+            name: Share(pool.running, 0, 0, self._left(pool, now))
+            for name, pool in self._pools.items()
+            if pool.running
+        }
         if used and before is not None:
-            nodes[self._node] = Holding(before.beat, used, self._ends_at_once)
+            # A newer heartbeat, because the time of the permits counts from when it is seen.
+            nodes[self._node] = Holding(before.beat + 1, used, self._ends_at_once)
         return PermitLedger(nodes, ledger.rotation)
+
+    def _left(self, pool: Pool, now: float) -> tuple[int, ...]:
+        """Return the milliseconds for which the permits of a rate limit stay in use; a task that is
+        about to start uses its permit for the whole time from now on."""
+        if not self._linger:
+            return ()
+        ends = [*pool.cooling, *[now + self._linger] * (pool.running - len(pool.cooling))]
+        return tuple(max(0, ceil((end - now) * 1000)) for end in ends)
+
+    def _inherit(self, others: dict[str, Holding], now: float) -> dict[str, Holding]:
+        """Return the other nodes without permits that nodes have left to the pools of this node,
+        which get those still in use. Their time counts from when this node first saw them."""
+        kept = {}
+        for node, holding in others.items():
+            shares = dict(holding.shares)
+            for name in shares.keys() & self._pools.keys():
+                if left := shares[name].left:
+                    del shares[name]
+                    since = self._heartbeats[node][1]
+                    ends = [since + each / 1000 * (1 + DRIFT) for each in left]
+                    self._pools[name].inherited += [end for end in ends if end > now]
+            if shares:
+                kept[node] = Holding(holding.beat, shares, holding.ends_at_once)
+        return kept
 
     def _lose_permits(self) -> None:
         self._until = float("-inf")
@@ -498,5 +557,8 @@ class ShardPermits:
             node: holding
             for node, holding in others.items()
             if now - heartbeats[node][1] <= patience
-            and not (node in self._ended and now - self._ended[node] >= linger)
+            and not (
+                node in self._ended
+                and now - self._ended[node] >= (max(linger, CERTAIN_SECONDS) if linger else 0.0)
+            )
         }

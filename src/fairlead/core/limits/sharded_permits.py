@@ -106,6 +106,14 @@ class Permits:
         nodes wait for it."""
         return self._shard_of(pool).release(pool)
 
+    def pass_time(self, now: float, pool: str | None = None) -> None:
+        """Release the permits whose end of use has passed, of a pool or of all."""
+        if pool is not None:
+            self._shard_of(pool).pass_time(now, (pool,))
+            return
+        for permits in self._shards.values():
+            permits.pass_time(now)
+
     def pool(self, pool: str) -> Pool:
         """Return a pool that this node has acquired permits of, or tried to."""
         return self._shard_of(pool).pool(pool)
@@ -204,7 +212,7 @@ class Permits:
                 return False
         return True
 
-    def leave(self, shard: str) -> LedgerSteps[None]:
+    def leave(self, shard: str, clock: Callable[[], float]) -> LedgerSteps[None]:
         """Remove this node from a shard; from now on, the node acquires no permits of it. Permits
         still in use stay recorded until other nodes take them back. Raises
         msgspec.DecodeError."""
@@ -215,11 +223,11 @@ class Permits:
                 yield from _copy(shard, ledger, version)
                 self._split(shard)
                 for digit in _DIGITS:
-                    yield from self.leave(shard + digit)
+                    yield from self.leave(shard + digit, clock)
                 return
             if self._node not in ledger.nodes:
                 return
-            left = self._shards[shard].leave(ledger)
+            left = self._shards[shard].leave(ledger, clock())
             if (yield WriteShard(shard, encode(left), version)):
                 return
 

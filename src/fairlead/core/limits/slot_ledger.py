@@ -278,6 +278,12 @@ class SlotLedger:
             == trigger.id
         )
 
+    def started(self, trigger: Trigger, now: float) -> None:
+        """Note that the executor has a task with slots, for limits of the rate of starts."""
+        for policy in self._chains[trigger.queue, trigger.name]:
+            if is_on_node(policy):
+                policy.started(trigger, now)
+
     def release(self, trigger: Trigger, now: float) -> list[Hashable]:
         """Release the slots of a run that has ended; return the limits that have room again. Call
         `release` or `cancel` exactly once for each acquire. The ordering key stays reserved,
