@@ -88,8 +88,8 @@ def pass_time(redis: Redis, name: str, millis: int) -> None:
         if (left := redis.pttl(key)) >= 0:
             redis.pexpire(key, max(0, left - millis))
     meta = f"{{{name}}}:meta"
-    for field in ("refreshed", "asked"):
-        if redis.hexists(meta, field):
+    for field in map(bytes.decode, redis.hkeys(meta)):
+        if field in ("refreshed", "asked") or field.startswith("looked:"):
             redis.hincrby(meta, field, -millis)
 
 

@@ -304,7 +304,7 @@ def test_the_commands_for_ordered_queues_read_a_log_on_kafka_without_the_applica
     assert json.loads(fairlead_here(shop, "ordered", "status", "reminders", "--json", *url)) == []
     submit(shop, "remind.options(ordering_key='a').submit(key='a', n=1).result(60)")
     (view,) = json.loads(fairlead_here(shop, "ordered", "status", "reminders", "--json", *url))
-    assert (view["lag"], view["owner"]) == (1, None)
+    assert (view["lag"], view["owner"], view["look_ahead"]) == (1, None, 0)
     key = ("--run-at", "5", "--unique-key", "u")
     dropped = json.loads(
         fairlead_here(shop, "ordered", "drop", "reminders", "a", "--json", *key, *url)

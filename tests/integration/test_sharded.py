@@ -14,7 +14,8 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import InvalidMessage, ShardedQueue, SyncShardedQueue, steps
+from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, SyncShardedQueue, steps
+from fairlead.sharded.message import MOST_MESSAGE_BYTES
 from tests.sharded_queues import SOON, key_of, until  # noqa: E402
 
 
@@ -28,12 +29,19 @@ async def test_bad_writes_are_refused_before_anything_is_written(queue, client) 
         {"values": {"a": 1}, "streams": 0},
         {"values": {"a": 1}, "streams": 4, "streams_per_shard": 5},
         {"values": {"a": 1}, "streams_per_shard": 0},
+        {"values": {"a": "\ud800"}},
+        {"values": {"\ud800": "a"}},
+        {"values": {"a": 1}, "context": {"a": "\ud800"}},
+        {"values": {"a": 1}, "shard_key": "\ud800"},
+        {"values": {"a": bytes(MOST_MESSAGE_BYTES)}},
     ]
     for arguments in bad:
         with pytest.raises(InvalidMessage):
             await queue.write(**arguments)
     with pytest.raises(InvalidMessage):
         await queue.set_weight("a", -1)
+    with pytest.raises(InvalidMessage, match="UTF-8"):
+        await queue.read("\ud800", "c")
     with pytest.raises(ConfigurationError):
         await queue.read("", "c")
     assert client.dbsize() == 0
@@ -106,6 +114,21 @@ def test_the_synchronous_queue_has_the_same_surface() -> None:
         }
 
     assert surface(ShardedQueue) == surface(SyncShardedQueue)
+
+
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_idle_readers_look_through_the_streams_once_for_all_of_them(
+    redis_url, client, reads
+) -> None:
+    queue = SyncShardedQueue(redis_url, "q", streams=500, reads=reads)
+    queue.ack("g", queue.read("g", queue.write({"n": 0})).id)
+    client.config_resetstat()
+    for n in range(20):
+        with pytest.raises(Empty):
+            queue.read("g", f"c{n}")
+    assert client.info("commandstats")["cmdstat_xlen"]["calls"] < 10 * 500
+    queue.write({"n": 1})
+    assert queue.read("g", "c1").values == {"n": b"1"}
 
 
 async def test_one_message_makes_two_of_fifty_waiting_readers_look_through_the_streams(

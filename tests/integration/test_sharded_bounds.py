@@ -27,7 +27,7 @@ from fairlead.sharded import (  # noqa: E402
 )
 from fairlead.sharded.script import Script  # noqa: E402
 from tests import tiers  # noqa: E402
-from tests.sharded_queues import ago, bury  # noqa: E402
+from tests.sharded_queues import ago, bury, drain  # noqa: E402
 
 STREAMS = 16
 MOST_COMMANDS, MOST_ELEMENTS = 8000, 60_000
@@ -353,6 +353,20 @@ def test_ids_beyond_the_precise_numbers_keep_a_message_for_a_slower_group(queue,
     for _ in range(2):
         queue.ack("g", queue.read("g", "c").id)
     assert [id.decode() for id, _ in client.xrange("q")] == ids[1:]
+
+
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_a_group_that_has_not_read_yet_empties_a_full_server(redis_url, client, reads) -> None:
+    queue = SyncShardedQueue(redis_url, "q", streams=STREAMS, streams_per_shard=4, reads=reads)
+    queue.write_many([NewMessage({"n": n}, f"t{n}") for n in range(30)])
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable):
+            queue.write({"n": 30})
+        found = drain(queue)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert sorted(int(each.values["n"]) for each in found) == list(range(30))
 
 
 def test_a_full_server_leaves_the_queue_as_it_was_or_does_the_whole(redis_url, client) -> None:

@@ -70,6 +70,14 @@ async def test_old_producers_and_consumers_of_the_plain_stream_work_beside_new_o
     assert await queue.ack("g", *(message.id for message in new)) == 12
     assert await queue.len() == 3, "messages held by old consumers still count"
     assert client.pttl("q") == -1, "the stream of the old consumers does not expire"
+    client.xack("q", "q", *(id for [[_, [(id, _)]]] in old))
+    found = await queue.stats("g")
+    assert (found.messages, found.pending, found.waiting) == (0, 0, 0), "they leave the entries"
+    stream, id = (await queue.write({"n": 15})).split("/")
+    client.xreadgroup("g", "old", {f"{{q}}:s{stream}": ">"})
+    client.xack(f"{{q}}:s{stream}", "g", id)
+    found = await queue.stats("g")
+    assert (found.messages, found.pending, found.waiting) == (0, 0, 0)
 
 
 async def test_an_old_producer_wakes_a_waiting_reader(queue, client) -> None:

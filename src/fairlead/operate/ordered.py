@@ -47,8 +47,8 @@ class OrderedPartitionView(msgspec.Struct, frozen=True):
     loaded: int
     in_flight: int
     look_ahead: float
-    """Seconds from now up to which tasks are in memory, by the owner's last record; negative while
-    the owner catches up."""
+    """Seconds from now up to which tasks are in memory, by the owner's last record; 0 while the
+    owner catches up."""
     reloads: int
     """Number of failures in a row."""
     trouble: str | None
@@ -269,7 +269,7 @@ def _view(
         None if oldest is None else hour_of(oldest),
         record.loaded,
         record.in_flight,
-        (max(record.read_through.run_at, 0) - now) / MICROS,
+        max(0.0, (record.read_through.run_at - now) / MICROS),
         record.reloads,
         record.trouble,
         record.unreadable,

@@ -21,8 +21,8 @@
 --   queue                   the default stream, for producers of a plain stream (in the same slot)
 -- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, rests
 -- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping and
--- uncordoning (the id up to which old ones are dropped), and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
--- time), lowered:<group> (see lower_tags), indexed:<group> (the notification up to which all messages are in the index),
+-- uncordoning (the id up to which old ones are dropped), and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), looked:<group>
+-- (time of the last such scan of all streams), virtual:<group> (virtual time), lowered:<group> (see lower_tags), indexed:<group> (the notification up to which all messages are in the index),
 -- reclaim:<group> (where the next reclaim begins) and round:<group> (time at which the last long round of reclaims began). Times
 -- are in milliseconds.
 -- No run of a script looks at more than a stated number of things, whatever the queue holds; the number of its streams and
@@ -106,6 +106,12 @@ local function groups_of(key)
         }
     end
     return found
+end
+
+-- Return how many of a stream's entries a group has not read. Another client may acknowledge entries and leave them; then the
+-- lag tells, if Redis knows it.
+local function unread(entries, each)
+    return math.min(each.lag or math.huge, entries - each.pending)
 end
 
 -- Return whether one entry id is less than or equal to another.
@@ -479,14 +485,12 @@ end
 local waits, was_empty = {}, {}
 local function waiting(key)
     if waits[key] then return waits[key] end
-    local entries, pending = length(key), nil
+    local entries, most = length(key), nil
     was_empty[key] = entries == 0
-    if entries > 0 then
-        for _, each in ipairs(groups_of(key)) do
-            if not pending or each.pending < pending then pending = each.pending end
-        end
+    for _, each in ipairs(entries > 0 and groups_of(key) or {}) do
+        most = math.max(most or 0, unread(entries, each))
     end
-    waits[key] = entries - (pending or 0)
+    waits[key] = most or entries
     return waits[key]
 end
 

@@ -4,7 +4,7 @@
 local group, first = ARGV[1], tonumber(ARGV[2])
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 redis.call('SREM', prefix .. 'groups', group)
-for _, field in ipairs({'offset:', 'empty:', 'virtual:', 'lowered:', 'indexed:', 'reclaim:', 'round:'}) do
+for _, field in ipairs({'offset:', 'empty:', 'looked:', 'virtual:', 'lowered:', 'indexed:', 'reclaim:', 'round:'}) do
     redis.call('HDEL', meta, field .. group)
 end
 for _, kind in ipairs({'passes:', 'tenants:', 'waiting:', 'returned:', 'consumers:'}) do redis.call('UNLINK', prefix .. kind .. group) end

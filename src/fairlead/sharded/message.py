@@ -25,6 +25,9 @@ LATER = "later"
 
 MOST_FIELDS = 1000
 
+MOST_MESSAGE_BYTES = 100_000_000
+"""Bytes of the fields of one message. By default, Redis takes 512 MB in one argument."""
+
 RESERVED = "fairlead:"
 """The beginning of the names of fields that belong to the queue itself."""
 
@@ -131,6 +134,10 @@ def entry(message: NewMessage) -> Entry:
         fields += [f"{RESERVED}context", msgspec.json.encode(message.context)]
     for name, value in message.values.items():
         fields += (name, text_of(value))
+    if sum(map(len, fields)) > MOST_MESSAGE_BYTES:
+        raise InvalidMessage(
+            f"a message of more than {MOST_MESSAGE_BYTES:,} bytes; store large data elsewhere"
+        )
     if message.at is None:
         return Entry(fields, message.shard_key)
     return Entry(fields, message.shard_key, millis("at", message.at), uuid.uuid4().hex)

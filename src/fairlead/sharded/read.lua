@@ -13,15 +13,16 @@ local times_again = tonumber(ARGV[8])
 local MOST_AGAIN = 20  -- then read from the part of the index that there is, or faster writers would keep us from reading
 local returned, consumers = prefix .. 'returned:' .. group, prefix .. 'consumers:' .. group
 local known = redis.call(
-    'HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests', 'indexed:' .. group
+    'HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests', 'indexed:' .. group,
+    'looked:' .. group
 )
+-- A full server lets a script write whose first write needs no memory. A demoted server, on which a reader must not find its
+-- queue empty for ever, refuses every write.
+redis.call('HDEL', meta, '')
 local count, offset = tonumber(known[1] or 0), tonumber(known[2] or 0)
 ttl = tonumber(known[4] or ttl)
 local has_index = redis.call('EXISTS', tenants) == 1
-if by_tenants or has_index then
-    check_index()
-    redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
-end
+if by_tenants or has_index then check_index() end
 
 if not known[2] and not known[3] and redis.call('SADD', prefix .. 'groups', group) == 1 then
     touch_at_rest(prefix .. 'groups', ttl)
@@ -43,16 +44,24 @@ local function empty()
     return {'empty', integer(now), latest, latest_default, next_due or ''}
 end
 
+local function note_consumer()
+    if redis.call('ZADD', consumers, integer(now), consumer) == 1 then touch_at_rest(consumers, ttl) end
+end
+
 -- One notification wakes all waiting readers. The first reader takes the message. The second finds no
--- message and records this, so that the other readers return at once.
+-- message and records this, so that the other readers return at once. Without a notification, one reader of the group looks
+-- through the streams every two seconds.
 local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, MOST / 2)
 local given_back = redis.call('ZRANGEBYSCORE', returned, '-inf', integer(now), 'LIMIT', 0, wanted)
-if woken_after ~= '' and known[3] == seen and #due == 0 and #given_back == 0 and not has_index then return empty() end
+local age = now - tonumber(known[8] or 0)
+local is_empty = known[3] == seen and (woken_after ~= '' or age >= 0 and age < 2000)
+if is_empty and #due == 0 and #given_back == 0 and not has_index then
+    note_consumer()
+    return empty()
+end
 
--- Write messages for later that are due now into their streams. A full server lets a script write if
--- the first write of the script is a command that is always allowed, such as PEXPIRE.
-if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
+-- Write messages for later that are due now into their streams.
 local due_bytes = 0
 for _, ticket in ipairs(due) do
     local packed = redis.call('HGET', later_messages, ticket)
@@ -305,9 +314,6 @@ elseif slots > 0 and has_room() then
         redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
     end
 end
-local function note_consumer()
-    if redis.call('ZADD', consumers, integer(now), consumer) == 1 then touch_at_rest(consumers, ttl) end
-end
 
 if #taken > 0 then
     note_consumer()
@@ -317,13 +323,12 @@ if #taken > 0 then
     return {'messages', integer(now), unpack(taken)}
 end
 if cordons_left <= 0 then return {'again'} end
--- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
--- that takes no writes then raises its error.
 redis.call('HDEL', meta, 'virtual:' .. group, 'lowered:' .. group)
 note_consumer()
 -- No tenant waits: every one starts again at zero. The server frees the memory of long keys beside its commands.
 redis.call('UNLINK', passes, waiting_names)
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
+if checks_all then redis.call('HSET', meta, 'looked:' .. group, integer(now)) end
 if checks_all and not has_entries and known[6] ~= '1' then rest(ttl) end
 keep_alive(ttl, count, tonumber(known[5] or 0))
 return empty()

@@ -50,6 +50,7 @@ _REFUSED: Mapping[str, str] = {
 _REFUSED_TEXTS: Mapping[str, str] = {
     "ACL failure in script": _REFUSED["NOPERM"],
     "user executing the script can't": _REFUSED["NOPERM"],
+    "invalid bulk length": "Redis takes no message of this size; raise its proto-max-bulk-len",
     "unknown command": "Redis is too old; use Redis 7 or Valkey",
     "DB index is out of range": "Redis has no database of this number; check the end of the URL",
 }

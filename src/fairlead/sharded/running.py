@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from fairlead.sharded.clients import is_cluster
 from fairlead.sharded.confirmation import Confirmation
-from fairlead.sharded.errors import NotReplicated
+from fairlead.sharded.errors import InvalidMessage, NotReplicated
 from fairlead.sharded.redis_errors import (
     ServerMoved,
     code_of,
@@ -72,6 +72,8 @@ async def run_async(
             command = steps.send(response) if failure is None else steps.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except UnicodeEncodeError as error:
+            raise _not_text(error) from None
         failure = None
         try:
             try:
@@ -92,11 +94,18 @@ def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | No
             command = steps.send(response) if failure is None else steps.throw(failure)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except UnicodeEncodeError as error:
+            raise _not_text(error) from None
         failure = None
         try:
             response = _respond(redis, queue, command, confirmation)
         except BaseException as error:
             failure = error
+
+
+def _not_text(error: UnicodeEncodeError) -> InvalidMessage:
+    part = error.object[error.start : error.end]
+    return InvalidMessage(f"UTF-8 cannot keep {part!r}: half of a character; give bytes")
 
 
 async def _respond_async(

@@ -21,10 +21,11 @@ end
 
 for _, stream in ipairs(all_streams(count)) do
     local key = key_of(stream)
-    local entries = length(key)
-    messages = messages + entries
+    local entries, ours = length(key), nil
+    local groups = entries > 0 and groups_of(key) or {}
+    local is_only = #groups == 1 and (stream == 'default' or not is_kept_for_others)
+    messages = messages + (is_only and groups[1].pending + unread(entries, groups[1]) or entries)
     if group ~= '' and entries > 0 then
-        local groups, ours = groups_of(key), nil
         for _, each in ipairs(groups) do
             if each.name == group_of(stream, group) then ours = each end
         end
@@ -36,10 +37,7 @@ for _, stream in ipairs(all_streams(count)) do
             see(key, ours.last)
             local first = has_index and redis.call('XPENDING', key, ours.name, '-', '+', 1, WAITING)[1]
             if first then see_id(first[1]) end
-            -- With one group, a stream has no acknowledged messages. With several groups it may, so use
-            -- the lag that Redis reports, if known.
-            local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'
-            waiting = waiting + (is_kept and ours.lag or (entries - ours.pending))
+            waiting = waiting + unread(entries, ours)
         end
     end
 end
