@@ -39,7 +39,13 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
-from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
+from fairlead.errors import (
+    ConfigurationError,
+    InvalidTask,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownQueue,
+)
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, SafeObserver, Silent
 from fairlead.ports.sql_store import SqlStore
@@ -515,9 +521,9 @@ class App:
         unchecked = None
         try:
             check_store()
-        except StoreUnavailable:
-            if not ordered or not self.connector.serves_without_store:
-                raise
+        except StoreRefused:
+            raise
+        except StoreUnavailable:  # the node waits for it
             unchecked = check_store
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
@@ -532,8 +538,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                self.sql_store.database,
-                self.sql_store.periodics,
+                connections.store.as_sql().database,
+                connections.store.as_sql().periodics,
                 self.submitter,
                 self.clock,
                 patience,
@@ -547,6 +553,7 @@ class App:
             pollers=pollers,
             periodic=periodic,
             check_store=unchecked,
+            serves_without_store=bool(ordered) and self.connector.serves_without_store,
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
             lifespan=self.lifespan,

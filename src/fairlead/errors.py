@@ -49,6 +49,11 @@ class StoreUnavailable(FairleadError):
     """Raised while the database, or a part of it, cannot be reached; trying again may work."""
 
 
+class StoreRefused(StoreUnavailable):
+    """Raised if the server refuses the login or has no such database, or if a file cannot be
+    opened. A worker that starts ends with it, because its URL is usually wrong."""
+
+
 class WriteRefused(StoreUnavailable):
     """Raised if the server responds and refuses this write; the same write may work later, and
     others may work now."""

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from fairlead import App
 from fairlead.cli.serve import _serve
 from fairlead.engine.node import Node
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import StoreRefused, StoreUnavailable
 from fairlead.supervisor.health import NodeHealth
+from services.process import free_port
 from tests import tiers
 from tests.end_to_end.test_command_line import environment, start_worker
 
@@ -39,6 +42,97 @@ async def test_until_empty_survives_an_outage_of_the_store(
     async with asyncio.timeout(60):
         await _serve(node, until_empty=True, health=NodeHealth(node))
     app.close()
+
+
+async def begun(app: App) -> tuple[Node, asyncio.Task[None]]:
+    """Start a node, and wait until it serves or says for which server it waits."""
+    node = app.node()
+    run = asyncio.create_task(node.run())
+    while node.waits_for is None and not node.ready.is_set() and not run.done():
+        await asyncio.sleep(0.01)
+    return node, run
+
+
+async def test_a_worker_that_starts_while_its_store_is_away_waits_and_then_serves(
+    migrated_postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    there, port, ran = urlsplit(migrated_postgres_url), free_port(), asyncio.Event()
+    user, _, _ = there.netloc.rpartition("@")
+    app = App(there._replace(netloc=f"{user}@127.0.0.1:{port}").geturl())
+
+    @app.periodic("0 0 1 1 *")
+    @app.task
+    async def note() -> None:
+        ran.set()
+
+    async def relay(*client: Any) -> None:
+        server = await asyncio.open_connection(there.hostname, there.port)
+        await asyncio.gather(carry(client[0], server[1]), carry(server[0], client[1]))
+
+    node, run = await begun(app)
+    health = NodeHealth(node, start_timeout=0.0)
+    watching = asyncio.create_task(health.run())
+    await asyncio.sleep(0)
+    found = health.check()
+    assert (found.live, found.ready, found.waits) == (True, False, True)
+    assert "Connection refused" in (found.reason or "") and caplog.text.count("waits for") == 1
+    async with await asyncio.start_server(relay, "127.0.0.1", port), asyncio.timeout(60):
+        await node.ready.wait()
+        await note.submit_async()
+        await ran.wait()
+        watching.cancel()
+        node.stop()
+        await run
+        await asyncio.to_thread(app.close)
+
+
+async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+    target.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("missing", 'database "missing" does not exist'),
+        ("nobody:wrong@", 'role "nobody" does not exist|authentication failed'),
+        ("nobody@", "no password supplied"),
+        ("sqlite:////missing/shop.db", "cannot open /missing/shop.db"),
+    ],
+)
+def test_a_worker_with_a_wrong_url_waits_for_nothing(
+    postgres_url: str, url: str, expected: str
+) -> None:
+    before, _, after = postgres_url.partition("@")
+    if url.endswith("@"):
+        url = f"postgresql://{url}{after}"
+    elif not url.startswith("sqlite"):
+        url = f"{before}@{after.partition('/')[0]}/{url}"
+    with pytest.raises(StoreRefused, match=expected):
+        App(url).node()
+
+
+@pytest.mark.parametrize(
+    ("servers", "waits"),
+    [
+        ({"coordinator": "zookeeper://127.0.0.1:1"}, True),
+        ({"channel": "kafka://127.0.0.1:1"}, False),
+        ({"backlog": "cassandra://127.0.0.1:1/shop"}, False),
+    ],
+    ids=["ZooKeeper", "Kafka", "Cassandra"],
+)
+async def test_a_worker_starts_while_another_server_is_away(
+    sqlite_url: str, servers: dict[str, str], waits: bool
+) -> None:
+    App(sqlite_url).migrate()
+    app = App(sqlite_url, **servers)
+    app.queue("default", order="fair")
+    node, run = await begun(app)
+    assert (node.waits_for is not None) == waits
+    node.stop()
+    await run
+    await asyncio.to_thread(app.close)
 
 
 LEFT = """

@@ -159,6 +159,14 @@ def test_a_worker_that_hangs_at_its_start_is_killed_and_started_again_later_each
     assert fleet.early_ends(1) == 3
 
 
+def test_a_worker_that_waits_for_its_store_is_not_killed_for_that() -> None:
+    fleet = Fleet(1, start_timeout=60.0)
+    fleet.start(0.0)
+    fleet.on_waits(1, 50.0)
+    assert orders(fleet.on_time(109.0)) == []
+    assert orders(fleet.on_time(110.0)) == [Kill(1)]
+
+
 def test_workers_that_all_hang_at_their_start_end_the_supervisor() -> None:
     fleet, now = Fleet(1, start_timeout=60.0), 0.0
     (start,) = fleet.start(now)
@@ -264,6 +272,7 @@ class SomeNode:
 
     settings = NodeSettings(name="w-1")
     not_ready: str | None = None
+    waits_for: str | None = None
 
     def __init__(self, is_ready: bool = True) -> None:
         self.ready = asyncio.Event()
@@ -282,7 +291,7 @@ def test_a_node_that_does_not_serve_is_live_and_not_ready() -> None:
     routes = health_routes(NodeHealth(cast(Node, node)), lambda path, accept: None)
     assert asked(routes, "/ready") == (
         200,
-        {"node": "w-1", "live": True, "ready": True, "reason": None},
+        {"node": "w-1", "live": True, "ready": True, "reason": None, "waits": False},
     )
     node.not_ready = "draining"
     assert asked(routes, "/ready")[0] == 503

@@ -76,6 +76,8 @@ class Served:
     check_store: Callable[[], None] | None = None
     """Checks of the task store that the start has left out, because it was away: called in a thread
     when it responds. Raises FairleadError."""
+    serves_without_store: bool = False
+    """Whether ordered queues run while the task store is away."""
     on_incident: OnIncident | None = None
     """Called with each incident, in a thread."""
     incident_timeout: float = INCIDENT_TIMEOUT

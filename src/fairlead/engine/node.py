@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from fairlead.clock import Clock
 from fairlead.declare import loggers
@@ -11,10 +13,11 @@ from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.lifespan import opened
+from fairlead.engine.membership import RETRY_SECONDS
 from fairlead.engine.parts import NodeParts
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import StoreRefused, StoreUnavailable
 from fairlead.ports.observer import Observer
 
 log = logging.getLogger("fairlead.node")
@@ -39,6 +42,8 @@ class Node:
         self.unstoppable = 0
         """Number of asynchronous handlers that ignored their cancellation; only the end of the
         process ends them."""
+        self.waits_for: str | None = None
+        """Error of a server for which the start of this node waits; None if it waits for none."""
         self._context = self.parts.context
         self._stopping = asyncio.Event()
 
@@ -54,7 +59,7 @@ class Node:
         if self._stopping.is_set():
             return "draining"
         if not self.ready.is_set():
-            return "starting"
+            return "starting" if self.waits_for is None else f"waits: {self.waits_for}"
         return None if self.parts.membership.is_store_reachable else "the store is unavailable"
 
     @property
@@ -97,26 +102,49 @@ class Node:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
+        if not await self._reached(self._begin):
+            return
+        await channel.open(parts.on_notification, self._context.name)
         try:
-            await parts.membership.begin()
+            if await self._reached(parts.ownership.renew):
+                parts.partitions.join()
+                self.ready.set()
+                await self._serve()
+        finally:
+            await channel.close()
+            await parts.ordered.close()
+        log.info("node stopped", extra={"node": self.settings.name})
+
+    async def _begin(self) -> None:
+        try:
+            await self.parts.membership.begin()
         except StoreUnavailable as error:
-            if self._context.served.check_store is None:
+            if not self._context.served.serves_without_store:
                 raise
             log.warning(
                 "the task store is away: ordered queues are served, all else waits for it",
                 extra={"store": self._context.cluster.database.location, "error": str(error)},
             )
-            parts.begin_without_store()
-        await channel.open(parts.on_notification, self._context.name)
-        try:
-            await parts.ownership.renew()
-            parts.partitions.join()
-            self.ready.set()
-            await self._serve()
-        finally:
-            await channel.close()
-            await parts.ordered.close()
-        log.info("node stopped", extra={"node": self.settings.name})
+            self.parts.begin_without_store()
+
+    async def _reached(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """Make the call, again and again while its server is away. Return False if the node is to
+        stop. Raise StoreRefused and other errors than StoreUnavailable."""
+        while not self._stopping.is_set():
+            try:
+                await call()
+                self.waits_for = None
+                return True
+            except StoreRefused:
+                raise
+            except StoreUnavailable as error:
+                if self.waits_for != str(error):
+                    self.waits_for = str(error)
+                    log.warning("the node waits for a server", extra={"error": self.waits_for})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await self._stopping.wait()
+        return False
 
     def stop(self) -> None:
         """Claim no more tasks, let runs end, hand back the rest, then leave. Safe to call twice."""

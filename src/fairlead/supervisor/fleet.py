@@ -178,6 +178,11 @@ class Fleet:
                 actions += self._drain(old, now)
         return actions + self._roll(now)
 
+    def on_waits(self, number: int, now: float) -> None:
+        """Note that the start of a process waits for a server: its time limit begins anew."""
+        if (child := self.children[number]).phase == Phase.STARTING:
+            child.kill_at = now + self._start_seconds
+
     def on_exit(self, number: int, code: int, now: float) -> list[Action]:
         """Remove a process that ended with this code; decide what follows."""
         child = self.children.pop(number)

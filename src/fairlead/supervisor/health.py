@@ -33,13 +33,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the node has registered, reaches its store and does not drain."""
     reason: str | None = None
     """Reason why the node is not live or not ready."""
+    waits: bool = False
+    """Whether the start of the node waits for a server, for which it has no time limit."""
 
 
 class NodeHealth:
     """Watches the event loop of one node. `check` may be called from any thread."""
 
     def __init__(self, node: Node, start_timeout: float = START_SECONDS) -> None:
-        """`start_timeout`: seconds after which a node that is not ready yet is not live."""
+        """`start_timeout`: seconds after which a node that is not ready yet, and waits for no
+        server, is not live."""
         self._node = node
         self._start_seconds = start_timeout
         self._created_at = self._responded_at = time.monotonic()
@@ -48,6 +51,8 @@ class NodeHealth:
         """Note each second that the event loop responds, until cancelled."""
         while True:
             self._responded_at = time.monotonic()
+            if self._node.waits_for is not None:
+                self._created_at = self._responded_at
             await asyncio.sleep(_BEAT_SECONDS)
 
     def check(self) -> Health:
@@ -57,11 +62,12 @@ class NodeHealth:
             blocked = f"the event loop has not responded for {silent:.0f} seconds"
             return Health(node=name, live=False, ready=False, reason=blocked)
         age = time.monotonic() - self._created_at
-        if not self._node.ready.is_set() and age >= self._start_seconds:
+        waits = self._node.waits_for is not None
+        if not (waits or self._node.ready.is_set()) and age >= self._start_seconds:
             late = f"the node is not ready {age:.0f} seconds after its start"
             return Health(node=name, live=False, ready=False, reason=late)
         reason = self._node.not_ready
-        return Health(node=name, live=True, ready=reason is None, reason=reason)
+        return Health(node=name, live=True, ready=reason is None, reason=reason, waits=waits)
 
 
 def health_routes(node: NodeHealth, metrics: Routes) -> Routes:

@@ -129,6 +129,8 @@ class Supervisor:
             worker.health, worker.reported_at = report.health, time.monotonic()
             if report.metrics is not None:
                 self.total.update(child, report.health.node, report.metrics)
+            if report.health.waits:
+                self._fleet.on_waits(child, time.monotonic())
             if report.health.ready:
                 self._do(self._fleet.on_ready(child, time.monotonic()))
 

@@ -17,12 +17,13 @@ from fairlead.errors import (
     BatchTooLarge,
     ConfigurationError,
     SchemaMismatch,
+    StoreRefused,
     StoreUnavailable,
 )
 
-_RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
+_RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03")
 """SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
-shutdown, system, read-only standby, time limits, and a missing database or role."""
+shutdown, system, read-only standby, time limits."""
 
 _READ_ONLY = "25006"
 _SPILLED = "53400"
@@ -74,6 +75,12 @@ _REFUSED_SETTINGS = {
 }
 """Cures for errors about settings while a connection begins; libpq gives no SQLSTATE then."""
 
+_REFUSED_LOGIN = re.compile(
+    "FATAL: .*(does not exist|authentication failed|no pg_hba.conf entry)|no password supplied"
+)
+"""Refused logins in the errors of libpq, which have no SQLSTATE; in another language of the server
+such an error is one of a server that is away."""
+
 _CANCELED = {
     "statement timeout": "a statement took longer than statement_timeout; raise it for this role or"
     " database",
@@ -90,7 +97,8 @@ def translated(
 ) -> Iterator[None]:
     """Translate the drivers' errors.
 
-    Raise StoreUnavailable if another try may work, BatchTooLarge if a smaller batch may,
+    Raise StoreUnavailable if another try may work, StoreRefused if the login is refused,
+    BatchTooLarge if a smaller batch may,
     SchemaMismatch for missing tables or columns, ConfigurationError for missing rights or a bad
     setting of the connection. `drop_idle`: drops the idle connections, which have the same stale
     plan or lead to the same standby or dead server.
@@ -122,6 +130,8 @@ def translated(
             raise BatchTooLarge(f"{location}: {_line(error)}; {_NO_SPILL}") from error
         if state == _CANCELED_STATE:
             raise BatchTooLarge(f"{location}: {_with_cure(error, state)}") from error
+        if state.startswith(("3D", "28")) or (not state and _REFUSED_LOGIN.search(str(error))):
+            raise StoreRefused(f"{location}: {_line(error)}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost and connection is not None:
             drop_idle()

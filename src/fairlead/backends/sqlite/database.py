@@ -21,12 +21,15 @@ from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreRefused, StoreUnavailable
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
 
 _MISSING_COLUMN = re.compile(r"^no such column|has no column named")
+
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""Codes of errors that may pass: a lock held too long, a full disk, a disk that fails."""
 
 CHECKPOINT_PAGES = 16_000
 """Pages in the write-ahead log (64 MiB) at which SQLite copies the log into the file. With a high
@@ -117,8 +120,8 @@ class SqliteDatabase:
     def connect(self) -> sqlite3.Connection:
         """Return a new connection with our settings, which the caller closes.
 
-        Raise StoreUnavailable if the file cannot be opened, ConfigurationError if other users may
-        replace it.
+        Raise StoreRefused if the file cannot be opened, StoreUnavailable if that may pass,
+        ConfigurationError if other users may replace it.
         """
         if self._of_parent:
             self._close_those_of_parent()
@@ -139,7 +142,9 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._wal.find(connection)
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
+            passes = getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+            kind = StoreUnavailable if passes else StoreRefused
+            raise kind(f"cannot open {self.path}: {error}") from error
         return connection
 
     def _take(self) -> sqlite3.Connection:
