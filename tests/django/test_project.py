@@ -27,6 +27,7 @@ from shop.tasks import charge, refuse, thank
 
 from fairlead import App, ConfigurationError, NotAllowed
 from fairlead.backends.sql.migrate import migrations_of
+from fairlead.contrib.celery import Celery
 from fairlead.contrib.django import get_app
 from fairlead.contrib.django.compat import TaskResultStatus
 from fairlead.contrib.django.database_url import url_of
@@ -440,3 +441,10 @@ def test_helpers_say_where_they_can_be_used(
     result.refresh()
     assert result.return_value == 3
     assert RequestFactory().get("/").path == "/"
+
+
+def test_celery_names_read_settings_that_a_test_overrides() -> None:
+    celery = Celery("shop")
+    with override_settings(CELERY_TASK_DEFAULT_QUEUE="mails"):
+        celery.config_from_object("django.conf:settings", namespace="CELERY")
+    assert celery.conf.task_default_queue == "mails"

@@ -109,19 +109,20 @@ def found_in(source: Any, namespace: str | None) -> dict[str, Any]:
     prefix = f"{namespace}_".lower() if namespace else ""
     found = {}
     for name in names:
-        value = source[name] if isinstance(source, Mapping) else getattr(source, name)
         key = name.lower().removeprefix(prefix)
         if not prefix and re.match("CELERY(D|BEAT)?_", name):
             raise ImproperlyConfigured(
                 f"setting {name}: use names such as task_default_queue, or namespace='CELERY' and"
                 " CELERY_TASK_DEFAULT_QUEUE"
             )
-        if name.lower().startswith(prefix) and (
-            prefix or key in DEFAULTS or key in missing.REPLACEMENTS
-        ):
-            found[key] = value
-        elif name == "TIME_ZONE":  # of Django
-            found.setdefault("timezone", value)
+        is_known = prefix or key in DEFAULTS or key in missing.REPLACEMENTS
+        is_setting = name.lower().startswith(prefix) and is_known
+        if is_setting or name == "TIME_ZONE":  # of Django; an object may list names that it lacks
+            value = source[name] if isinstance(source, Mapping) else getattr(source, name)
+            if is_setting:
+                found[key] = value
+            else:
+                found.setdefault("timezone", value)
     return found
 
 
