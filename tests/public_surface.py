@@ -223,7 +223,7 @@ CALLS: dict[str, Call] = {
     "RateLimit": Call(lambda _: fairlead.RateLimit, lambda _: _RATE),
     "Delays": Call(lambda _: fairlead.Delays, lambda _: {"delays": [1.0]}),
     "Exponential": Call(lambda _: fairlead.Exponential),
-    "Fixed": Call(lambda _: fairlead.Fixed, lambda _: {"seconds": 1.0}),
+    "Fixed": Call(lambda _: fairlead.Fixed),
     "NoRetry": Call(lambda _: fairlead.NoRetry),
     "Processing": Call(lambda _: fairlead.Processing),
     "Retry": Call(lambda _: fairlead.Retry),

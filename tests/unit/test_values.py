@@ -3,8 +3,13 @@ task that was taken can run."""
 
 import asyncio
 import math
+import random
+import struct
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +19,25 @@ from hypothesis import strategies as st
 
 from fairlead import App, Delays, Exponential, Fixed, Limit
 from fairlead.cli.output import duration
-from fairlead.core.values import instant
+from fairlead.core.values import brief, instant
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.testing import drain
+from tests.tiers import seed
+
+
+class Text(str):
+    """A class of texts, as template engines have one."""
+
+    __slots__ = ()
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+def _generated(*_: object) -> Iterator[int]:
+    yield 1
+
 
 NASTY: list[Any] = [
     None,
@@ -60,7 +81,26 @@ NASTY: list[Any] = [
     datetime(2026, 1, 1),
     datetime.max.replace(tzinfo=UTC),
     datetime.min.replace(tzinfo=UTC),
+    Text("of another class"),
+    Color.RED,
+    Decimal("sNaN"),
+    Fraction(1, 3),
+    1j,
+    range(3),
+    (1, None),
+    {"a", ()},
+    [None],
+    [{"amount": "x"}],
+    {"a": None},
+    ...,
+    _generated,
+    iter([1]),
+    memoryview(b"a"),
+    "*/90 * * * *",
+    "sqlite:///",
+    "postgresql://[",
 ]
+"""Odd values that were chosen by hand."""
 
 anything = st.one_of(
     st.sampled_from(NASTY),
@@ -75,6 +115,41 @@ anything = st.one_of(
 many = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+
+
+def odd_values(place: str, count: int = 12) -> Iterator[Any]:
+    """Yield the odd values chosen by hand, and others drawn at random for this place."""
+    yield from NASTY
+    draw = random.Random(f"{seed()} {place}")
+
+    def value(depth: int) -> Any:
+        kinds: list[Callable[[], Any]] = [
+            lambda: draw.choice(NASTY),
+            lambda: draw.randrange(-(1 << draw.randrange(1, 600)), 1 << 70),
+            lambda: struct.unpack("d", draw.randbytes(8))[0],
+            lambda: "".join(chr(draw.randrange(0x11000)) for _ in range(draw.randrange(300))),
+            lambda: draw.randbytes(draw.randrange(9)),
+            lambda: timedelta(draw.uniform(-(10**8), 10**8)),
+        ]
+        if depth:
+            inner = [value(depth - 1) for _ in range(draw.randrange(4))]
+            kinds += [lambda: inner, lambda: tuple(inner), lambda: dict(enumerate(inner))]
+            kinds += [lambda: dict(zip("abc", inner, strict=False))] * 3
+        return draw.choice(kinds)()
+
+    for _ in range(count):
+        yield value(2)
+
+
+def raw_errors(call: Callable[[Any], Any], place: str) -> list[str]:
+    """Return the odd values for which a call raises another error than one of Fairlead."""
+    found = []
+    for value in odd_values(place):
+        try:
+            taken(lambda value=value: call(value))
+        except Exception as error:
+            found.append(f"{brief(value)}: {error!r}")
+    return found
 
 
 @pytest.fixture

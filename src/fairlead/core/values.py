@@ -31,7 +31,7 @@ def text(
     may_be_empty: bool = False,
     error: Error = ConfigurationError,
 ) -> str:
-    """Return `value` if every store can keep it as a text of at most `most` bytes."""
+    """Return `value` as a plain text if every store can keep it, in at most `most` bytes."""
     if not isinstance(value, str):
         raise error(f"{what} {brief(value)}: use a string")
     if not value and not may_be_empty:
@@ -44,14 +44,22 @@ def text(
         raise error(f"{what} {brief(value)}: not valid Unicode ({reason.reason})") from reason
     if size > most:
         raise error(f"{what} has {size} bytes, more than {most}")
-    return value
+    found: str = plain(value)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a text of another class, such as an Enum or a safe string, as a plain text, which
+    every store takes; other values as they are."""
+    return value if type(value) is str or not isinstance(value, str) else str.__str__(value)
 
 
 def name(what: str, value: object, error: Error = ConfigurationError) -> str:
     """Return `value` if it can name a queue or a task."""
-    if not text(what, value, MOST_NAME_BYTES, error=error).strip():
+    found = text(what, value, MOST_NAME_BYTES, error=error)
+    if not found.strip():
         raise error(f"{what} {brief(value)}: use more than blanks")
-    return str(value)
+    return found
 
 
 def whole(
@@ -75,9 +83,10 @@ def number(
 
 def seconds(what: str, value: object, error: Error = ConfigurationError) -> float:
     """Return `value` as seconds if it is above 0 and at most a hundred years."""
-    if value == 0 and not isinstance(value, bool):
+    found = number(f"{what} (seconds)", value, 0, MOST_SECONDS, error)
+    if not found:
         raise error(f"{what} {brief(value)}: use a number of seconds above 0")
-    return number(f"{what} (seconds)", value, 0, MOST_SECONDS, error)
+    return found
 
 
 def instant(what: str, value: str, error: Error = ConfigurationError) -> datetime:

@@ -96,13 +96,7 @@ class Arguments:
             is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))
             if self._has_objects and is_finite:  # msgspec has not checked their fields
                 self._read(encoded)
-        except (
-            msgspec.DecodeError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ) as error:
+        except Exception as error:  # encoding runs the user's code
             raise InvalidTask(f"task {self.task_name!r}: {error}") from error
         if not is_finite:
             raise InvalidTask(

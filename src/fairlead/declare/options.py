@@ -43,7 +43,8 @@ class Options(msgspec.Struct, frozen=True):
         """Return a checked copy with some options replaced. Raises InvalidTask naming the option,
         its value and the allowed values."""
         try:
-            options = msgspec.structs.replace(self, **changes)
+            plain = {option: values.plain(value) for option, value in changes.items()}
+            options = msgspec.structs.replace(self, **plain)
         except TypeError as error:
             raise InvalidTask(
                 f"unknown option: {error}; known: {', '.join(self.__struct_fields__)}"

@@ -73,7 +73,7 @@ class _Change(
             for name, value in msgspec.structs.asdict(self).items()
             if name != "actor" and value is not None and value is not False
         }
-        return msgspec.json.encode(given).decode() if given else None
+        return msgspec.json.encode(given, enc_hook=str.__str__).decode() if given else None
 
     def concerns(self, task: TaskRecord) -> bool:
         return True

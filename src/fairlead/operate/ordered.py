@@ -134,7 +134,7 @@ class OrderedManagement:
         if not isinstance(key, TaskKey):
             raise InvalidTask(f"key {values.brief(key)}: use a TaskKey")
         values.text("ordering_key", key.ordering_key, error=InvalidTask)
-        values.text("actor", actor, may_be_empty=True, error=InvalidTask)
+        actor = values.text("actor", actor, may_be_empty=True, error=InvalidTask)
         entry: Entry = Drop(
             queue,
             partition_of(key.ordering_key, 0, self._partitions(queue)),

@@ -44,6 +44,9 @@ class Transaction:
         transactions: OpenTransactions,
         announce: Callable[[Notification], None],
     ) -> None:
+        """Raises ConfigurationError for a class."""
+        if isinstance(connection, type):
+            raise ConfigurationError("app.transaction() takes an open connection, not a class")
         self._connection = connection
         self._transactions = transactions
         self._announce = announce

@@ -13,7 +13,7 @@ from fairlead.model import Finish, Outcome, State, TaskRecord
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.statements import Row
 
-_json = msgspec.json.Encoder()
+_json = msgspec.json.Encoder(enc_hook=str.__str__)
 
 NIL = "00000000-0000-0000-0000-000000000000"
 ALL_ROWS = (1 << 62) - 1

@@ -67,7 +67,7 @@ class Fixed(_Selective):
     """At most `max_attempts` attempts, `seconds` apart. Raises ConfigurationError for bad
     values."""
 
-    seconds: float
+    seconds: float = 1.0
     max_attempts: int = 5
 
     def __post_init__(self) -> None:

@@ -98,7 +98,7 @@ class ActionStore(AgingRows):
             "add",
             draft.verb,
             draft.change,
-            msgspec.json.encode(draft.where).decode(),
+            msgspec.json.encode(draft.where, enc_hook=str.__str__).decode(),
             None if draft.tenants is None else batch(draft.tenants),
             draft.most,
             draft.actor,
