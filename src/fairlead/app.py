@@ -305,6 +305,7 @@ class App:
         *,
         timezone: str = "UTC",
         catch_up: str = "last",
+        overlap: str = "allow",
         ordering_key: str | None = None,
         **options: Unpack[HandlerOptions],
     ) -> PeriodicDecorator:
@@ -314,15 +315,18 @@ class App:
         no arguments, or one named `slot`: the aware datetime it runs for. `catch_up`: the slots to
         run that no worker submitted in time: "last" runs the latest one, "all" runs each of them,
         at most the latest 1,000, and "none" skips those more than a minute late. Slots from before
-        the first worker with this declaration never run. `ordering_key`: that of its tasks; in an
-        ordered queue, the slots of a task have one of their own by default. Raises
-        ConfigurationError for a bad expression, timezone, catch-up policy or ordering key.
+        the first worker with this declaration never run. `overlap`: with "skip", no slot is
+        submitted while a task of an earlier one waits or runs. `ordering_key`: that of its tasks;
+        in an ordered queue, the slots of a task have one of their own by default. Raises
+        ConfigurationError for a bad expression, timezone, policy or ordering key.
         """
 
         def register(target: Any) -> Any:
             given: Any = options
             task = target if isinstance(target, Task) else self.task(**given)(target)
-            self._declared.add_periodic(task.handler, cron, timezone, catch_up, ordering_key)
+            self._declared.add_periodic(
+                task.handler, cron, timezone, catch_up, ordering_key, overlap
+            )
             return task
 
         return register

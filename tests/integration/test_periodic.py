@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from fairlead import App
+from fairlead import App, NoRetry
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import MICROS, SystemClock, to_datetime
 from fairlead.core.policies.catch_up import LATE_SECONDS
@@ -99,6 +99,36 @@ async def test_the_catch_up_policy_chooses_which_missed_slots_run(
     async with nodes(app):
         await asyncio.sleep(1)
     assert sorted(minutes(slots)) == ran
+
+
+@pytest.mark.parametrize(
+    ("overlap", "runs", "later"),
+    [("allow", 30, range(37, 45)), ("skip", 1, (37, 38, 39, 42, 43, 44))],
+)
+async def test_slots_overlap_unless_they_are_skipped(
+    app: App, overlap: str, runs: int, later: Sequence[int]
+) -> None:
+    slots: list[datetime] = []
+
+    @app.periodic("* * * * *", overlap=overlap)
+    @app.task(retry=NoRetry())
+    async def tick(slot: datetime) -> None:
+        slots.append(slot)
+        if slot.minute == 37:
+            raise ValueError("in ERROR, a task neither waits nor runs")
+        if slot.minute == 39:
+            await asyncio.sleep(150.0)
+
+    await at(app, 5, 30)
+    async with nodes(app):
+        await asyncio.sleep(MINUTE)
+        app.management.pause("default")
+        await asyncio.sleep(30 * MINUTE)
+        app.management.unpause("default")
+        await asyncio.sleep(10.0)
+        assert len(slots) == 1 + runs
+        await asyncio.sleep(8 * MINUTE)
+    assert minutes(slots)[1 + runs :] == list(later)
 
 
 async def test_the_catch_up_policy_all_runs_at_most_the_latest_thousand_slots(app: App) -> None:

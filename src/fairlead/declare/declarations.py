@@ -40,12 +40,15 @@ class Declarations:
         timezone: str,
         catch_up: str,
         ordering_key: str | None,
+        overlap: str,
     ) -> None:
         """Add a cron expression of a task; the second one of a task is named `TASK#2`. Raises
         ConfigurationError for bad values."""
         earlier = sum(periodic.handler is handler for periodic in self.periodics)
         name = f"{handler.name}#{earlier + 1}" if earlier else handler.name
-        self.periodics.append(Periodic(handler, cron, timezone, catch_up, name, ordering_key))
+        self.periodics.append(
+            Periodic(handler, cron, timezone, catch_up, name, ordering_key, overlap)
+        )
 
     def add_handler(self, handler: Handler) -> None:
         """Add a task; declare its queue with the defaults if it is not declared yet. Raises

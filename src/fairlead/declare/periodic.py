@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
+from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from fairlead.core import values
-from fairlead.core.policies.catch_up import CatchUp
+from fairlead.core.policies.catch_up import CatchUp, Overlap
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
@@ -86,6 +88,19 @@ def cron_times(cron: str, timezone: str) -> CronTimes:
     return CronTimes(cron, timezone)
 
 
+P = TypeVar("P", bound=StrEnum)
+
+
+def _policy(kind: type[P], option: str, given: str, handler: Handler) -> P:
+    try:
+        return kind(given)
+    except ValueError:
+        raise ConfigurationError(
+            f"periodic task {handler.name!r}: {option}={values.brief(given)}: use"
+            f" {', '.join(repr(str(policy)) for policy in kind)}"
+        ) from None
+
+
 class Periodic:
     """A declaration of a periodic task: a handler, its times, and its catch-up policy."""
 
@@ -97,10 +112,11 @@ class Periodic:
         catch_up: str = CatchUp.LAST,
         name: str | None = None,
         ordering_key: str | None = None,
+        overlap: str = Overlap.ALLOW,
     ) -> None:
         """`name`: the name of its record in the store; by default the task's name. `ordering_key`:
         that of its tasks; by default, an ordered queue runs the slots of the task one at a time.
-        Raise ConfigurationError."""
+        `overlap`: an `Overlap`. Raise ConfigurationError."""
         values.text("cron expression", cron)
         values.text("timezone", timezone)
         if ordering_key is not None:
@@ -109,13 +125,8 @@ class Periodic:
             self.times = cron_times(cron, timezone)
         except ConfigurationError as error:
             raise ConfigurationError(f"task {handler.name!r}: {error}") from error
-        try:
-            self.catch_up = CatchUp(catch_up)
-        except ValueError:
-            raise ConfigurationError(
-                f"periodic task {handler.name!r}: catch_up={values.brief(catch_up)}: use"
-                f" {', '.join(repr(str(policy)) for policy in CatchUp)}"
-            ) from None
+        self.catch_up = _policy(CatchUp, "catch_up", catch_up, handler)
+        self._skips = _policy(Overlap, "overlap", overlap, handler) is Overlap.SKIP
         parameters = handler.arguments.names
         if parameters not in ((), ("slot",)):
             raise ConfigurationError(
@@ -133,6 +144,7 @@ class Periodic:
         self.name = name or handler.name
         self._takes_slot = bool(parameters)
         self._ordering_key = ordering_key
+        self._check_overlap()
 
     def draft(self, slot: datetime) -> Draft:
         """Return the draft of a task that runs now, with this instant as its slot."""
@@ -140,11 +152,13 @@ class Periodic:
 
     def slot_draft(self, slot: datetime) -> Draft:
         """Return the draft of the task for one slot. Its unique key prevents a second task for the
-        slot. In an ordered queue its time is the slot."""
+        slot, or while another one waits or runs. In an ordered queue its time is the slot. Raise
+        ConfigurationError."""
+        self._check_overlap()
         is_ordered = self.handler.is_ordered
         options = Options(
-            unique_key=f"periodic/{self.handler.name}/{slot.isoformat()}",
-            unique_for=None if is_ordered else _KNOWN_FOR,
+            unique_key=f"periodic/{self.handler.name}" + f"/{slot.isoformat()}" * (not self._skips),
+            unique_for=None if is_ordered or self._skips else _KNOWN_FOR,
             ordering_key=self._key,
             run_at=slot if is_ordered else None,
         )
@@ -152,6 +166,13 @@ class Periodic:
 
     def _draft(self, slot: datetime, options: Options) -> Draft:
         return Draft(self.handler, (), {"slot": slot} if self._takes_slot else {}, options)
+
+    def _check_overlap(self) -> None:
+        if self._skips and self.handler.is_ordered:
+            raise ConfigurationError(
+                f"periodic task {self.handler.name!r}: overlap='skip': queue {self.handler.queue!r}"
+                " is ordered and runs each slot, one after the other; leave it out"
+            )
 
     @property
     def _key(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
 from fairlead.submit.transaction import Transaction, is_of_django
+
+log = logging.getLogger("fairlead.periodic")
 
 BULK = 1000
 """Number of tasks per piece. A submit of more tasks, in a transaction of our own, is encoded and
@@ -73,6 +76,11 @@ class Submitter:
             submitted, notification = written
             notification = channel.carrying(notification, tasks, submitted)
             submission.handles = self._announced(tasks, submitted, notification, None)
+            for handle in submission.handles:
+                if not handle.is_new:
+                    log.info(
+                        "slot skipped: an earlier one waits or runs", extra={"task_id": handle.id}
+                    )
             return True
 
     def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:

@@ -77,3 +77,9 @@ SELECT p.name, task, queue, cron, timezone, catch_up, paused, version, registere
                      UNION ALL
                      (SELECT * FROM fairlead_periodics WHERE k.next IS NULL AND name > k.name OFFSET 0)) AS p
  ORDER BY p.name
+
+-- name: free_key
+-- Frees the key of a task in ERROR, which neither waits nor runs, for the next slot.
+DELETE FROM fairlead_unique_keys
+ WHERE queue = $1 AND unique_key = $2
+   AND EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = fairlead_unique_keys.task_id AND t.state = 'ERROR')

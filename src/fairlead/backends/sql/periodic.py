@@ -84,6 +84,9 @@ class SqlPeriodics:
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
         if not (yield from self._pass(advance)):
             return None
+        for task in tasks:
+            if task.unique_key is not None and task.unique_until is None:
+                yield self._statement("free_key", task.queue, task.unique_key)
         return (yield from self._tasks.submission(tasks))
 
     def _pass(self, advance: Advance) -> Steps[Sequence[Row]]:

@@ -45,3 +45,9 @@ DELETE FROM fairlead_periodics WHERE name = ?1 AND declared_at = ?2 RETURNING na
 SELECT name, task, queue, cron, timezone, catch_up, paused, version, registered_at, passed_at, last_slot_at, declared_at,
        declared_by
   FROM fairlead_periodics ORDER BY name
+
+-- name: free_key
+-- Frees the key of a task in ERROR, which neither waits nor runs, for the next slot.
+DELETE FROM fairlead_unique_keys
+ WHERE queue = ?1 AND unique_key = ?2
+   AND EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = fairlead_unique_keys.task_id AND t.state = 'ERROR')

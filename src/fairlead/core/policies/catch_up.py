@@ -1,4 +1,4 @@
-"""Catch-up policies: which slots of a periodic task run when they are found late."""
+"""Policies of periodic tasks: which slots run when they are found late, or while another runs."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ class CatchUp(StrEnum):
     """Submit every missed slot, at most the latest MOST_CAUGHT_UP."""
     NONE = "none"
     """Skip slots that are more than LATE_SECONDS old."""
+
+
+class Overlap(StrEnum):
+    """Policy for a slot that comes while a task of an earlier one waits or runs."""
+
+    ALLOW = "allow"
+    """Submit it."""
+    SKIP = "skip"
+    """Skip it."""
