@@ -144,7 +144,11 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     assert "tasks_in_error=1" in output
     shown = json.loads(fairlead_here(shop, "tasks", "show", failing, *url, "--json"))
     assert (shown["state"], len(shown["attempts"])) == ("ERROR", 2)
-    assert "no luck" in fairlead_here(shop, "tasks", "show", failing, *url)
+    error = shown["error_text"]
+    assert error.split("\n")[:2] == ["no luck", "Traceback (most recent call last):"]
+    assert error.split("\n")[2].endswith(', in fail')  # none of our frames
+    printed = fairlead_here(shop, "tasks", "show", failing, *url)
+    assert f"\nValueError: {error}" in printed and printed.count("Traceback") == 1
     assert "1 tasks in ERROR" in fairlead(shop, "doctor", "shop:app", exits=1)
     assert "ERROR after 2 attempts" in fairlead_here(
         shop, "doctor", "--task", failing, *url, exits=1

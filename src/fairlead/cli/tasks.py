@@ -239,9 +239,9 @@ def show(
                 document["payload"] = None if arguments is None else msgspec.Raw(arguments)
             as_json(document)
             return
-        as_table(
-            ("", ""), [(key, value) for key, value in readable(task).items() if value is not None]
-        )
+        fields = {key: value for key, value in readable(task).items() if value is not None}
+        error = fields.pop("error_text", None)
+        as_table(("", ""), [*fields.items()])
         for each in [*notes.values()][::-1]:
             if each.progress is not None:
                 progress = each.progress
@@ -264,6 +264,8 @@ def show(
                 for a in attempts
             ],
         )
+        if error is not None:
+            say(": ".join(filter(None, (task.error_type, error))))
         for each in notes.values():
             if each.lines:
                 say(f"log of attempt {each.attempt}" + _dropped(each))
