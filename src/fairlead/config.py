@@ -89,7 +89,7 @@ def catalog_of(given: str | None = None, folder: Path | None = None) -> str | No
 
 
 def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, str | None]:
-    from_file = _from_files(folder or Path.cwd())
+    from_file = _from_files(folder or Path())
     found = {
         key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key)
         for key in _KEYS
@@ -104,7 +104,7 @@ def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, st
 def _from_files(folder: Path) -> dict[str, Any]:
     for name, section in (("fairlead.toml", ()), ("pyproject.toml", ("tool", "fairlead"))):
         path = folder / name
-        if not path.is_file():
+        if not os.path.isfile(path):  # also one that this user may not reach
             continue
         try:
             table: Any = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@ PostgreSQL gives them, and the causes of a failed handshake with their cures."""
 
 from __future__ import annotations
 
+import os.path
 import re
 import socket
 import ssl
@@ -10,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from fairlead.errors import ConfigurationError
 
@@ -76,8 +76,10 @@ class Tls:
         if "sslkey" in given and "sslcert" not in given:
             raise ConfigurationError(f"{where}: sslkey needs the certificate; write sslcert=FILE")
         for name in named:
-            if name != "sslmode" and given[name] != "system" and not Path(given[name]).is_file():
-                raise ConfigurationError(f"{where}: {name}: there is no file {given[name]}")
+            if name != "sslmode" and given[name] != "system" and not os.path.isfile(given[name]):
+                raise ConfigurationError(
+                    f"{where}: {name}: there is no file {given[name]} that this user may read"
+                )
         authority = given.get("sslrootcert", "system")
         tls = cls(
             authority=None if authority == "system" else authority,

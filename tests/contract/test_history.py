@@ -163,14 +163,12 @@ def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_
     read: list[Row] = []
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write, worker) for worker in range(4)]
-        until = time.monotonic() + 2.0
-        while time.monotonic() < until:
+        while len(read) < 300:
             read += attempts(history, positions(read)[-1] if read else START, horizon(history), 7)
         ends.set()
         written = [n for each in writing for n in each.result()]
     while rows := attempts(history, positions(read)[-1] if read else START, horizon(history), 1000):
         read += rows
-    assert len(written) > 20
     assert sorted(numbers(read)) == sorted(written)
     assert positions(read) == sorted(set(positions(read)))
 

@@ -341,7 +341,7 @@ async def test_senders_reach_every_permanent_listener_while_others_come_and_go(p
         for _ in range(50):
             notifier, received = FifoNotifier(path), Received()
             await notifier.listen(received)
-            await received.until(bool, 2.0)
+            await received.until(bool)
             await notifier.close()
     finally:
         stop.set()
@@ -401,9 +401,9 @@ async def test_new_work_without_a_notification_is_found_within_a_second(path: Pa
     notifier, received = FifoNotifier(path), Received()
     await notifier.listen(received)
     commit(path, INSERT, "one")
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
     commit(path, "UPDATE fairlead_sequence SET value = value + 1")
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
+    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2)
     await notifier.close()
 
 

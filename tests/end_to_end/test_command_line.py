@@ -146,7 +146,7 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     assert (shown["state"], len(shown["attempts"])) == ("ERROR", 2)
     error = shown["error_text"]
     assert error.split("\n")[:2] == ["no luck", "Traceback (most recent call last):"]
-    assert error.split("\n")[2].endswith(', in fail')  # none of our frames
+    assert error.split("\n")[2].endswith(", in fail")  # none of our frames
     printed = fairlead_here(shop, "tasks", "show", failing, *url)
     assert f"\nValueError: {error}" in printed and printed.count("Traceback") == 1
     assert "1 tasks in ERROR" in fairlead(shop, "doctor", "shop:app", exits=1)

@@ -70,12 +70,12 @@ async def test_files_have_the_mode_of_the_umask_and_those_beside_them_are_for_wr
     app.close()
 
 
-def submit_as(user: int, group: int, folder: Path, warm: Path) -> str:
-    """Submit a task as this user of this group, and return what stderr says."""
+def submit_as(user: int, group: int, folder: Path, warm: Path, here: Path) -> str:
+    """Submit a task as this user of this group, from the folder `here`; return what stderr says."""
     warm.mkdir()
     arguments = [str(warm), str(folder), str(group), str(user)]
     done = subprocess.run(
-        [sys.executable, "-c", SUBMIT, *arguments], capture_output=True, text=True
+        [sys.executable, "-c", SUBMIT, *arguments], capture_output=True, text=True, cwd=here
     )
     assert (done.returncode == 0) == (not done.stderr), done.stderr
     return done.stderr
@@ -88,9 +88,11 @@ def test_users_of_a_group_share_a_file_and_others_may_not_write_it(tmp_path: Pat
         folder = Path(name)
         os.chown(folder, -1, GROUP)
         folder.chmod(0o2775)
-        for user in (FIRST, SECOND):
-            assert submit_as(user, GROUP, folder, tmp_path / str(user)) == ""
-        assert "readonly database" in submit_as(OTHER, OTHER, folder, tmp_path / "other")
+        (below := tmp_path / "below").mkdir(mode=0o755)
+        # Other users may not look for settings in `tmp_path`, or into its parents.
+        for user, here in ((FIRST, tmp_path), (SECOND, below)):
+            assert submit_as(user, GROUP, folder, tmp_path / str(user), here) == ""
+        assert "readonly database" in submit_as(OTHER, OTHER, folder, tmp_path / "other", folder)
         app = App(f"sqlite:///{folder / 'tasks.db'}")
         assert len(app.management.find()) == 2
         app.close()

@@ -153,7 +153,7 @@ def test_without_a_file_of_certificates_the_error_says_what_to_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fairlead.backends.postgres.url._BUNDLES", ())
-    monkeypatch.setattr("pathlib.Path.is_file", lambda self: False)
+    monkeypatch.setattr("os.path.isfile", lambda path: False)
     for parameter in ("channel_binding=require", "sslrootcert=system"):
         with pytest.raises(ConfigurationError, match=r"as sslrootcert, or set SSL_CERT_FILE"):
             read_url(f"{BASE}?{parameter}")

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable
 from contextlib import closing
+from glob import glob
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,8 @@ def app_on(url: str | None) -> App:
     say so on stderr. Raise ConfigurationError if several have tasks."""
     if url_of(url) is not None:
         return App(url)
-    found = [name for name in sorted(map(str, _files(Path()))) if _has_tasks(name)]
+    named = (name for ending in _ENDINGS for name in glob(f"*{ending}"))
+    found = [name for name in sorted(named) if _has_tasks(name)]
     if len(found) > 1:
         raise ConfigurationError(
             f"several files here have tasks: {', '.join(found)}; choose one:"
@@ -48,10 +50,6 @@ def wait_and_close(app: App, reading: Awaitable[T]) -> T:
             await app.connections.close_async()
 
     return asyncio.run(run())
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.suffix in _ENDINGS and path.is_file()]
 
 
 def _has_tasks(name: str) -> bool:

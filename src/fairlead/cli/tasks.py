@@ -240,7 +240,7 @@ def show(
             as_json(document)
             return
         fields = {key: value for key, value in readable(task).items() if value is not None}
-        error = fields.pop("error_text", None)
+        error_text = fields.pop("error_text", None)
         as_table(("", ""), [*fields.items()])
         for each in [*notes.values()][::-1]:
             if each.progress is not None:
@@ -264,8 +264,8 @@ def show(
                 for a in attempts
             ],
         )
-        if error is not None:
-            say(": ".join(filter(None, (task.error_type, error))))
+        if error_text is not None:
+            say(": ".join(filter(None, (task.error_type, error_text))))
         for each in notes.values():
             if each.lines:
                 say(f"log of attempt {each.attempt}" + _dropped(each))

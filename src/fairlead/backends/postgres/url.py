@@ -6,13 +6,13 @@ it reads neither in a way of its own.
 
 from __future__ import annotations
 
+import os.path
 import random
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -299,7 +299,7 @@ def _verified_instead_of_bound(
 def _system_certificates(where: str) -> str:
     """Return the path of the certificates that the system trusts. Raise ConfigurationError."""
     named = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
-    found = next((path for path in named if path is not None and Path(path).is_file()), None)
+    found = next((path for path in named if path is not None and os.path.isfile(path)), None)
     if found is None:
         raise ConfigurationError(
             f"{where}: this system has no file of certificates that asyncpg can use; write the path"
