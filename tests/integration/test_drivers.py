@@ -246,6 +246,44 @@ async def test_whole_and_broken_weights_go_together(
     app.close()
 
 
+@pytest.mark.parametrize("driver", ["sqlite3", "aiosqlite", "psycopg"])
+async def test_a_transaction_whose_commit_a_constraint_refuses_leaves_nothing_behind(
+    sqlite_url: str, postgres_url: str, driver: str
+) -> None:
+    app = App(postgres_url if driver == "psycopg" else sqlite_url)
+    app.migrate()
+    task = app.task(name="pay")(lambda: None)
+    tables = [
+        "CREATE TABLE customers (id integer PRIMARY KEY)",
+        "CREATE TABLE orders (customer integer REFERENCES customers DEFERRABLE INITIALLY DEFERRED)",
+    ]
+    with app.store.database.transaction() as connection:
+        for table in tables:
+            connection.execute(table)
+    insert, enforce = "INSERT INTO orders VALUES (7)", "PRAGMA foreign_keys = ON"
+    path = sqlite_url.removeprefix("sqlite:///")
+    with pytest.raises(Exception, match=r"(?i)foreign key"):
+        if driver == "aiosqlite":
+            async with aiosqlite.connect(path) as raw:
+                await raw.execute(enforce)
+                try:
+                    async with app.transaction(raw):
+                        await raw.execute(insert)
+                        await task.options(connection=raw).submit_async()
+                finally:
+                    assert not raw.in_transaction
+        else:
+            own: Any = psycopg.connect(app.url) if driver == "psycopg" else sqlite3.connect(path)
+            if driver == "sqlite3":
+                own.execute(enforce)
+            with app.transaction(own):
+                own.execute(insert)
+                task.options(connection=own).submit()
+    task.submit()  # the refused transaction holds no lock
+    assert app.management.count().number == 1
+    app.close()
+
+
 async def test_the_error_about_an_unknown_connection_has_its_type(sqlite_store: Store) -> None:
     with pytest.raises(
         ConfigurationError,

@@ -88,6 +88,42 @@ async def test_a_transactional_handler_commits_all_or_nothing(app: App, kind: st
     assert outcomes(app, handles[0]) == ["retried", "done"]
 
 
+@pytest.mark.stores
+@pytest.mark.parametrize(
+    "check", ["", " DEFERRABLE INITIALLY DEFERRED"], ids=["at once", "deferred"]
+)
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_handler_that_violates_a_foreign_key_is_not_done(
+    app: App, kind: str, check: str
+) -> None:
+    customer = iter([7, 1])
+
+    if kind == "async":
+
+        @app.task(transactional=True, retry=Fixed(0, max_attempts=2))
+        async def order(connection: Any) -> None:
+            done = connection.execute(f"INSERT INTO orders VALUES ({next(customer)})")
+            if asyncio.iscoroutine(done):
+                await done
+    else:
+
+        @app.task(transactional=True, retry=Fixed(0, max_attempts=2))
+        def order(connection: Any) -> None:
+            connection.execute(f"INSERT INTO orders VALUES ({next(customer)})")
+
+    with app.store.database.transaction() as connection:
+        connection.execute("CREATE TABLE customers (id integer PRIMARY KEY)")
+        connection.execute("INSERT INTO customers VALUES (1)")
+        connection.execute(f"CREATE TABLE orders (customer integer REFERENCES customers{check})")
+    handle = order.submit()
+    await drain(app)
+    assert outcomes(app, handle) == ["retried", "done"]
+    failed = app.management.attempts(handle.id)[0]
+    assert "FOREIGN KEY" in str(failed.error_text).upper()
+    with app.store.database.transaction() as connection:
+        assert [*connection.execute("SELECT customer FROM orders").fetchall()[0]] == [1]
+
+
 class Refusals(fairlead.Interceptor):
     """Let a store refuse new transactions during the first `count` runs."""
 

@@ -82,10 +82,12 @@ class Transaction:
         self._transactions.end(self._connection)
         if self._inner is not None:
             self._inner.__exit__(kind, error, trace)
-        elif error is None:
-            self._connection.commit()
         else:
-            self._connection.rollback()
+            try:
+                if error is None:
+                    self._connection.commit()
+            finally:
+                self._connection.rollback()  # also after a commit that a constraint refused
         if error is None:
             self._announce_all()
 
@@ -113,10 +115,12 @@ class Transaction:
         self._transactions.end(self._connection)
         if self._inner is not None:
             await self._inner.__aexit__(kind, error, trace)
-        elif error is None:
-            await self._connection.commit()
         else:
-            await self._connection.rollback()
+            try:
+                if error is None:
+                    await self._connection.commit()
+            finally:
+                await self._connection.rollback()
         if error is None:
             self._announce_all()
 

@@ -138,6 +138,7 @@ class SqliteDatabase:
             _use_wal(connection, self.busy_timeout)
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA foreign_keys = ON")  # for the tables of handlers
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._wal.find(connection)
