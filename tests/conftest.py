@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,6 +124,16 @@ def parsed_once() -> Iterator[None]:
         parser = SimpleNamespace(**{**vars(tomllib), "loads": cache(tomllib.loads)})
         patch.setattr(config, "tomllib", parser)
         yield
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a disk of this size on an empty folder. Skip the test if that is refused."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", folder]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mount is refused: run the tests as a user that may mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 S = TypeVar("S", bound=Server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,39 @@ from fairlead import App, State
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import StoreUnavailable
-from fairlead.testing import running, settled
+from fairlead.testing import drain, running, settled
+from tests.conftest import small_disk
 
 pytestmark = pytest.mark.virtual_time
+
+
+async def test_a_file_on_a_small_disk_takes_and_runs_tasks_while_there_is_room(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path, 20):
+        app, ran = App(f"sqlite:///{tmp_path / 'tasks.db'}"), list[int]()
+        app.migrate()
+
+        @app.task
+        async def work(n: int) -> None:
+            ran.append(n)
+
+        for n in range(1200):
+            work.submit(n=n)
+        assert (tmp_path / "tasks.db-wal").stat().st_size < 3 << 20
+        filler = tmp_path / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"-" * 4096)
+        taken = 1200
+        with pytest.raises(StoreUnavailable, match="full"):
+            while True:
+                work.submit(n=taken)
+                taken += 1
+        filler.unlink()
+        await drain(app)
+        assert sorted(ran) == list(range(taken))
+        app.close()
 
 
 @pytest.mark.parametrize("seconds", [SILENT_SECONDS + n / 2 for n in (4, 7, 10, 13)])

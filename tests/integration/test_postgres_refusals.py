@@ -20,7 +20,7 @@ from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain, running
 from services.postgres import PostgresServer, make_folder
-from tests.conftest import skip_if_missing
+from tests.conftest import skip_if_missing, small_disk
 from tests.tiers import matrix
 
 SPILL = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 200000) AS n ORDER BY -n) AS sorted"
@@ -38,19 +38,13 @@ def read_changing() -> Steps[int]:
 
 
 @pytest.fixture
-def small_disk(postgres_server: PostgresServer) -> Iterator[Path]:
-    """Mount a disk of 16 MB."""
+def disk(postgres_server: PostgresServer) -> Iterator[Path]:
+    """Mount a disk of 16 MB for the server."""
     folder = make_folder("disk", postgres_server.user)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        folder.rmdir()
-        pytest.skip("mount is refused: run the tests as a user that may mount a tmpfs")
-    if postgres_server.user is not None:
-        os.chown(folder, postgres_server.user.pw_uid, postgres_server.user.pw_gid)
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(folder, 16):
+        if postgres_server.user is not None:
+            os.chown(folder, postgres_server.user.pw_uid, postgres_server.user.pw_gid)
+        yield folder
     folder.rmdir()
 
 
@@ -218,7 +212,7 @@ async def test_a_trigger_of_the_user_that_refuses_one_task_holds_back_only_its_o
 
 @pytest.mark.asyncio
 async def test_a_full_disk_refuses_submits_and_loses_no_task(
-    postgres_server: PostgresServer, postgres_url: str, small_disk: Path
+    postgres_server: PostgresServer, postgres_url: str, disk: Path
 ) -> None:
     app, ran = App(postgres_url), list[int]()
     app.migrate()
@@ -228,7 +222,7 @@ async def test_a_full_disk_refuses_submits_and_loses_no_task(
         ran.append(n)
 
     with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'".encode())
+        admin.execute(f"CREATE TABLESPACE small LOCATION '{disk}'".encode())
         admin.execute("ALTER TABLE fairlead_tasks SET TABLESPACE small")
         admin.execute("ALTER TABLE fairlead_attempts SET TABLESPACE small")
     acknowledged: list[int] = []
@@ -241,7 +235,7 @@ async def test_a_full_disk_refuses_submits_and_loses_no_task(
         while True:
             work.submit(n=-1, text=os.urandom(600).hex())
             acknowledged.append(-1)
-    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
     await drain(app, timeout=120)
     assert sorted(ran) == sorted(acknowledged)
     app.close()

@@ -155,9 +155,9 @@ class Periodic:
         slot, or while another one waits or runs. In an ordered queue its time is the slot. Raise
         ConfigurationError."""
         self._check_overlap()
-        is_ordered = self.handler.is_ordered
+        is_ordered, key = self.handler.is_ordered, f"periodic/{self.handler.name}"
         options = Options(
-            unique_key=f"periodic/{self.handler.name}" + f"/{slot.isoformat()}" * (not self._skips),
+            unique_key=key if self._skips else f"{key}/{slot.isoformat()}",
             unique_for=None if is_ordered or self._skips else _KNOWN_FOR,
             ordering_key=self._key,
             run_at=slot if is_ordered else None,

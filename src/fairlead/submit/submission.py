@@ -76,11 +76,8 @@ class Submitter:
             submitted, notification = written
             notification = channel.carrying(notification, tasks, submitted)
             submission.handles = self._announced(tasks, submitted, notification, None)
-            for handle in submission.handles:
-                if not handle.is_new:
-                    log.info(
-                        "slot skipped: an earlier one waits or runs", extra={"task_id": handle.id}
-                    )
+            for earlier in [each.id for each in submission.handles if not each.is_new]:
+                log.info("slot skipped: its task is unfinished", extra={"task_id": earlier})
             return True
 
     def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:

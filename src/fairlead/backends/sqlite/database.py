@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import sqlite3
 import threading
 import time
@@ -34,6 +35,12 @@ _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 CHECKPOINT_PAGES = 16_000
 """Pages in the write-ahead log (64 MiB) at which SQLite copies the log into the file. With a high
 number, a page that changes often is copied less often."""
+
+FEWEST_PAGES = 100
+"""Pages at which SQLite does so on a volume that is nearly full."""
+
+_PAGE_BYTES = 4096
+_PART_OF_ROOM = 8
 
 CACHE_KIB = 8192
 """Page cache of each connection, in KiB; a worker has three connections."""
@@ -139,7 +146,9 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA foreign_keys = ON")  # for the tables of handlers
-            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            pages = _checkpoint_pages(self.path)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+            connection.execute(f"PRAGMA journal_size_limit = {pages * _PAGE_BYTES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._wal.find(connection)
         except sqlite3.Error as error:
@@ -360,6 +369,13 @@ def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
         # SQLite fails at once if several processes open a new file, because they could wait for
         # each other forever.
         time.sleep(0.02)
+
+
+def _checkpoint_pages(path: Path) -> int:
+    """Return the pages that the write-ahead log may have before it is copied: an eighth of the room
+    of a small volume, so that the log leaves the copy the room that it needs."""
+    room = shutil.disk_usage(path.parent).free // _PART_OF_ROOM // _PAGE_BYTES
+    return max(FEWEST_PAGES, min(CHECKPOINT_PAGES, room))
 
 
 def _restore(connection: sqlite3.Connection) -> sqlite3.Connection:
