@@ -20,6 +20,9 @@ log = logging.getLogger("fairlead.ordered")
 PAGE = 5000
 """Entries of the log in one read, of all partitions together."""
 
+LOOK_SECONDS = 10.0
+"""Seconds between two looks at partitions that queues no longer have."""
+
 _PART = 4
 """Part of the bytes of a partition's tasks in memory that a batch of the log may have in addition:
 one fourth."""
@@ -37,6 +40,8 @@ class OrderedIntake:
         self._without_room: set[PartitionKey] = set()
         """Partitions that failed, or were leaving, when a batch came for them. The log delivers the
         batch again after a rewind."""
+        self._look_at = 0.0
+        """Monotonic seconds of the next look at partitions that queues no longer have."""
 
     async def run(self) -> None:
         """Read until cancelled. Retry a failing log with growing pauses; the partitions continue.
@@ -65,7 +70,12 @@ class OrderedIntake:
             self._without_room.discard(key)
         wanted = [key for key, partition in self._partitions.items() if partition.has_room]
         most_bytes = self._context.bytes_of_each(max(1, len(self._partitions))) // _PART
-        for batch in await self._context.log.receive(wanted, PAGE, most_bytes):
+        beyond = await self._beyond()
+        for batch in await self._context.log.receive([*wanted, *beyond], PAGE, most_bytes):
+            if batch.partition in beyond:
+                await self._passed_on(self._checked(batch), beyond[batch.partition])
+                await self._context.log.commit(batch)
+                continue
             partition = self._partitions.get(batch.partition)
             if partition is None:
                 continue  # the next owner rewinds the log
@@ -73,6 +83,23 @@ class OrderedIntake:
                 partition.accept(await self._passed_on(self._checked(batch), partition.partitions))
             else:
                 self._without_room.add(batch.partition)
+
+    async def _beyond(self) -> Mapping[PartitionKey, int]:
+        """Return the partitions with entries that a queue no longer has, each with the number of
+        partitions that the queue has: a submitter that cannot reach the task store uses the old
+        number. The owner of a queue's first partition looks for them."""
+        log, now = self._context.log, self._context.clock.monotonic()
+        found: dict[PartitionKey, int] = {}
+        if log.joins_transactions or now < self._look_at:
+            return found
+        for key, partition in list(self._partitions.items()):
+            if key.partition == 0 and partition.has_room:
+                count = partition.partitions
+                lags = await log.lag(key.queue)
+                found |= {PartitionKey(key.queue, n): count for n in lags if n >= count}
+        if not found:
+            self._look_at = now + LOOK_SECONDS
+        return found
 
     async def _passed_on(self, batch: Batch, partitions: int) -> Batch:
         """Append the entries that belong to another partition there, and return the batch without

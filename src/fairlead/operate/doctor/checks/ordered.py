@@ -46,7 +46,7 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         yield note(warning)
     if not views:
         return
-    for finding in _moves(name, queue.partitions, views):
+    for finding in _moves(name, views):
         yield finding
     for view in views:
         if view.trouble is not None and view.reloads > 1:
@@ -77,19 +77,11 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
     )
 
 
-def _moves(name: str, partitions: int, views: Sequence[OrderedPartitionView]) -> Iterator[Finding]:
-    """Yield a move to another number of partitions that has not ended, and what it left behind."""
-    moving = {view.moving_to for view in views} - {None}
-    for target in moving:
+def _moves(name: str, views: Sequence[OrderedPartitionView]) -> Iterator[Finding]:
+    """Yield a move to another number of partitions that has not ended."""
+    for target in {view.moving_to for view in views} - {None}:
         yield problem(
             f"queue {name}: a move to {target} partitions has not ended, and no worker can serve"
             " the queue until then",
             f"let the command end; if it was cut off, run `{command(name, target or 0)}` again",
-        )
-    left = sum(view.lag for view in views if view.partition >= partitions)
-    if left and not moving:
-        yield problem(
-            f"queue {name}: {left} entries of the log are in partitions that it no longer has: a"
-            " submitter that could not reach the task store used the old number",
-            f"stop the workers of the queue and run `{command(name, partitions)}`",
         )
