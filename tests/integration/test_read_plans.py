@@ -76,8 +76,8 @@ INSERT INTO fairlead_results (task_id, finished_at, result) SELECT {id}, n, '{{}
 INSERT INTO fairlead_run_notes (task_id, attempt, began_at, reported_at) SELECT {id}, 1, n, n FROM generate_series(1, {rows}) AS n
 """,
     """
-INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
-SELECT 'mail', 'u' || n, {id}, n FROM generate_series(1, {rows}) AS n
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, kept_until, is_ended)
+SELECT 'mail', 'u' || n, {id}, n, true FROM generate_series(1, {rows}) AS n
 """,
     """
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at, delivered_at)
