@@ -42,24 +42,28 @@ def pay() -> None:
 """
 EXECUTORS = """
 import os
+from contextvars import ContextVar
 import fairlead
 
+REGION = ContextVar("region", default="nowhere")
+
 async def lifespan(app):
+    REGION.set("Crete")
     yield f"pool of {os.getpid()}"
 
 app = fairlead.App(lifespan=lifespan)
 
 @app.task(keep_result=True)
 async def on_loop() -> str:
-    return app.state
+    return f"{app.state} in {REGION.get()}"
 
 @app.task(keep_result=True)
 def in_thread() -> str:
-    return app.state
+    return f"{app.state} in {REGION.get()}"
 
 @app.task(keep_result=True, executor="process")
 def in_child() -> str:
-    return app.state
+    return f"{app.state} in {REGION.get()}"
 """
 SOON = 600.0  # seconds; a guard against a hang, not a measure
 
@@ -222,8 +226,8 @@ async def test_handlers_of_every_executor_get_what_it_yields(
         await drain(module.app, application="state_app:app")
         here = os.getpid()
         *found, of_child = [handle.result() for handle in handles]
-        assert found == [f"pool of {here}"] * 2
-        assert of_child.startswith("pool of ") and of_child not in found
+        assert found == [f"pool of {here} in Crete"] * 2
+        assert of_child.endswith(" in Crete") and of_child not in found
     finally:
         module.app.close()
         del sys.modules["state_app"]

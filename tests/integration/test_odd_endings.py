@@ -614,7 +614,7 @@ async def test_no_task_sees_the_context_variables_of_another(app: App, kind: str
     TENANT.set("the node")
     work.submit_many([{"tenant": f"tenant {n}"} for n in range(20)])
     await drain(app, threads=2, concurrency=4)
-    assert set(seen) == {"nobody" if kind == "thread" else "the node"}
+    assert set(seen) == {"the node"}
     assert len(seen) == 20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import threading
 import traceback
@@ -54,15 +55,15 @@ def _one_line(step: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_child(lifespan: Lifespan) -> Iterator[None]:
+def in_child(lifespan: Lifespan) -> Iterator[contextvars.Context]:
     """Open the lifespan of a child process on an event loop in a thread of its own, so that
-    handlers keep the main thread. Raise LifespanFailed."""
-    found: Future[Callable[[], None]] = Future()
+    handlers keep the main thread; yield the context that it leaves. Raise LifespanFailed."""
+    found: Future[tuple[contextvars.Context, Callable[[], None]]] = Future()
 
     async def hold() -> None:
         async with opened(lifespan):
             loop, leaving = asyncio.get_running_loop(), asyncio.Event()
-            found.set_result(lambda: _poke(loop, leaving))
+            found.set_result((contextvars.copy_context(), lambda: _poke(loop, leaving)))
             await leaving.wait()
 
     def run() -> None:
@@ -76,9 +77,9 @@ def in_child(lifespan: Lifespan) -> Iterator[None]:
 
     thread = threading.Thread(target=run, name="fairlead-lifespan", daemon=True)
     thread.start()
-    leave = found.result()
+    context, leave = found.result()
     try:
-        yield
+        yield context
     finally:
         leave()
         thread.join()

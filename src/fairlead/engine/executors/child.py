@@ -238,8 +238,8 @@ def main() -> None:
         serve(application, source, sink)
         return
     try:
-        with in_child(application.lifespan):
-            serve(application, source, sink)
+        with in_child(application.lifespan) as context:
+            context.run(serve, application, source, sink)
     except LifespanFailed as error:
         sys.exit(f"fairlead: {error}")
 

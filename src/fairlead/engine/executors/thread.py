@@ -35,6 +35,8 @@ class ThreadExecutor:
         self._call = call
         self._finished = finished
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        """Context of each run: the node's, with the variables that the lifespan has set."""
         self._queue: SimpleQueue[Execution | None] = SimpleQueue()
         self._ended: deque[tuple[Execution, Any, BaseException | None]] = deque()
         self._lock = threading.Lock()
@@ -89,7 +91,7 @@ class ThreadExecutor:
             if execution.cancel_reason is None:  # else the run was stopped before it began
                 try:
                     # A copy, so that no other handler sees the context variables of this one.
-                    result = contextvars.copy_context().run(self._run_one, execution)
+                    result = self._context.copy().run(self._run_one, execution)
                 except BaseException as raised:  # also SystemExit, which would end the thread
                     error = raised
             try:
