@@ -207,6 +207,11 @@ def test_a_full_disk_refuses_the_submit_and_does_not_damage_the_file(
     [
         ({"cron": "* * * *"}, "five fields"),
         ({"cron": "61 * * * *"}, "five fields"),
+        ({"cron": "*/90 * * * *"}, "the step 90 of the minutes: use at most 60"),
+        ({"cron": "0 1-3,*/25 * * *"}, "the step 25 of the hours: use at most 24"),
+        ({"cron": "0 0 1/32 * *"}, "the step 32 of the days of the month: use at most 31"),
+        ({"cron": "0 0 1 */13 *"}, "the step 13 of the months: use at most 12"),
+        ({"cron": "0 0 * * mon-fri/8"}, "the step 8 of the days of the week: use at most 7"),
         ({"timezone": "Europe/Atlantis"}, "timezone"),
         ({"catch_up": "some"}, "catch_up='some': use 'last', 'all', 'none'"),
     ],

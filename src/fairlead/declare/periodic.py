@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,8 @@ from fairlead.errors import ConfigurationError, InvalidTask
 
 _FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
-_FIELDS = 5
+_FIELDS = {"minutes": 60, "hours": 24, "days of the month": 31, "months": 12, "days of the week": 7}
+"""Names of the fields of an expression, each with its number of values."""
 
 _KNOWN_FOR = timedelta(days=1)
 """Time for which a slot is known, so that two expressions of a task that meet submit it once."""
@@ -40,12 +42,20 @@ class CronTimes:
             raise ConfigurationError(f"timezone {timezone!r} is unknown") from error
         needed = "five fields are needed, as in '*/5 * * * *'"
         # cronsim also takes a sixth field of seconds, for which no slot is kept.
-        if len(cron.split()) != _FIELDS:
+        fields = cron.split()
+        if len(fields) != len(_FIELDS):
             raise ConfigurationError(f"cron expression {cron!r}: {needed}")
         try:
             CronSim(cron, datetime(2026, 1, 1, tzinfo=self._zone))
         except CronSimError as error:
             raise ConfigurationError(f"cron expression {cron!r}: {error}; {needed}") from error
+        for field, (name, most) in zip(fields, _FIELDS.items(), strict=True):
+            for step in map(int, re.findall(r"/(\d+)", field)):
+                if step > most:  # cron takes the first value only: `*/90` runs hourly
+                    raise ConfigurationError(
+                        f"cron expression {cron!r}: the step {step} of the {name}: use at most"
+                        f" {most}, and several expressions for a longer interval"
+                    )
         self._cron = cron
 
     def after(self, instant: datetime) -> Iterator[datetime]:
