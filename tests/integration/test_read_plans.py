@@ -141,8 +141,9 @@ def _reads(database: PostgresDatabase) -> Iterator[Read]:
     yield Read("ids_after", _one(store.statement("ids_after", ids[0], FEW)))
     for name in ("task", "last_attempt", "payload", "attempts", "result"):
         yield Read(name, _one(store.statement(name, ids[0])))
-    owners = store.statement("unique_key_owners", ["mail"] * FEW, [f"u{n}" for n in range(FEW)])
-    yield Read("unique_key_owners", _one(owners))
+    keys = batch([("mail", f"u{n}") for n in range(FEW)])
+    for name in ("unique_key_owners", "free_unique_keys"):
+        yield Read(name, _one(store.statement(name, keys, 0)))
     yield from _of_polling(database)
     yield from _of_history(store)
     yield from _of_console(store)

@@ -44,8 +44,11 @@ SELECT k.*
 -- name: free_unique_keys
 -- $1: [[queue, unique_key], ...]; $2: now
 DELETE FROM fairlead_unique_keys
- WHERE (queue, unique_key) IN (SELECT j ->> 0, j ->> 1 FROM json_array_elements($1::json) AS j)
-   AND is_ended AND kept_until <= $2::bigint
+ WHERE ctid = ANY (ARRAY(SELECT k.ctid
+                           FROM json_array_elements($1::json) AS j
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_unique_keys
+                                               WHERE queue = j ->> 0 AND unique_key = j ->> 1
+                                                 AND is_ended AND kept_until <= $2::bigint OFFSET 0) AS k))
 
 -- name: insert_tasks
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
