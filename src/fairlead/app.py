@@ -42,6 +42,7 @@ from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task
 from fairlead.errors import (
     ConfigurationError,
     InvalidTask,
+    SchemaMismatch,
     StoreRefused,
     StoreUnavailable,
     UnknownQueue,
@@ -336,11 +337,17 @@ class App:
     def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit drafts of any tasks in one transaction: the caller's if they carry a
         connection."""
-        return self.submitter.submit(drafts)
+        try:
+            return self.submitter.submit(drafts)
+        except SchemaMismatch as error:
+            raise error.with_traceback(None) from None  # it says all; our frames add nothing
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit drafts from asynchronous code; otherwise as `submit_many`."""
-        return await self.submitter.submit_async(drafts)
+        try:
+            return await self.submitter.submit_async(drafts)
+        except SchemaMismatch as error:
+            raise error.with_traceback(None) from None
 
     def transaction(self, connection: Any) -> Transaction:
         """Return a context manager, `with` or `async with`, that begins and commits a transaction

@@ -68,6 +68,15 @@ def rows_of(database: AnyDatabase, sql: str) -> Sequence[Any]:
 def test_an_empty_database_is_reported_and_then_migrated_once(database: AnyDatabase) -> None:
     with pytest.raises(SchemaMismatch, match=r"no Fairlead tables; run `fairlead migrate`"):
         check(database)
+    if isinstance(database, PostgresDatabase):  # the first submit makes the tables of a file
+        app = App(database.url)
+        note = app.task(name="note")(lambda: None)
+        for submit in (note.submit, lambda: asyncio.run(note.submit_async())):
+            with pytest.raises(SchemaMismatch, match="run `fairlead migrate`") as refused:
+                submit()
+            ours = [each for each in refused.traceback if "/fairlead/" in str(each.path)]
+            assert len(ours) == 2 and refused.value.__cause__ is None
+        app.close()
     known = [migration.name for migration in migrations(database)]
     assert migrate(database) == known
     check(database)
