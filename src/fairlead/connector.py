@@ -16,6 +16,7 @@ from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.forks import free_when_forked
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.ordered_store import OrderedStore
@@ -60,7 +61,7 @@ class Connector:
         self._settings: Settings | None = None
         self._connections: Connections | None = None
         self._is_prepared = False
-        self._lock = threading.RLock()
+        self._lock = free_when_forked(threading.RLock())
         self._given: Settings | None = None
         self.on_announced: Callable[[], None] | None = None
         """Called after each notification of a submit, when its tasks are committed; for tests."""

@@ -1,4 +1,4 @@
-"""SQLite in forked processes, as those of gunicorn and of multiprocessing."""
+"""Forked processes, as those of gunicorn and of multiprocessing."""
 
 from __future__ import annotations
 
@@ -65,6 +65,58 @@ os._exit(0)  # as a kill: nothing is released
 """
 
 
+HELD = """
+import gc, os, signal, sys, threading
+
+LOCKS = type(threading.Lock()), type(threading.RLock()), threading.Semaphore
+
+def hold_all_locks(is_done):
+    owners = [*sys.modules.values(), *gc.get_objects()]
+    for owner in owners:
+        name = owner.__name__ if type(owner) is type(sys) else type(owner).__module__
+        if isinstance(name, str) and name.startswith("fairlead"):
+            for value in list(getattr(owner, "__dict__", {}).values()):
+                if isinstance(value, LOCKS):
+                    while value.acquire(blocking=False) and isinstance(value, threading.Semaphore):
+                        pass
+    is_done.set()
+    threading.Event().wait()
+
+call()
+is_done = threading.Event()
+threading.Thread(target=hold_all_locks, args=(is_done,), daemon=True).start()
+is_done.wait()
+if not os.fork():
+    signal.alarm(30)  # a guard against a hang
+    call()
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]) and 1)
+"""
+
+SUBMIT = """
+import sys
+import fairlead
+app = fairlead.App(sys.argv[1])
+app.migrate()
+
+@app.task
+async def pay(amount: int) -> None: ...
+
+def call():
+    assert pay.submit(amount=1).state()
+    pay.submit_many([{"amount": 2}] * 60)
+"""
+
+WRITE = """
+import sys
+from fairlead.sharded import SyncShardedQueue
+queue = SyncShardedQueue(sys.argv[1], "pay")
+
+def call():
+    queue.write({"amount": 1})
+"""
+
+
 @contextmanager
 def forked(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a script whose child waits until the block ends."""
@@ -100,6 +152,18 @@ def test_a_forked_process_submits_asynchronously_as_its_parent_did(tmp_path: Pat
         [sys.executable, "-c", APP + ASYNCHRONOUS], cwd=tmp_path, env=environment(), check=True
     )
     assert number_of_tasks(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "store"),
+    [(SUBMIT, "sqlite_url"), (SUBMIT, "postgres_url"), (WRITE, "redis_url")],
+    ids=["sqlite", "postgres", "redis"],
+)
+def test_a_child_submits_whatever_locks_threads_of_its_parent_hold(
+    script: str, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(store)
+    subprocess.run([sys.executable, "-c", script + HELD, url], env=environment(), check=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -7,6 +7,8 @@ import os
 import threading
 from functools import lru_cache
 
+from fairlead.forks import free_when_forked
+
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _RANDOM_BITS = 74  # all bits except time, version and variant (RFC 9562)
@@ -20,7 +22,7 @@ class IdSource:
     increments). Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = free_when_forked(threading.Lock())
         self._millis = 0
         self._random = 0
         self._pid = 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairlead.declare.current import current_run
+from fairlead.forks import free_when_forked
 
 
 class _Collector(logging.Handler):
@@ -36,7 +37,7 @@ def _is_alone(record: logging.LogRecord) -> bool:
 
 
 _collector = _Collector()
-_lock = threading.Lock()
+_lock = free_when_forked(threading.Lock())
 _users = 0
 
 

@@ -14,6 +14,8 @@ from redis.asyncio import sentinel as sentinel_async
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from fairlead.forks import free_when_forked
+
 SENTINEL_SECONDS = 1.0
 """Seconds without a response after which a client asks the next Sentinel."""
 
@@ -127,7 +129,7 @@ class LazyCluster:
     def __init__(self, hosts: Hosts, settings: Settings) -> None:
         self.hosts = hosts
         self.settings = settings
-        self._lock = threading.Lock()
+        self._lock = free_when_forked(threading.Lock())
         self._made: tuple[int, Any] | None = None
         """The process that made the client, and the client."""
 

@@ -18,7 +18,6 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.kafka.log_topics import LARGEST, LogTopics
 from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.sender import Outgoing
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
@@ -26,6 +25,7 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownQueue,
 )
+from fairlead.forks import drop_when_forked
 
 log = logging.getLogger("fairlead.kafka")
 

@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, KafkaException, Message
 
 from fairlead.backends.kafka.endpoint import reason
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import StoreUnavailable
+from fairlead.forks import drop_when_forked
 
 AGAIN_SECONDS = 1.0
 """Seconds between an outage and the next round."""

@@ -15,8 +15,8 @@ from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
 from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.forks import drop_when_forked
 
 log = logging.getLogger("fairlead.kafka")
 

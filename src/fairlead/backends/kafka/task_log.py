@@ -20,9 +20,9 @@ from fairlead.backends.kafka.log_topics import LogTopics
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
+from fairlead.forks import drop_when_forked
 from fairlead.model import PartitionKey
 from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.statements import Steps

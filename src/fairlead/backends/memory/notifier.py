@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from fairlead.forks import drop_when_forked
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
 
@@ -206,27 +205,3 @@ class FinishWatchers:
             if not self._watchers:
                 self._listener = None
             return self._listener is None
-
-
-class Forkable(Protocol):
-    """An object whose locks, threads and file descriptors a forked child must replace."""
-
-    def after_fork(self) -> None:
-        """Drop the parent's resources. Called in the child before anything else runs there."""
-
-
-_forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
-
-
-def drop_when_forked(one: Forkable) -> None:
-    """Call `one.after_fork` in every forked child while `one` is alive."""
-    _forkable.add(one)
-
-
-def _after_fork() -> None:
-    for one in list(_forkable):
-        one.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -38,6 +38,7 @@ from fairlead.backends.sql.drivers import (
     join_async,
 )
 from fairlead.errors import StoreUnavailable
+from fairlead.forks import free_when_forked
 from fairlead.ports.statements import Row, ServerConnections, ServerMemory, Statement, Step, Steps
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class PostgresDatabase:
         self.url, self.location = self._given.psycopg, self._given.location
         self.pool_size = pool_size or self._given.pool_size
         self._pooler = self._given.pooler
-        self._finding_out = threading.Lock()
+        self._finding_out = free_when_forked(threading.Lock())
         self._threads = ThreadPool(self.connect, self.pool_size)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Kind, LoopPool]] = (
             WeakKeyDictionary()

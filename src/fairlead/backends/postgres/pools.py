@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import threading
 import time
@@ -19,6 +18,7 @@ import psycopg
 
 from fairlead.backends.postgres.sessions import Kind, LoopConnection, ThreadConnection
 from fairlead.errors import StoreUnavailable
+from fairlead.forks import drop_when_forked
 
 IDLE_SECONDS = 15.0
 """Seconds without use after which a connection is closed."""
@@ -35,11 +35,17 @@ class ThreadPool:
 
     def __init__(self, connect: Callable[[], ThreadConnection], most: int) -> None:
         self._connect = connect
+        self._most = most
         self._idle: list[tuple[float, ThreadConnection]] = []
         """Monotonic seconds of the last use, and the connection."""
         self._inherited: list[tuple[float, ThreadConnection]] = []
-        self._pid = os.getpid()
         self._permits = threading.BoundedSemaphore(most)
+        drop_when_forked(self)
+
+    def after_fork(self) -> None:
+        # These sockets belong to the parent: never use or close them.
+        self._inherited += self._idle
+        self._idle, self._permits = [], threading.BoundedSemaphore(self._most)
 
     @contextmanager
     def lend(self) -> Iterator[ThreadConnection]:
@@ -62,9 +68,6 @@ class ThreadPool:
                 self.close_unused()
 
     def _take(self) -> ThreadConnection | None:
-        if self._pid != os.getpid():
-            # After a fork these sockets belong to the parent: never use or close them.
-            self._inherited, self._idle, self._pid = self._idle, [], os.getpid()
         while True:
             try:
                 _, connection = self._idle.pop()
@@ -77,7 +80,7 @@ class ThreadPool:
     def close_unused(self) -> None:
         """Close the connections that nothing has used for IDLE_SECONDS."""
         before = time.monotonic() - IDLE_SECONDS
-        while self._pid == os.getpid() and self._idle and self._idle[0][0] < before:
+        while self._idle and self._idle[0][0] < before:
             try:
                 used_at, connection = self._idle.pop(0)
             except IndexError:  # another thread was faster

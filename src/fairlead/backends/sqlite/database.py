@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sql.drivers import drive, executor, join, join_async
 from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sqlite.file_modes import check_place, create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreRefused, StoreUnavailable
+from fairlead.forks import drop_when_forked, free_when_forked
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class SqliteDatabase:
         since SQLite would wait for that thread."""
         self.writer_lock = WriterLock(self.path)
         self._writer = _Writer(self)
-        self._closing = threading.Lock()
+        self._closing = free_when_forked(threading.Lock())
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
@@ -113,7 +113,6 @@ class SqliteDatabase:
         self._of_parent += self._idle
         self._busy_in_parent += self._reader, self._quick
         self._idle, self._reader, self._quick = deque(), None, None
-        self._closing = threading.Lock()
         self._writer = _Writer(self)
 
     def _close_those_of_parent(self) -> None:

@@ -39,9 +39,9 @@ from fairlead.backends.memory.notifier import (
     OnFinished,
     OnNotification,
     ThreadListener,
-    drop_when_forked,
 )
 from fairlead.backends.sqlite.file_modes import make_folder, set_permissions
+from fairlead.forks import drop_when_forked
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sqlite.file_modes import make_folder, open_beside
+from fairlead.forks import drop_when_forked
 
 log = logging.getLogger("fairlead.presence")
 

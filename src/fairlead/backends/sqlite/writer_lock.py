@@ -11,8 +11,8 @@ import os
 from collections import deque
 from pathlib import Path
 
-from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.sqlite.file_modes import open_beside
+from fairlead.forks import drop_when_forked
 
 try:
     import fcntl

@@ -21,6 +21,7 @@ from fairlead.contrib.celery.signatures import Args, Before, Kwargs, Node, Signa
 from fairlead.contrib.celery.task import OPTIONS, Task
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
+from fairlead.forks import free_when_forked
 
 _shared: list[Task] = []
 """Tasks of every application."""
@@ -42,7 +43,7 @@ class Celery(missing.Names):
         self.Task: type[Task] = pkgutil.resolve_name(task_cls) if is_name else task_cls or Task
         """The base class of tasks that name none; set it before the first task."""
         self.tasks: dict[str, Task] = {}
-        self._lock = threading.RLock()
+        self._lock = free_when_forked(threading.RLock())
         self._fairlead: App | None = None
         self.waker = waiting.Waker(self)
         self._packages: list[tuple[Any, str]] = []

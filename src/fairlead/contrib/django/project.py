@@ -23,6 +23,7 @@ from fairlead.core import values
 from fairlead.declare.task import Task
 from fairlead.engine.node import Node
 from fairlead.errors import ConfigurationError, SchemaMismatch
+from fairlead.forks import free_when_forked
 from fairlead.ports.task_store import TaskStore
 
 _OPTIONS = set(inspect.signature(App).parameters) - {"url"}
@@ -146,7 +147,7 @@ class DjangoApp(App):
 
 
 _app: DjangoApp | None = None
-_lock = threading.RLock()
+_lock = free_when_forked(threading.RLock())
 
 
 def get_app() -> DjangoApp:
