@@ -53,7 +53,8 @@ def test_the_steps_of_the_container_file_have_what_they_name() -> None:
     (user,) = (step[1] for step in steps if step[0] == "USER")
     assert user != "root" and re.search(rf"useradd .*{user}", text)
     assert "fairlead" in _project()["scripts"]
-    assert ["ENTRYPOINT", "[fairlead]"] in steps
+    # The first process of a container gets the orphans of handlers, and must reap them.
+    assert ["ENTRYPOINT", "[tini,", "--,", "fairlead]"] in steps
 
 
 def _project() -> dict[str, Any]:
