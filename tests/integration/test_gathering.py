@@ -92,12 +92,14 @@ async def test_a_thousand_coroutines_wait_without_a_thread_each_and_with_few_sta
 
 async def test_gather_returns_results_in_the_order_of_the_handles(shop: Shop) -> None:
     handles = shop.double.submit_many([{"n": n} for n in range(50)])
+    assert not (await handles[0].state_async()).is_final
     found = asyncio.create_task(fairlead.gather_async(*reversed(handles), timeout=SOON))
     in_thread = asyncio.create_task(asyncio.to_thread(fairlead.gather, *handles, timeout=SOON))
     await asyncio.sleep(0.1)
     await drain(shop.worker)
     assert await found == [2 * n for n in reversed(range(50))]
     assert await in_thread == [2 * n for n in range(50)]
+    assert (await handles[0].state_async()).is_final
     shop.reads.clear()
     assert fairlead.gather(*handles) == [2 * n for n in range(50)]
     assert shop.reads == [50]

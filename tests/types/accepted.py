@@ -81,6 +81,7 @@ async def submit() -> None:
     """Submit from asynchronous code."""
     assert_type(await pay.submit_async("acme"), TaskHandle[float])
     assert_type(await (await count.submit_async("x")).result_async(), int)
+    assert_type(await (await count.submit_async("x")).state_async(), State)
     assert_type(await pay.submit_many_async([{"partner": "a"}]), list[TaskHandle[float]])
     assert_type(await pay("acme"), float)
 

@@ -122,6 +122,10 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         """Return the state of the task now. Raises UnknownTask as `record` does."""
         return self.record().state
 
+    async def state_async(self) -> State:
+        """Return the state without blocking the event loop, as `state` does."""
+        return (await asyncio.to_thread(self.record)).state
+
     def result(self, timeout: float | None = None) -> R_co:
         """Wait until the task is finished and return its return value, of the type that its
         function declares in this application, else as plain data of JSON.

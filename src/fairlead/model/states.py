@@ -16,6 +16,11 @@ class State(StrEnum):
     FAILED = "FAILED"  # a person ended it
     CANCELLED = "CANCELLED"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing changes any more: DONE, FAILED or CANCELLED."""
+        return self in FINAL_STATES
+
 
 FINAL_STATES = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 """States of tasks that have left the hot table; only their attempts remain."""
