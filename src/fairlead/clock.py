@@ -12,7 +12,6 @@ MICROS = 1_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MICRO = timedelta(microseconds=1)
-_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def to_micros(instant: datetime) -> int:
@@ -28,13 +27,6 @@ def to_micros(instant: datetime) -> int:
 def to_datetime(micros: int) -> datetime:
     """Return the aware UTC datetime of `micros` microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
-
-
-def suspended_seconds() -> int:
-    """Return for how many whole seconds this machine has been suspended since its start. Its
-    monotonic clock stood still meanwhile."""
-    monotonic = time.monotonic()
-    return int(time.clock_gettime(_BOOT_TIME) - monotonic)
 
 
 class Clock(Protocol):

@@ -42,25 +42,9 @@ def counting(url: str, channel: str) -> App:
     return application
 
 
-def twin(app: App) -> App:
-    """Return a second application on the same store and channel, as another process has it."""
-    return App(app.url, channel=app.connector.settings.channel, observer=Counting())
-
-
 def counts(app: App) -> Counter[str]:
     """Return the counts of the application's observer."""
     return app.observer.counts  # type: ignore[attr-defined]
-
-
-def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
-    """Return a task that appends its argument to a list, and the list."""
-    ran: list[int] = []
-
-    @app.task(**options)
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    return note, ran
 
 
 async def until(is_so: Callable[[], bool]) -> None:

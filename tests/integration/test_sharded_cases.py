@@ -13,7 +13,6 @@ redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage, steps
 from tests.sharded_queues import SOON, ago, key_of, until  # noqa: E402
 
-DAY = 86_400.0
 HOUR = timedelta(hours=1)
 
 

@@ -6,13 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.errors import FairleadError, StoreUnavailable
-from services.process import free_port
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
@@ -214,16 +212,6 @@ async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
                 stop.set()
             assert len(written) > 250
             assert read == written
-
-
-class ClusterServer(RedisServer):
-    """A cluster of one node, with the restrictions of any cluster."""
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        with Path(self.folder / "redis.conf").open("a") as settings:
-            # The default, 10000 above the port, may be the port of an outgoing connection.
-            settings.write(f"cluster-enabled yes\ncluster-port {free_port()}\n")
 
 
 async def test_steps_may_go_on_after_a_command_that_failed(redis_url: str, client: Any) -> None:

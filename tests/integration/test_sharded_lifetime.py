@@ -1,5 +1,4 @@
-"""The time to live of a sharded queue, which counts only while the queue is empty, and dead
-letters whose write failed."""
+"""The time to live of a sharded queue, which counts only while the queue is empty."""
 
 from __future__ import annotations
 
@@ -80,10 +79,6 @@ def test_readers_keep_an_empty_queue_and_the_next_write_makes_it_stay(redis_url,
         pass_time(client, "q", 100 * HOUR)
         assert client.hget("{q}:weights", "acme") == b"2.0"
         assert [message.values["n"] for message in drain(queue)] == [b"2"]
-
-
-def _one(command: Any) -> Any:
-    return (yield command)
 
 
 # the clock ----------------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from fairlead.sharded import (
 from tests import tiers  # noqa: E402
 from tests.sharded_queues import ago, drain, key_of, lives, pass_time  # noqa: E402
 
-DAY = 86_400.0
-
 
 def test_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, shrink_after=0) as queue:

@@ -4,10 +4,9 @@ that wait."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -39,11 +38,6 @@ def read(queue: SyncShardedQueue, count: int, batch: int = 100) -> list[str]:
         queue.ack("g", *(message.id for message in messages))
         found += [message.shard_key for message in messages]
     return found
-
-
-def given(command: Any) -> Generator[Any, Any, Any]:
-    """Yield one command, and return its response."""
-    return (yield command)
 
 
 def write(queue: SyncShardedQueue, keys: list[str], weight: float = 1.0) -> None:

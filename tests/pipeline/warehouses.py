@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,6 @@ def root_of(lake: Warehouse) -> Path:
     folder = lake.location.folder
     assert folder is not None
     return folder
-
-
-def shift() -> timedelta:
-    """Return the whole hours from T0 to eight hours before now. An exporter notes the present, and
-    tasks of a distant past would wait for thousands of hours until then."""
-    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    return now - timedelta(hours=8) - T0
 
 
 def moved(row: Mapping[str, Any], by: timedelta) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.engine.expiry import Expiry
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Outcome, State
 from tests.ids import id_named
@@ -137,3 +139,13 @@ async def test_a_retry_waits_for_its_delay_when_the_clock_stepped(bench: Bench) 
     assert bench.start() == []
     await bench.wait(2)
     assert bench.start() == ["t"]
+
+
+def test_a_node_holds_nothing_after_a_suspension_for_which_the_monotonic_clock_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expiry, since_boot = Expiry(SYSTEM_CLOCK), time.clock_gettime
+    expiry.extend(expiry.now(), 60.0)
+    assert expiry.is_ahead()
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: since_boot(clock) + 61.0)
+    assert not expiry.is_ahead()

@@ -28,8 +28,9 @@ class CancelReason(StrEnum):
     PERMITS = "permits"  # permits expired: other nodes may acquire them soon
 
 
-class NotHeld(FairleadError):
-    """The claim of a task may have expired before its handler began: other nodes may have it."""
+class Superseded(FairleadError):
+    """The task was, or may have been, given to another node before this run could commit; what a
+    transactional handler wrote is rolled back."""
 
 
 class Execution:
@@ -98,9 +99,9 @@ class Execution:
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
-        """Record the start of the run. Raise NotHeld if other nodes may have the task."""
+        """Record the start of the run. Raise Superseded if other nodes may have the task."""
         if not self.is_held():
-            raise NotHeld(f"the claim of task {self.claimed.id} expired before its run began")
+            raise Superseded(f"the claim of task {self.claimed.id} expired before its run began")
         self.started_at = now
         self.is_running = True
         self._set_deadline(now)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fairlead.clock import Clock, suspended_seconds
+import time
+
+from fairlead.clock import Clock
+
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Expiry:
@@ -16,7 +20,8 @@ class Expiry:
 
     def now(self) -> float:
         """Return the seconds on a monotonic clock that counts suspensions of the machine."""
-        return self._clock.monotonic() + suspended_seconds()
+        suspended = time.clock_gettime(_BOOT_TIME) - time.monotonic()
+        return self._clock.monotonic() + int(suspended)
 
     def is_ahead(self) -> bool:
         """Return whether the node certainly holds what it had at the last renewal."""

@@ -17,19 +17,14 @@ from typing import Any
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import entered, overridden
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
+from fairlead.engine.execution import Execution, Superseded
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
 from fairlead.engine.outcome import NotBegun, done
-from fairlead.errors import FairleadError, StoreUnavailable
+from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed
-
-
-class Superseded(FairleadError):
-    """The task was reassigned while its transactional handler ran; the writes of the handler were
-    rolled back."""
 
 
 class Committed:

@@ -13,11 +13,11 @@ from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import CancelReason, Execution, NotHeld
+from fairlead.engine.execution import CancelReason, Execution, Superseded
 from fairlead.engine.executors.loop import LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
-from fairlead.engine.invocation import Committed, Invocation, Superseded
+from fairlead.engine.invocation import Committed, Invocation
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.run_lines import log_end
 from fairlead.model import Finish, State
@@ -210,7 +210,7 @@ class Runs:
         else:
             if execution.cancel_reason is not None:
                 finish = stopped(execution, now)
-            elif type(error) in (Superseded, NotHeld):
+            elif type(error) is Superseded:
                 finish = None
             elif error is not None:
                 finish = failed(execution, error, now)
@@ -221,7 +221,7 @@ class Runs:
                 self._end(execution, finish)
             else:
                 self.settled([execution])
-        if type(error) is NotHeld:
+        if type(error) is Superseded and execution.started_at is None:
             self._context.events.on_not_held(trigger)
         self._context.events.on_ready()
 

@@ -30,18 +30,6 @@ CHANGES = ("arrived", "arrived_us", "claimed", "strides", "depth", "work", "runn
 sum of 1 / weight of these; change of the number waiting; worker time still to be spent; change of
 the number running; sum of the offsets at which runs began."""
 
-_STAY = (
-    "queue",
-    "fairness_key",
-    "weight",
-    "ready",
-    "left",
-    "is_claimed",
-    "start",
-    "finish",
-    "run_us",
-)
-
 
 def of_attempts(attempts: DataFrame) -> DataFrame:
     """Return the stay of each sound attempt: waiting in [ready, left) and running in [start,
