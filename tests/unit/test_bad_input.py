@@ -57,9 +57,9 @@ def test_arguments_that_do_not_fit_the_handler_are_refused(
         ({"weight": float("nan")}, "from 0.001 to 1000"),
         ({"weight": float("inf")}, "from 0.001 to 1000"),
         ({"weight": True}, "from 0.001 to 1000"),
-        ({"priority": -1}, r"from 0 \(first\) to 9"),  # refused rather than clamped
-        ({"priority": 10}, r"from 0 \(first\) to 9"),
-        ({"priority": 1.0}, r"from 0 \(first\) to 9"),
+        ({"priority": -1}, "from 0 to 9"),  # refused rather than clamped
+        ({"priority": 10}, "from 0 to 9"),
+        ({"priority": 1.0}, "from 0 to 9"),
         ({"run_at": datetime(2026, 1, 1)}, "naive datetime"),
         (
             {"run_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))},
@@ -92,7 +92,7 @@ def test_a_processing_policy_with_impossible_times_is_refused(
     app: App, field: str, seconds: Any
 ) -> None:
     policy = SimpleNamespace(**{"timeout": None, "max_stuck": None, field: seconds})
-    with pytest.raises(ConfigurationError, match=f"'work': {field}=.*above 0, at most 3155760000"):
+    with pytest.raises(ConfigurationError, match=f"'work': {field} of its processing .*"):
 
         @app.task(processing=policy)
         async def work() -> None: ...
@@ -213,7 +213,7 @@ def test_a_full_disk_refuses_the_submit_and_does_not_damage_the_file(
         ({"cron": "0 0 1 */13 *"}, "the step 13 of the months: use at most 12"),
         ({"cron": "0 0 * * mon-fri/8"}, "the step 8 of the days of the week: use at most 7"),
         ({"timezone": "Europe/Atlantis"}, "timezone"),
-        ({"catch_up": "some"}, "catch_up='some': use 'last', 'all', 'none'"),
+        ({"catch_up": "some"}, "catch_up 'some' is unknown; use 'last' or 'all' or 'none'"),
     ],
 )
 def test_impossible_periodic_tasks_are_refused(

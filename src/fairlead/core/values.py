@@ -6,7 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from fairlead.errors import LONGEST_DELAY, ConfigurationError, FairleadError
 
@@ -21,6 +24,8 @@ MOST_SECONDS = LONGEST_DELAY
 
 Error = type[FairleadError]
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=StrEnum)
+_encode = msgspec.json.Encoder().encode
 
 
 def text(
@@ -105,11 +110,16 @@ def instant(what: str, value: str, error: Error = ConfigurationError) -> datetim
     )
 
 
-def one_of(what: str, value: str, *choices: str, error: Error = ConfigurationError) -> str:
+def one_of(what: str, value: Any, *choices: str, error: Error = ConfigurationError) -> str:
     """Return `value` if it is one of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise error(f"{what} {brief(value)} is unknown; use {' or '.join(map(repr, choices))}")
     return value
+
+
+def member(what: str, value: object, kind: type[_E], error: Error = ConfigurationError) -> _E:
+    """Return the member of an enumeration that `value` is or names."""
+    return kind(one_of(what, value, *map(str, kind), error=error))
 
 
 def methods(what: str, value: _T, *names: str, error: Error = ConfigurationError) -> _T:
@@ -126,16 +136,26 @@ def many(what: str, value: object, error: Error = ConfigurationError) -> Iterabl
     raise error(f"{what} {brief(value)}: use a list")
 
 
-def is_finite(value: Any) -> bool:
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON. Raises ValueError for NaN and infinities, and the errors of msgspec
+    for other values that JSON cannot express."""
+    encoded = _encode(value)
+    # NaN and infinities are written as null.
+    if b"null" in encoded and not _is_finite(msgspec.to_builtins(value)):
+        raise ValueError("JSON has no NaN or infinity; use a text, or None")
+    return encoded
+
+
+def _is_finite(value: Any) -> bool:
     """Return whether plain data (maps, lists, numbers, texts) holds neither NaN nor an infinity,
     which JSON cannot express."""
     match value:
         case float():
             return math.isfinite(value)
         case dict():
-            return all(map(is_finite, value.values()))
+            return all(map(_is_finite, value.values()))
         case list() | tuple() | set() | frozenset():
-            return all(map(is_finite, value))
+            return all(map(_is_finite, value))
         case _:
             return True
 

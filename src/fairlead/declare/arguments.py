@@ -74,7 +74,6 @@ class Arguments:
             raise ConfigurationError(
                 f"task {task_name!r}: its arguments cannot be encoded as JSON: {error}"
             ) from error
-        self._encode = msgspec.json.Encoder().encode
         self.names = tuple(p.name for p in parameters)
         self._positional = (
             all(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in parameters) and not injected
@@ -91,17 +90,11 @@ class Arguments:
             given = msgspec.convert(kwargs, self._given, strict=strict)
             for each in self._open:
                 each.check(getattr(given, each.name))
-            encoded = self._encode(given)
-            # NaN and infinities are written as null, which the handler's type may refuse.
-            is_finite = b"null" not in encoded or values.is_finite(msgspec.to_builtins(given))
-            if self._has_objects and is_finite:  # msgspec has not checked their fields
+            encoded = values.to_json(given)
+            if self._has_objects:  # msgspec has not checked their fields
                 self._read(encoded)
         except Exception as error:  # encoding runs the user's code
             raise InvalidTask(f"task {self.task_name!r}: {error}") from error
-        if not is_finite:
-            raise InvalidTask(
-                f"task {self.task_name!r}: JSON has no NaN or infinity; use a text, or None"
-            )
         return encoded
 
     def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:

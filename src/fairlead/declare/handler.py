@@ -17,7 +17,7 @@ from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.json_types import JsonType, hints
 from fairlead.declare.queue import Queue
-from fairlead.errors import LONGEST_DELAY, ConfigurationError
+from fairlead.errors import ConfigurationError
 
 
 class ExecutorKind(StrEnum):
@@ -74,10 +74,7 @@ class Handler:
         self._is_log_asked = keep_log is True
         self.keep_log = keep_log_default if keep_log is None else bool(keep_log)
         """Whether the log lines of each run are kept."""
-        if on_failure not in ("hold", "skip"):
-            raise ConfigurationError(
-                f"task {name!r}: on_failure {values.brief(on_failure)}: use 'hold' or 'skip'"
-            )
+        values.one_of(f"task {name!r}: on_failure", on_failure, "hold", "skip")
         self.skips_failed = on_failure == "skip"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
@@ -123,15 +120,11 @@ class Handler:
 
     def _executor(self, wanted: str | None) -> ExecutorKind:
         natural = ExecutorKind.LOOP if self.is_async else ExecutorKind.THREAD
-        try:
-            kind = natural if wanted is None else ExecutorKind(wanted)
-        except ValueError:
-            raise ConfigurationError(
-                f"task {self.name!r}: executor {values.brief(wanted)}: use loop, thread or process"
-            ) from None
+        what = f"task {self.name!r}: executor"
+        kind = natural if wanted is None else values.member(what, wanted, ExecutorKind)
         if (kind is ExecutorKind.LOOP) is not self.is_async:
             raise ConfigurationError(
-                f"task {self.name!r}: executor {kind.value!r} does not fit"
+                f"{what} {kind.value!r} does not fit"
                 f" {'an async' if self.is_async else 'a sync'} function"
             )
         if kind is ExecutorKind.PROCESS and self.transactional:
@@ -151,16 +144,8 @@ def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
             " with its attributes"
         )
     for field in ("timeout", "max_stuck"):
-        seconds = getattr(processing, field)
-        if seconds is not None and (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or not 0 < seconds <= LONGEST_DELAY
-        ):
-            raise ConfigurationError(
-                f"task {name!r}: {field}={values.brief(seconds)} of its processing policy: use"
-                f" a number of seconds above 0, at most {LONGEST_DELAY:.0f}, or None"
-            )
+        if (given := getattr(processing, field)) is not None:
+            values.seconds(f"task {name!r}: {field} of its processing policy", given)
     return processing
 
 

@@ -13,7 +13,6 @@ from msgspec import inspect as types
 from fairlead.core import values
 from fairlead.model.reading import json_reader
 
-_encode = msgspec.json.Encoder().encode
 _LISTS = types.ListType | types.SetType | types.FrozenSetType | types.VarTupleType
 _OBJECTS = types.StructType | types.DataclassType | types.NamedTupleType
 _PLAIN = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
@@ -59,10 +58,7 @@ class JsonType:
         if type(value) is msgspec.Raw:  # JSON already: encoded by a child process
             return bytes(value)
         self.check(value)
-        encoded = _encode(value)
-        # NaN and infinities are written as null.
-        if b"null" in encoded and not values.is_finite(msgspec.to_builtins(value)):
-            raise ValueError("it has NaN or an infinity, which JSON lacks: use a text")
+        encoded = values.to_json(value)
         if not isinstance(self._info, types.AnyType):
             self.decode(encoded)
         return encoded

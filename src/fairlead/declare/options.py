@@ -54,11 +54,7 @@ class Options(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise InvalidTask unless every option is within its bounds."""
-        if type(self.priority) is not int or self.priority not in PRIORITIES:
-            raise InvalidTask(
-                f"priority {values.brief(self.priority)}: use a whole number from 0 (first) to 9"
-                " (last)"
-            )
+        values.whole("priority", self.priority, 0, PRIORITIES[-1], InvalidTask)
         values.number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
         values.text("fairness_key", self.fairness_key, may_be_empty=True, error=InvalidTask)
         for option, key in (("ordering_key", self.ordering_key), ("unique_key", self.unique_key)):

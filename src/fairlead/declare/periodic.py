@@ -6,9 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import lru_cache
-from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -98,19 +96,6 @@ def cron_times(cron: str, timezone: str) -> CronTimes:
     return CronTimes(cron, timezone)
 
 
-P = TypeVar("P", bound=StrEnum)
-
-
-def _policy(kind: type[P], option: str, given: str, handler: Handler) -> P:
-    try:
-        return kind(given)
-    except ValueError:
-        raise ConfigurationError(
-            f"periodic task {handler.name!r}: {option}={values.brief(given)}: use"
-            f" {', '.join(repr(str(policy)) for policy in kind)}"
-        ) from None
-
-
 class Periodic:
     """A declaration of a periodic task: a handler, its times, and its catch-up policy."""
 
@@ -135,13 +120,13 @@ class Periodic:
             self.times = cron_times(cron, timezone)
         except ConfigurationError as error:
             raise ConfigurationError(f"task {handler.name!r}: {error}") from error
-        self.catch_up = _policy(CatchUp, "catch_up", catch_up, handler)
-        self._skips = _policy(Overlap, "overlap", overlap, handler) is Overlap.SKIP
+        what = f"periodic task {handler.name!r}"
+        self.catch_up = values.member(f"{what}: catch_up", catch_up, CatchUp)
+        self._skips = values.member(f"{what}: overlap", overlap, Overlap) is Overlap.SKIP
         parameters = handler.arguments.names
         if parameters not in ((), ("slot",)):
             raise ConfigurationError(
-                f"periodic task {handler.name!r}: declare it without arguments, or with"
-                " one named slot"
+                f"{what}: declare it without arguments, or with one named slot"
             )
         if parameters:
             try:

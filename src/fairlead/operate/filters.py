@@ -75,7 +75,8 @@ def task_filter(
     if tenant is not None:
         tenants = frozenset({tenant}) if tenants is None else tenants & {tenant}
     argument = filters.get("argument")
-    state = _state(filters.get("state"))
+    if (state := filters.get("state")) is not None:
+        state = values.member("state", state, State, InvalidTask)
     if argument is not None and state in FINAL_STATES:
         raise InvalidTask("argument: the arguments of finished tasks are not kept")
     submitted_from = filters.get("submitted_from")
@@ -119,8 +120,6 @@ def is_within(fairness_key: str, tenants: Collection[str] | None) -> bool:
 
 def checked_id(task_id: object) -> str:
     """Return a text that may be a task id. Raise InvalidTask."""
-    if not isinstance(task_id, str):
-        raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
     return values.text("id", task_id, may_be_empty=True, error=InvalidTask)
 
 
@@ -132,15 +131,6 @@ def instant(what: str, at: datetime | None) -> int:
         return Options(run_at=at).run_at_micros(0)
     except InvalidTask as error:
         raise InvalidTask(str(error).replace("run_at", what, 1)) from None
-
-
-def _state(state: State | str | None) -> State | None:
-    try:
-        return None if state is None else State(state)
-    except ValueError:
-        raise InvalidTask(
-            f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
-        ) from None
 
 
 def _submitted_before(filters: TaskFilters, now: int) -> int | None:

@@ -18,8 +18,6 @@ from fairlead.core.limits.limits import (
     Per,
     checked_per,
     key_of,
-    positive,
-    seconds,
 )
 from fairlead.core.limits.permits import Pool
 from fairlead.core.limits.sharded_permits import Permits
@@ -101,7 +99,7 @@ class ClusterLimit:
     is_cluster_wide = True
 
     def __init__(self, n: int, per: Per | None = None, *, name: str | None = None) -> None:
-        self.n = positive("ClusterLimit", n)
+        self.n = values.whole("ClusterLimit n", n, 1)
         self.per = checked_per("ClusterLimit", per)
         self.name = None if name is None else values.text("ClusterLimit name", name)
 
@@ -134,8 +132,8 @@ class ClusterRateLimit:
     def __init__(
         self, n: int, per: float, key: Per | None = None, *, name: str | None = None
     ) -> None:
-        self.n = positive("ClusterRateLimit", n)
-        self.per = self.linger = seconds("ClusterRateLimit per", per)
+        self.n = values.whole("ClusterRateLimit n", n, 1)
+        self.per = self.linger = values.seconds("ClusterRateLimit per", per)
         self.key = checked_per("ClusterRateLimit", key)
         self.name = None if name is None else values.text("ClusterRateLimit name", name)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
-from fairlead.core.limits.limits import Full, positive
+from fairlead.core.limits.limits import Full
 from fairlead.core.limits.permits import Pool
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.errors import ConfigurationError
@@ -202,7 +202,7 @@ def _pool(level: LevelName) -> str:
 def _level(kind: str, key: str, n: int | ClusterLimit) -> TreeLevel:
     what = f"LimitTree {kind} {key!r}" if key else "LimitTree"
     if not isinstance(n, ClusterLimit):
-        return TreeLevel((kind, key), positive(what, n), False)
+        return TreeLevel((kind, key), values.whole(f"{what} n", n, 1), False)
     if n.per is not None or n.name is not None:
         raise ConfigurationError(
             f"{what}: {values.brief(n)} is a level and takes a number only; use LimitTree(name=...)"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from copy import copy
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from fairlead.core import values
-from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
 Per = Literal["fairness_key", "name"]
@@ -75,7 +74,7 @@ class Limit:
     task name. Raises ConfigurationError for bad values."""
 
     def __init__(self, n: int, per: Per | None = None) -> None:
-        self.n = positive("Limit", n)
+        self.n = values.whole("Limit n", n, 1)
         self.per = checked_per("Limit", per)
         self._running: dict[str | None, int] = {}
 
@@ -130,10 +129,10 @@ class RateLimit:
     def __init__(
         self, n: int, per: float, key: Per | None = None, burst: int | None = None
     ) -> None:
-        self.n = positive("RateLimit", n)
-        self.per = seconds("RateLimit per", per)
+        self.n = values.whole("RateLimit n", n, 1)
+        self.per = values.seconds("RateLimit per", per)
         self.key = checked_per("RateLimit", key)
-        self.burst = self.n if burst is None else positive("RateLimit burst", burst)
+        self.burst = self.n if burst is None else values.whole("RateLimit burst", burst, 1)
         # The generic cell rate algorithm keeps one number per bucket: when it is full again. The
         # unit is 1/n of a nanosecond, so that a token takes a whole number of units and nothing is
         # rounded.
@@ -206,20 +205,8 @@ def key_of(per: Per | None, trigger: Trigger) -> str | None:
     return trigger.fairness_key if per == "fairness_key" else trigger.name
 
 
-def positive(what: str, n: int) -> int:
-    """Return `n` if it is a valid limit. Raises ConfigurationError."""
-    return values.whole(f"{what} n", n, 1)
-
-
-def seconds(what: str, given: float) -> float:
-    """Return `given` as seconds if it is a valid time. Raises ConfigurationError."""
-    return values.seconds(what, given)
-
-
 def checked_per(what: str, per: Per | None) -> Per | None:
     """Return `per` if it is known. Raises ConfigurationError."""
-    if per not in (None, "fairness_key", "name"):
-        raise ConfigurationError(
-            f"{what}: {values.brief(per)} is unknown; use 'fairness_key', 'name' or nothing"
-        )
+    if per is not None:
+        values.one_of(what, per, *get_args(Per))
     return per

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
@@ -42,11 +42,7 @@ class Processing:
             seconds = getattr(self, name)
             if seconds is not None:
                 values.seconds(f"Processing {name}", seconds)
-        if self.when_stuck not in ("resume", "error", "ignore"):
-            raise ConfigurationError(
-                f"Processing when_stuck={values.brief(self.when_stuck)}: use 'resume', 'error' or"
-                " 'ignore'"
-            )
+        values.one_of("Processing when_stuck", self.when_stuck, *get_args(WhenStuck))
         if (
             self.timeout is not None
             and self.max_stuck is not None

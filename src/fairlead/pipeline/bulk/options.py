@@ -124,12 +124,9 @@ class AnyArguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the arguments as JSON. Raise InvalidTask."""
         try:
-            encoded = msgspec.json.encode(kwargs)
+            return bounds.to_json(kwargs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidTask(f"task {self._task!r}: {error}") from error
-        if b"null" in encoded and not bounds.is_finite(kwargs):
-            raise InvalidTask(f"task {self._task!r}: JSON has no NaN or infinity; use null")
-        return encoded
 
 
 class TextArguments:
