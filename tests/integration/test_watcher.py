@@ -86,7 +86,7 @@ class Given:
 
     def steps(self) -> None: ...
 
-    async def read(self, steps: None) -> list[Observation]:
+    async def read(self, steps: None, together: bool) -> list[Observation]:
         found, self.observations = self.observations, []
         return found
 

@@ -234,7 +234,7 @@ class FleetDatabase:
     async def run_quickly(self, steps: Callable[[], Steps[T]]) -> T:
         return await self._link.pass_on(lambda: self.run(steps()))
 
-    async def read(self, steps: Steps[T]) -> T:
+    async def read(self, steps: Steps[T], *, together: bool = False) -> T:
         if self._link.is_plain:
             return drive(steps, self._machine.execute)
         return await self._link.pass_on(lambda: self.read_now(steps))

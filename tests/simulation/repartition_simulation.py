@@ -52,7 +52,7 @@ class Leases:
             if self._held.get(name, ("", 0.0))[0] == owner:
                 del self._held[name]
 
-    async def owners(self) -> dict[str, str]:
+    async def owners(self, *, at_renewal: bool = False) -> dict[str, str]:
         now = self._clock.monotonic()
         return {name: owner for name, (owner, until) in self._held.items() if until > now}
 

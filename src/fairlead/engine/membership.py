@@ -16,7 +16,13 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.ports.cluster_state import NodeFacts, NodeRecord, QueueSettings, SettingsMark
+from fairlead.ports.cluster_state import (
+    ClusterState,
+    NodeFacts,
+    NodeRecord,
+    QueueSettings,
+    SettingsMark,
+)
 from fairlead.version import VERSION
 
 log = logging.getLogger("fairlead.membership")
@@ -89,6 +95,8 @@ class Membership(SimplePart):
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
+        self._saw_silent = False
+        """Whether the last heartbeat has seen nodes that are silent."""
         self._has_begun = False
         """Whether this node has registered."""
         self._known: dict[str, QueueSettings] = {}
@@ -150,19 +158,23 @@ class Membership(SimplePart):
         tasks = self._context.ports.tasks
         return tasks is not None and bool(await tasks.held(node))
 
-    async def _send_heartbeat(self) -> None:
+    async def _send_heartbeat(self) -> ClusterState:
+        """Send a heartbeat, register first where needed, and return what the store has then."""
         context = self._context
         queues, now, began = self._served, context.clock.now(), context.heartbeats.now()
         if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
             queues = []
-        if self._registered != queues or not await self._store.heartbeat(self._node, now):
+        if self._registered != queues or not (seen := await self._store.heartbeat(self._node, now)):
             names = sorted(context.served.handlers)
             joined = await self._store.register_node(self._node, queues, names, now, self._facts)
             context.channel.announce(joined)
             self._registered = queues
+            if not (seen := await self._store.heartbeat(self._node, now)):
+                raise StoreUnavailable("another node has dropped this node just now")
         context.heartbeats.extend(began, SILENT_SECONDS)
+        return seen
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
@@ -195,10 +207,9 @@ class Membership(SimplePart):
             left = self._unregistered.items() - registering.items()
             self._unregistered = dict(left)
 
-    async def _read_changes(self) -> None:
-        """Read the settings, weights and limits of the served queues that changed. After a failure,
-        the next heartbeat goes on from there."""
-        mark = await self._store.database.read(self._store.settings_mark())
+    async def _read_changes(self, mark: SettingsMark) -> None:
+        """Read the settings, weights and limits of the served queues that changed by this mark.
+        After a failure, the next heartbeat goes on from there."""
         if mark.server != self._server:
             if self._server is not None:
                 self._context.events.on_server_replaced()
@@ -246,45 +257,51 @@ class Membership(SimplePart):
         return members, names
 
     async def silent_nodes(self) -> Sequence[str]:
-        """Return the nodes that have been silent for so long that they count as dead. Raises
-        StoreUnavailable."""
+        """Return the nodes that have been silent for so long that they count as dead, by a new
+        heartbeat if the last one has seen such nodes. Raises StoreUnavailable."""
+        began = self._context.clock.monotonic()
+        return self._silent_among((await self._beat()).nodes, began) if self._saw_silent else []
+
+    def _silent_among(self, nodes: Sequence[NodeRecord], began: float) -> list[str]:
+        """Return which of the nodes count as dead. They were read with the heartbeat of this node
+        that began at `began` (monotonic seconds), so that its time is that of the store's clock."""
         clock = self._context.clock
-        began = clock.monotonic()
-        silent = await self._store.silent_nodes(clock.now(), round(SILENT_SECONDS * MICROS))
-        if silent:
-            await self._beat()  # afterwards, because the clock may have stepped just before
+        own = {each.heartbeat_at for each in nodes if each.node == self._node}
+        late = max(own, default=0) - round(SILENT_SECONDS * MICROS)
+        silent = [each.node for each in nodes if each.heartbeat_at < late]
+        self._saw_silent = bool(silent)
         # After a long pause of this process, the others may be back.
         is_late = clock.monotonic() - began > SILENT_SECONDS / 2
         # After an outage of the store, the others have been as silent as this node.
         is_back = clock.monotonic() - self._reached_at >= SILENT_SECONDS
-        can_judge = self.is_store_reachable and is_back and not is_late
-        return silent if can_judge and not self._steps.is_within(SILENT_SECONDS) else ()
+        # A node that will restart sets its heartbeat ahead.
+        can_judge = self.is_store_reachable and is_back and not is_late and not self._is_leaving
+        return silent if can_judge and not self._steps.is_within(SILENT_SECONDS) else []
 
-    async def _beat(self) -> list[NodeRecord]:
-        """Send a heartbeat, and return all nodes."""
+    async def _beat(self) -> ClusterState:
+        """Send a heartbeat, and return what the store has then."""
         began = self._context.clock.monotonic()
-        await self._send_heartbeat()
-        nodes = await self._store.database.read(self._store.nodes())
+        seen = await self._send_heartbeat()
         if not self._is_leaving:  # a node that will restart sets its heartbeat ahead
-            for record in nodes:
+            for record in seen.nodes:
                 if record.node == self._node:
                     self._steps.observe(record.heartbeat_at, began)
-        return nodes
+        return seen
 
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
-        now = self._context.clock.now()
-        nodes = await self._beat()
+        now, began = self._context.clock.now(), self._context.clock.monotonic()
+        nodes, mark = await self._beat()
+        silent = self._silent_among(nodes, began)
         if ended := self._claimer.ended_batches():
             await self._context.store.drop_claims(self._node, ended)
         await self._register_queues()
-        silent = await self.silent_nodes()
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
         members, names = self._members_of(living, restarting)
         present = frozenset(each.node for each in nodes) - restarting
-        await self._read_changes()
+        await self._read_changes(mark)
         view = View(self._settings, self._weights, self._limits, members, present, names)
         self._settings, self._weights, self._limits = {}, {}, {}
         self._context.events.on_view(view)

@@ -139,7 +139,7 @@ class Ownership:
             self._held.replace(held)
             self._own(self.owned & self._held.keys | self._assigned_by_channel())
             return
-        leases = await self._coordinator.owners()
+        leases = await self._coordinator.owners(at_renewal=True)
         self._open |= self._held.replace(held) | self._leases.replace(leases) | self._changed()
         leases_of_pollers = map(poller_lease, self._pollers)
         free_pollers = [name for name in leases_of_pollers if name not in leases]

@@ -57,7 +57,7 @@ class Watcher:
     async def look(self) -> list[IncidentReport]:
         """Return reports of the incidents that began, and of those that were open for a while.
         Raise StoreUnavailable."""
-        found = await self._database.read(self._observer.steps())
+        found = await self._database.read(self._observer.steps(), together=True)
         return [report for each in found for report in self._reports(each)]
 
     def _reports(self, found: Observation) -> Iterator[IncidentReport]:

@@ -50,3 +50,10 @@ class NodeRecord(msgspec.Struct, frozen=True):
     names: list[str]
     """Names of the tasks that the node has handlers for."""
     facts: NodeFacts
+
+
+class ClusterState(NamedTuple):
+    """Nodes, and the mark of the settings of queues, as one heartbeat reads them."""
+
+    nodes: list[NodeRecord]
+    mark: SettingsMark

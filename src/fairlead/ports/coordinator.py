@@ -34,8 +34,9 @@ class Coordinator(Protocol):
         """Release leases at once and ignore those not held. Return the notification to announce, so
         that other nodes acquire them."""
 
-    async def owners(self) -> Mapping[str, str]:
-        """Return the owner of each lease that is held and not expired, by the lease's name."""
+    async def owners(self, *, at_renewal: bool = False) -> Mapping[str, str]:
+        """Return the owner of each lease that is held and not expired, by the lease's name. With
+        `at_renewal`, those at the last `renew` may be returned without another request."""
 
     async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
         """Return one shard of the ledger of a cluster-wide limit as last written, and its version.

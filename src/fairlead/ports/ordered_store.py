@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.ports.cluster_state import (
+    ClusterState,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -97,9 +98,10 @@ class OrderedStore(Protocol):
         that it lives. Called again when these change. Return the notification to announce, so that
         other nodes release its share of the partitions."""
 
-    async def heartbeat(self, node: str, now: int) -> bool:
-        """Record that the node lives. Return False if the store has no record of it, because it
-        never registered or another node dropped it as dead."""
+    async def heartbeat(self, node: str, now: int) -> ClusterState | None:
+        """Record that the node lives, and return what the store has then. Return None if the store
+        has no record of the node, because it never registered or another node dropped it as
+        dead."""
 
     async def drop_node(self, node: str) -> Notification:
         """Remove a node that stopped, or whose tasks have all been resumed, so that it claims

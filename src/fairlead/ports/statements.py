@@ -57,8 +57,9 @@ class Database(Protocol):
         never a crash of a process, may undo this transaction until a later durable one of the same
         database has committed."""
 
-    async def read(self, steps: Steps[T]) -> T:
-        """Run steps that only read, in the fastest way."""
+    async def read(self, steps: Steps[T], *, together: bool = False) -> T:
+        """Run steps that only read, in the fastest way; with `together`, in one transaction where
+        each statement would be one."""
 
     def read_now(self, steps: Steps[T]) -> T:
         """Run steps that only read, from any thread; never waits for a writer."""

@@ -44,7 +44,7 @@ class CassandraDatabase:
     async def run_async(self, steps: Steps[Any], durable: bool = True) -> Any:
         return await asyncio.to_thread(self.run, steps)
 
-    async def read(self, steps: Steps[Any]) -> Any:
+    async def read(self, steps: Steps[Any], *, together: bool = False) -> Any:
         return await asyncio.to_thread(self.run, steps)
 
     def transaction(self) -> AbstractContextManager[Any]:

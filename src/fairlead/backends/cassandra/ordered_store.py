@@ -15,6 +15,7 @@ from fairlead.backends.cassandra.incidents import CassandraIncidents
 from fairlead.backends.cassandra.run_history import CassandraRunHistory, stored_id
 from fairlead.model.reading import json_reader
 from fairlead.ports.cluster_state import (
+    ClusterState,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -123,9 +124,11 @@ class CassandraOrderedStore:
         await self.database.run_async(_put_node(record, now))
         return Notification(control=True)
 
-    async def heartbeat(self, node: str, now: int) -> bool:
-        rows = await self.database.run_async(_one("heartbeat", now, APP, node))
-        return _applied(rows)
+    async def heartbeat(self, node: str, now: int) -> ClusterState | None:
+        if not _applied(await self.database.run_async(_one("heartbeat", now, APP, node))):
+            return None
+        nodes = await self.database.read(self.nodes())
+        return ClusterState(nodes, await self.database.read(self.settings_mark()))
 
     async def drop_node(self, node: str) -> Notification:
         await self.database.run_async(_one("drop_node", APP, node))

@@ -376,8 +376,8 @@ class PostgresDatabase:
             return f"{_BEGIN}; " + setting(kind.value, "SET LOCAL")
         return _BEGIN
 
-    async def read(self, steps: Steps[T]) -> T:
-        if await self._pooler_async() is Pooler.TRANSACTION:
+    async def read(self, steps: Steps[T], *, together: bool = False) -> T:
+        if together or await self._pooler_async() is Pooler.TRANSACTION:
             # Two steps of asyncpg for one statement would reach two sessions without a transaction.
             return await self.run_async(steps)
         async with self._statements() as connection:

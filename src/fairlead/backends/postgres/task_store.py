@@ -43,7 +43,7 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.model.history import START, Position, Reader
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster_state import ClusterState, NodeRecord
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
@@ -276,10 +276,10 @@ class PostgresTaskStore(SqlTaskStore):
         for lane in islice(lanes, MOST_LANES):
             self._floors.of(lane)
 
-    def _heartbeat(self, node: str, now: int) -> Steps[bool]:
-        is_known = yield from super()._heartbeat(node, now)
+    def _heartbeat(self, node: str, now: int) -> Steps[ClusterState | None]:
+        seen = yield from super()._heartbeat(node, now)
         yield from self._marks.read()
-        return is_known
+        return seen
 
     def _beat(self, node: str, at: int) -> Steps[bool]:
         sent = self._sent.get(node, _FIRST)

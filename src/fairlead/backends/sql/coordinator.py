@@ -105,6 +105,8 @@ class DatabaseCoordinator:
         self._database = store.database
         self._clock = clock
         self._leases = _Leases()
+        self._renewed: tuple[_Leases, frozenset[str]] | None = None
+        """Leases of the last renewal, and the holders that lived then; None if it renewed none."""
         self._versions: dict[tuple[str, str], int] = {}
         """Version of each ledger that was read last, by limit and shard. Replaced versions are
         lower, and a read passes none of them."""
@@ -136,18 +138,15 @@ class DatabaseCoordinator:
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         # Need not be durable: a power cut that undoes it leaves leases that expire sooner.
-        read = await self._reading(self._database.run_async(self._renew(owner, ttl), durable=False))
-        if read is None:
-            return {}
-        leases, rows = read
-        leases.update(rows)
-        return leases.held(owner)
+        renewing = self._database.run_async(self._renew(owner, ttl), durable=False)
+        is_holder, (leases, rows) = await self._reading(renewing)
+        self._renewed = leases, leases.update(rows)
+        return leases.held(owner) if is_holder else {}
 
-    def _renew(self, owner: str, ttl: float) -> Steps[tuple[_Leases, Sequence[Row]] | None]:
+    def _renew(self, owner: str, ttl: float) -> Steps[tuple[bool, tuple[_Leases, Sequence[Row]]]]:
         now = yield from self.lease_clock()
-        if not (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)):
-            return None
-        return (yield from self._changes(now))
+        renewed = yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)
+        return bool(renewed), (yield from self._changes(now))
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
@@ -161,7 +160,9 @@ class DatabaseCoordinator:
         yield from self._store.announce(notification)
         return notification
 
-    async def owners(self) -> Mapping[str, str]:
+    async def owners(self, *, at_renewal: bool = False) -> Mapping[str, str]:
+        if at_renewal and self._renewed is not None and self._renewed[0] is self._leases:
+            return self._leases.owners(self._renewed[1])
         leases, rows = await self._reading(self._database.read(self._read_changes()))
         return leases.owners(leases.update(rows))
 

@@ -40,6 +40,7 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.cluster_state import (
+    ClusterState,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -513,12 +514,14 @@ class SqlTaskStore(SqlTaskRecords):
         yield from self.announce(notification)
         return notification
 
-    async def heartbeat(self, node: str, now: int) -> bool:
+    async def heartbeat(self, node: str, now: int) -> ClusterState | None:
         return await self.database.run_async(self._heartbeat(node, now), durable=False)
 
-    def _heartbeat(self, node: str, now: int) -> Steps[bool]:
+    def _heartbeat(self, node: str, now: int) -> Steps[ClusterState | None]:
         at = yield from self.shared_clock(now)
-        return (yield from self._beat(node, at))
+        if not (yield from self._beat(node, at)):
+            return None
+        return ClusterState((yield from self.nodes()), (yield from self.settings_mark()))
 
     def _beat(self, node: str, at: int) -> Steps[bool]:
         return bool((yield self.statement("heartbeat", node, at)))

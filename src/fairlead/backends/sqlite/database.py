@@ -292,7 +292,7 @@ class SqliteDatabase:
         finally:
             self.writer_lock.release(held)
 
-    async def read(self, steps: Steps[T]) -> T:
+    async def read(self, steps: Steps[T], *, together: bool = False) -> T:
         # In WAL mode a reader never waits for a writer, so reading here is faster than in a thread.
         if self._reader is None:
             self._reader = self.connect()

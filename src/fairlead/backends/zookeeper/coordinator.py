@@ -78,7 +78,7 @@ class ZooKeeperCoordinator:
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         return await asyncio.to_thread(self._release, set(names), owner) if names else None
 
-    async def owners(self) -> dict[str, str]:
+    async def owners(self, *, at_renewal: bool = False) -> dict[str, str]:
         return await asyncio.to_thread(self._owners)
 
     async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
