@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql import drivers
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.engine import ownership
@@ -89,6 +90,34 @@ async def test_a_round_without_changes_costs_the_same_for_few_and_for_many_queue
     ]
     assert 0 < many[0] < 1.5 * few[0]
     assert many[1] < MANY / FEW / 4 * few[1]
+
+
+async def test_a_round_without_changes_is_two_transactions_of_postgresql(
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[object] = []
+
+    def count(name: str) -> None:
+        given = getattr(PostgresDatabase, name)
+
+        def counting(self: Any, *arguments: Any, **options: Any) -> Any:
+            counted.append(name)
+            return given(self, *arguments, **options)
+
+        monkeypatch.setattr(PostgresDatabase, name, counting)
+
+    app = declared(migrated_postgres_url, FEW)
+    async with running(app) as node:
+        await until_settled(node, FEW)
+        count("run_async")
+        count("read")
+        rounds = []
+        for _ in range(TRIES):
+            counted.clear()
+            await one_round(node)
+            rounds.append([*counted])
+    app.close()
+    assert min(rounds, key=len) == ["run_async", "run_async"]
 
 
 async def test_many_partitions_are_acquired_in_pieces_and_each_begins_once(

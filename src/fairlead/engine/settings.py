@@ -29,7 +29,7 @@ class Intervals:
     """Seconds between two rounds of each poller, and the age up to which history is kept."""
 
     due: float = 5.0
-    lost: float = 2.0
+    lost: float = 1.0
     stuck: float = 60.0
     clean: float = 60.0
     incidents: float = 15.0

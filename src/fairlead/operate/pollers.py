@@ -15,6 +15,7 @@ from fairlead.operate.changes import change_of
 from fairlead.operate.store.actions import ActionState, ActionStore, BulkAction
 from fairlead.operate.store.audit import AuditLog
 from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Steps
 
 log = logging.getLogger("fairlead.actions")
 
@@ -33,19 +34,28 @@ async def perform_actions(context: PollerContext) -> float | None:
     except NotSupported:
         return None  # only SQL stores have bulk actions
     database, now = store.database, context.clock.now()
-    at = await database.read(store.shared_clock(now))
+    actions, audit = ActionStore(database), AuditLog(database)
+
+    def look() -> Steps[tuple[list[BulkAction], int, list[ActionStore | AuditLog]]]:
+        at = yield from store.shared_clock(now)
+        before = at - round(context.intervals.keep_history * MICROS)
+        old: list[ActionStore | AuditLog] = []
+        for each in (actions, audit):
+            if (yield from each.has_old(before)):
+                old.append(each)
+        return (yield from actions.unperformed(at, 1)), before, old
+
+    unperformed, before, old = await database.read(look(), together=True)
     performer = f"worker {socket.gethostname()} {os.getpid()}"
-    for found in await database.read(ActionStore(store.database).unperformed(at, 1)):
+    for found in unperformed:
         action = await database.run_async(batches.claim(store, found, performer, now))
         if action is not None:
             await _perform(context, store, action)
         return 0.0
     is_more = False
-    before = at - round(context.intervals.keep_history * MICROS)
-    for log_or_actions in (ActionStore(store.database), AuditLog(store.database)):
-        if await database.read(log_or_actions.has_old(before)):
-            deleted = await database.run_async(log_or_actions.clean(before, MOST_DELETED))
-            is_more = is_more or deleted == MOST_DELETED
+    for each in old:
+        deleted = await database.run_async(each.clean(before, MOST_DELETED))
+        is_more = is_more or deleted == MOST_DELETED
     return 0.0 if is_more else None
 
 

@@ -38,7 +38,7 @@ class SessionPresence:
     """
 
     confirm_seconds = 0.5
-    check_seconds = 1.0
+    check_seconds = 1.25
 
     def __init__(self, database: Database, notifier: PostgresNotifier) -> None:
         self._database = database
