@@ -263,8 +263,8 @@ class Membership(SimplePart):
         return self._silent_among((await self._beat()).nodes, began) if self._saw_silent else []
 
     def _silent_among(self, nodes: Sequence[NodeRecord], began: float) -> list[str]:
-        """Return which of the nodes count as dead. They were read with the heartbeat of this node
-        that began at `began` (monotonic seconds), so that its time is that of the store's clock."""
+        """Return which nodes count as dead. `nodes`: read with the heartbeat of this node that
+        began at `began` (monotonic seconds), whose time is that of the store's clock."""
         clock = self._context.clock
         own = {each.heartbeat_at for each in nodes if each.node == self._node}
         late = max(own, default=0) - round(SILENT_SECONDS * MICROS)

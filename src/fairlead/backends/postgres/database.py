@@ -379,8 +379,9 @@ class PostgresDatabase:
     async def read(self, steps: Steps[T], *, together: bool = False) -> T:
         if together or await self._pooler_async() is Pooler.TRANSACTION:
             # Two steps of asyncpg for one statement would reach two sessions without a transaction.
-            return await self.run_async(steps)
-        async with self._statements() as connection:
+            return await self.run_async(steps, durable=False)
+        # The kind of heartbeats and renewals, so that a node at rest needs no other connection.
+        async with self._statements(Kind.RELAXED) as connection:
             return await drive_async(steps, _alone_async(asyncpg_executor(connection)))
 
     # the caller's connection ----------------------------------------------------------------------
