@@ -21,6 +21,7 @@ from typing import (
     Literal,
     ParamSpec,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -165,7 +166,7 @@ class App:
         if observer is not None:
             values.methods("observer", observer, *OBSERVED)
         self.observer: Observer = observer or Silent()
-        self._safe_observer = SafeObserver(lambda: self.observer)
+        self._safe_observer = cast(Observer, SafeObserver(lambda: self.observer))
         self.connector = self.connector_class(
             urls,
             clock=lambda: self.clock,

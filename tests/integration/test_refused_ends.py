@@ -60,6 +60,7 @@ async def test_a_trigger_that_refuses_the_ends_of_one_ordering_key_holds_back_no
                 record for record in caplog.records if "the store refuses" in record.message
             ]
             assert "no changes before Monday" in vars(refused)["error"]
+            assert "trigger or constraint" in vars(refused)["cure"]
             admin.execute("DELETE FROM refused")
             await until(lambda: attempts() == 18)
     assert sorted(ran) == sorted((key, n) for key in ("bad", *"abcdefgh") for n in range(2))

@@ -3,18 +3,16 @@ their calls, and claims and rounds of pollers that a server refuses for their si
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
-import pytest
-
-from fairlead.engine.claimers import RETRY_CLAIM, TaskClaimer
+from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.execution import Execution
 from fairlead.engine.expiry import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
-from fairlead.model import ClaimedTask, Trigger
+from fairlead.model import ClaimedTask
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Claim, Woken
 from tests.builders import trigger
@@ -56,21 +54,16 @@ class Limited:
         return None
 
 
-def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[TaskClaimer, list[str]]:
-    """Return a claimer, and the ids of the triggers that it puts back and of the runs that it
-    drops."""
+def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
+    """Return a claimer, and the ids of the runs that it drops."""
     back: list[str] = []
-
-    def on_runnable(triggers: Sequence[Trigger]) -> None:
-        back.extend(trigger.id for trigger in triggers)
-
     context = SimpleNamespace(
         name="a",
         store=store,
-        clock=clock or VirtualClock(),
+        clock=VirtualClock(),
         served=SimpleNamespace(handlers={}),
         notes=None,
-        heartbeats=Expiry(clock or VirtualClock()),
+        heartbeats=Expiry(VirtualClock()),
         in_flight={},
         observer=Silent(),
         channel=SimpleNamespace(redeliver=lambda: None),
@@ -79,7 +72,6 @@ def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[Task
         events=SimpleNamespace(
             on_incidents=lambda reports: None,
             on_ready=lambda: None,
-            on_runnable=on_runnable,
             on_settled=lambda executions: back.extend(each.claimed.id for each in executions),
             on_claim_unknown=lambda: None,
         ),
@@ -87,47 +79,8 @@ def make_claimer(store: object, clock: VirtualClock | None = None) -> tuple[Task
     sources = SimpleNamespace(
         taken=lambda triggers: None,
         claim_ended=lambda triggers: None,
-        returned=lambda triggers: None,
     )
     return TaskClaimer(context, sources, None), back  # type: ignore[arg-type]
-
-
-class Refusing(Limited):
-    """A store that refuses the claims of some tasks."""
-
-    def __init__(self, refused: Collection[str], error: Exception) -> None:
-        super().__init__(1 << 62)
-        self.refused = refused
-        self.error = error
-
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        if any(each.id in self.refused for each in wanted):
-            self.sizes.append(len(wanted))
-            raise self.error
-        return await super().claim(node, wanted, now)
-
-
-@pytest.mark.parametrize("error", [ValueError("before Monday"), BatchTooLarge("locked by others")])
-async def test_a_refused_claim_is_tried_again_after_a_pause_and_the_others_are_made(
-    error: Exception,
-) -> None:
-    store = Refusing({"70"}, error)
-    clock = VirtualClock()
-    claimer, back = make_claimer(store, clock)
-    triggers = [trigger(n) for n in range(200)]
-    executions = await claimer.claim(triggers, True)
-    assert {each.claimed.id for each in executions} == {f"{n}" for n in range(200) if n != 70}
-    assert len(store.sizes) <= 40
-    for _ in range(3):
-        began = clock.monotonic()
-        assert claimer.retry() == began + RETRY_CLAIM and not back
-        await clock.run(lambda: False, RETRY_CLAIM)
-        claimer.retry()
-        assert back == ["70"]
-        back.clear()
-        assert await claimer.claim(triggers[70:71], True) == []
-    store.refused = ()
-    assert len(await claimer.claim(triggers[70:71], True)) == 1
 
 
 async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:

@@ -88,7 +88,6 @@ class Picky:
     def __init__(self, refuses: Mapping[str, Exception]) -> None:
         self.refuses = dict(refuses)
         self.written: list[str] = []
-        self.states: dict[str, str] = {}
         self.sizes: list[int] = []
         """Numbers of ends in the writes that were accepted."""
         self.calls = 0
@@ -101,7 +100,6 @@ class Picky:
                 raise error
         self.sizes.append(len(finishes))
         self.written += [finish.id for finish in finishes]
-        self.states |= {finish.id: finish.next_state for finish in finishes}
         return Completed([], None)
 
 
@@ -132,19 +130,6 @@ async def test_an_end_that_the_store_refuses_alone_is_deferred_and_all_others_ar
     assert "417" in events.settled and completion.unwritten == 0
 
 
-async def test_the_log_tells_once_a_minute_of_refused_ends_with_the_cure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    refuses = {f"{n}": RuntimeError("no changes before Monday\nvalues of a row") for n in range(50)}
-    clock, store = VirtualClock(), Picky(refuses)
-    completion = completion_with(store, clock, 100)
-    async with serving(completion):
-        await clock.run(lambda: False, 50)
-    (line,) = [record for record in caplog.records if "refuses a completion" in record.message]
-    assert vars(line)["error"] == "RuntimeError: no changes before Monday"
-    assert "trigger or constraint" in vars(line)["cure"]
-
-
 async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:
     """A trigger of the user may hang, until the server's time limit ends each try."""
     clock, events = VirtualClock(), Events()
@@ -160,33 +145,6 @@ async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> 
         store.refuses.clear()
         assert await clock.run(lambda: "7" in store.written, 2)
     assert len(store.written) == 400
-
-
-async def test_a_refused_end_of_a_done_task_stays_done_even_after_many_tries() -> None:
-    clock, store = VirtualClock(), Picky({"0": RuntimeError("not before Monday")})
-    completion = completion_with(store, clock, 1, result=b"1")
-    async with serving(completion):
-        await clock.run(lambda: False, 600)
-        store.refuses.clear()
-        await clock.run(lambda: bool(store.written), 2)
-    assert store.states == {"0": "DONE"}
-
-
-async def test_a_stopping_node_writes_what_waits_and_names_the_refused_ends(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    refused = RuntimeError("no changes before Monday")
-    clock, store = VirtualClock(), Picky({"3": refused, "5": refused})
-    completion = completion_with(store, clock, 10)
-    async with serving(completion):
-        await clock.run(lambda: len(store.written) == 8, 1)
-        add(completion, "10")
-        await completion.stop()
-    assert "10" in store.written
-    last = vars(caplog.records[-1])
-    assert caplog.records[-1].message.startswith("node stops with unwritten completions")
-    assert (last["tasks"], last["refused"]) == (2, ["3", "5"])
-    assert last["error"] == "RuntimeError: no changes before Monday"
 
 
 @pytest.mark.parametrize("number", seeds(300, 4))

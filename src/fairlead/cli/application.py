@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.app import App
 from fairlead.core import values
-from fairlead.declare import loggers
+from fairlead.declare.current import enable_loggers
 from fairlead.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"[\w.]+(:[\w.]*)?")
@@ -28,7 +28,7 @@ def load(reference: str) -> App:
             " FAIRLEAD_URL or in fairlead.toml"
         )
     module = _imported(reference)
-    loggers.enable()
+    enable_loggers()
     attribute = reference.partition(":")[2]
     found = app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):

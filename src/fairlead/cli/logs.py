@@ -28,13 +28,6 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
-def _exception(record: logging.LogRecord) -> str | None:
-    """Return the text of a record's exception, if it has one."""
-    if record.exc_info:
-        return logging.Formatter().formatException(record.exc_info)
-    return record.exc_text
-
-
 class TextFormatter(logging.Formatter):
     """Lines of the form `time level logger event key=value ...`."""
 
@@ -49,8 +42,10 @@ class TextFormatter(logging.Formatter):
             f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
             f" {record.getMessage()}{fields}"
         )
-        if text := _exception(record):
-            line += f"\n{visible(text, keep=LINES)}"
+        if record.exc_info:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            line += f"\n{visible(record.exc_text, keep=LINES)}"
         return line
 
 
@@ -69,8 +64,10 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **_fields(record),
         }
-        if text := _exception(record):
-            event["exception"] = text
+        if record.exc_info:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            event["exception"] = record.exc_text
         try:
             return msgspec.json.encode(event, enc_hook=repr).decode()
         except UnicodeEncodeError:  # half of a pair of surrogates, as in the name of a file

@@ -168,6 +168,14 @@ def set_run(run: Run | None) -> None:
     _run.set(run)
 
 
+def enable_loggers() -> None:
+    """Enable the loggers of Fairlead. `logging.config` disables all loggers that exist, unless told
+    otherwise. A level still silences ours."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "fairlead":
+            logger.disabled = False
+
+
 class ContextFilter(logging.Filter):
     """Adds `task_id`, `task_name`, `attempt` and the task's context map to the log records of a
     run."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from fairlead.clock import Clock
-from fairlead.declare import loggers
+from fairlead.declare.current import enable_loggers
 from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
@@ -94,7 +94,7 @@ class Node:
         served = self._context.served
         keeps_log = any(handler.keep_log for handler in served.handlers.values())
         async with opened(served.lifespan):
-            loggers.enable()
+            enable_loggers()
             with collecting(keeps_log):
                 await self._run_parts()
 

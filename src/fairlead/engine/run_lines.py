@@ -27,18 +27,17 @@ def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:
         level = logging.INFO
     if not log.isEnabledFor(level):
         return
-    trigger, started_at = execution.trigger, finish.started_at
-    seconds = 0.0 if started_at is None else (finish.finished_at - started_at) / MICROS
+    trigger, ended_at = execution.trigger, finish.finished_at
     fields: dict[str, object] = {
         "task_id": finish.id,
         "task_name": trigger.name,
         "queue": trigger.queue,
         "attempt": execution.claimed.attempt,
         "outcome": str(finish.outcome),
-        "seconds": seconds,
+        "seconds": (ended_at - (finish.started_at or ended_at)) / MICROS,
     }
     if finish.run_at is not None:
-        fields["retry_in"] = max(0, finish.run_at - finish.finished_at) / MICROS
+        fields["retry_in"] = max(0, finish.run_at - ended_at) / MICROS
     error, _, traceback = (finish.error_text or "").partition("\n")
     if has_failed:
         fields |= {"error_type": finish.error_type, "error": error}

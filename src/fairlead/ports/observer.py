@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
@@ -90,32 +91,9 @@ class SafeObserver:
         self._current = current
         self._failures: Counter[str] = Counter()
 
-    def submitted(self, tasks: Sequence[NewTask]) -> None:
-        self._call("submitted", tasks)
-
-    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
-        self._call("claimed", tasks)
-
-    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
-        self._call("finished", runs)
-
-    def gauges(self, look_ahead: int, in_flight: int) -> None:
-        self._call("gauges", look_ahead, in_flight)
-
-    def memory(self, granted: int, budget: int) -> None:
-        self._call("memory", granted, budget)
-
-    def ordered(self, queues: dict[str, OrderedGauges]) -> None:
-        self._call("ordered", queues)
-
-    def oldest_ready(self, ages: dict[str, float]) -> None:
-        self._call("oldest_ready", ages)
-
-    def incidents(self, counts: IncidentCounts) -> None:
-        self._call("incidents", counts)
-
-    def counted(self, what: str, count: int = 1) -> None:
-        self._call("counted", what, count)
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        """Return a function that passes an event on to this method of the observer."""
+        return partial(self._call, method)
 
     def _call(self, method: str, *arguments: object) -> None:
         try:
