@@ -18,6 +18,12 @@ class Forkable(Protocol):
 
 _forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_awaited: weakref.WeakSet[Any] = weakref.WeakSet()
+_taken: list[Any] = []
+"""Locks that this process holds because it forks."""
+
+PATIENCE = 1.0
+"""Seconds that a fork waits for a lock."""
 
 
 def drop_when_forked(one: Forkable) -> None:
@@ -32,7 +38,24 @@ def free_when_forked(lock: L) -> L:
     return lock
 
 
+def taken_to_fork(lock: L) -> L:
+    """Return the lock, which the thread that forks holds meanwhile, and which is free in the child.
+    A fork waits for it for PATIENCE at most, because its own thread may hold it."""
+    _awaited.add(lock)
+    return free_when_forked(lock)
+
+
+def _before_fork() -> None:
+    _taken.extend(lock for lock in list(_awaited) if lock.acquire(timeout=PATIENCE))
+
+
+def _after_fork_in_parent() -> None:
+    while _taken:
+        _taken.pop().release()
+
+
 def _after_fork() -> None:
+    _taken.clear()
     for lock in list(_locks):
         lock._at_fork_reinit()  # as logging and threading do
     for one in list(_forkable):
@@ -40,4 +63,8 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork,
+    )

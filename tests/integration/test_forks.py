@@ -107,6 +107,25 @@ def call():
     pay.submit_many([{"amount": 2}] * 60)
 """
 
+WRITING = """
+import os, signal, threading
+
+def hold_a_transaction():
+    with app.store.database.transaction():
+        has_begun.set()
+        forks.wait()
+
+has_begun, forks = threading.Event(), threading.Event()
+os.register_at_fork(before=forks.set)
+threading.Thread(target=hold_a_transaction, daemon=True).start()
+has_begun.wait()
+if not os.fork():
+    signal.alarm(30)  # a guard against a hang
+    call()
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]) and 1)
+"""
+
 WRITE = """
 import sys
 from fairlead.sharded import SyncShardedQueue
@@ -156,14 +175,19 @@ def test_a_forked_process_submits_asynchronously_as_its_parent_did(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("script", "store"),
-    [(SUBMIT, "sqlite_url"), (SUBMIT, "postgres_url"), (WRITE, "redis_url")],
-    ids=["sqlite", "postgres", "redis"],
+    [
+        (SUBMIT + HELD, "sqlite_url"),
+        (SUBMIT + WRITING, "sqlite_url"),
+        (SUBMIT + HELD, "postgres_url"),
+        (WRITE + HELD, "redis_url"),
+    ],
+    ids=["sqlite", "sqlite transaction", "postgres", "redis"],
 )
-def test_a_child_submits_whatever_locks_threads_of_its_parent_hold(
+def test_a_child_submits_whatever_threads_of_its_parent_do(
     script: str, store: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(store)
-    subprocess.run([sys.executable, "-c", script + HELD, url], env=environment(), check=True)
+    subprocess.run([sys.executable, "-c", script, url], env=environment(), check=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -8,11 +8,12 @@ separates writers that do not use this one. The kernel releases the lock of a pr
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from pathlib import Path
 
 from fairlead.backends.sqlite.file_modes import open_beside
-from fairlead.forks import drop_when_forked
+from fairlead.forks import drop_when_forked, taken_to_fork
 
 try:
     import fcntl
@@ -29,6 +30,8 @@ class WriterLock:
         self._descriptors: deque[int] = deque()
         self._open: set[int] = set()
         """All open descriptors, also those that hold the lock."""
+        # At a fork no thread may be inside a transaction: to SQLite in the child, it never ends.
+        self._in_process = taken_to_fork(threading.Lock())
         drop_when_forked(self)
 
     def after_fork(self) -> None:
@@ -45,14 +48,18 @@ class WriterLock:
         """
         if fcntl is None:
             return -1
-        descriptor = self._descriptor()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._descriptors.append(descriptor)
+        if not self._in_process.acquire(wait):
             return None
-        except BaseException:
-            self._close(descriptor)
+        descriptor = None
+        try:
+            descriptor = self._descriptor()
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            self._in_process.release()
+            if descriptor is not None:
+                self._close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
             raise
         return descriptor
 
@@ -62,6 +69,7 @@ class WriterLock:
             return
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         self._descriptors.append(descriptor)
+        self._in_process.release()
 
     def close(self) -> None:
         """Close all open descriptors."""
