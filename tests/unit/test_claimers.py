@@ -80,6 +80,7 @@ def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
         taken=lambda triggers: None,
         claim_ended=lambda triggers: None,
     )
+    context.heartbeats.extend(context.heartbeats.now(), 60.0)
     return TaskClaimer(context, sources, None), back  # type: ignore[arg-type]
 
 

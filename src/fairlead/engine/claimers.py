@@ -160,6 +160,8 @@ class TaskClaimer:
         """Claim tasks, in smaller batches if the store refuses some. Return the claimed tasks, and
         the error of each refused claim by the id of its task. Raise StoreUnavailable; the store may
         then have made some of the claims."""
+        if not self._context.heartbeats.is_ahead():
+            raise StoreUnavailable("no heartbeat of this node has reached the store")
         claimed: list[ClaimedTask] = []
         refused: dict[str, Exception] = {}
         pieces = [wanted]  # the next one last

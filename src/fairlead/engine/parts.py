@@ -245,6 +245,7 @@ class NodeParts:
         self.dispatcher.wake()
 
     def on_claim_unknown(self) -> None:
+        self.membership.poke()
         self.reconciler.request()  # The store may have made the claim.
         self.context.channel.redeliver()
 
@@ -291,7 +292,6 @@ class NodeParts:
             self.ownership.drop_expired()
             self.ownership.poke()
         else:
-            self.membership.poke()
             self.on_claim_unknown()
 
     def on_overdue(self, execution: Execution) -> None:

@@ -52,7 +52,7 @@ class ThreadExecutor:
             if self._busy > self._threads and self._threads < self._size:
                 error = self._start_thread()
             if error is not None and not self._threads:
-                execution.start(self._clock.now())
+                execution.started_at = self._clock.now()
                 self._end(execution, None, error)
             else:
                 self._queue.put(execution)
