@@ -57,12 +57,10 @@ class Completion:
         self._writer = BatchWriter[End, Completed](
             MOST_AT_ONCE, context.clock, self._on_written, self._on_refused
         )
-        self._log_at = -math.inf
-        """Monotonic seconds from which a failure of the store is logged again."""
+        self._log_at: dict[str, float] = {}
+        """Monotonic seconds from which an event is logged again."""
         self._is_away = False
         """Whether the last log line says that the store is unavailable."""
-        self._log_size_at = -math.inf
-        """Monotonic seconds from which a batch that is too large is logged again."""
 
     @property
     def unwritten(self) -> int:
@@ -112,7 +110,8 @@ class Completion:
             try:
                 await write(self._write)
             except StoreUnavailable as error:
-                self._log_outage(error)
+                if self._warn("completions wait for the store", self.unwritten, error):
+                    self._is_away = True
                 await self._context.clock.sleep(outage_pause())
 
     async def _write(self, ends: Sequence[End]) -> Completed:
@@ -121,7 +120,8 @@ class Completion:
             completed = await context.store.complete(context.name, [end.finish for end in ends])
         except Exception as error:
             if isinstance(error, BatchTooLarge):
-                self._log_too_large(len(ends), error)
+                event = "the store refuses a batch of completions; writing smaller ones"
+                self._warn(event, len(ends), error)
             elif isinstance(error, FairleadError):
                 for end in ends:
                     end.is_tried = True
@@ -131,25 +131,14 @@ class Completion:
             log.info("completions are written again")
         return completed
 
-    def _log_too_large(self, count: int, error: BatchTooLarge) -> None:
-        """Log that the store refuses batches of this size, at most every REPEAT_SECONDS."""
+    def _warn(self, event: str, completions: int, error: FairleadError) -> bool:
+        """Log an event at most every REPEAT_SECONDS. Return whether it was logged."""
         now = self._context.clock.monotonic()
-        if now >= self._log_size_at:
-            self._log_size_at = now + REPEAT_SECONDS
-            log.warning(
-                "the store refuses a batch of completions; writing smaller ones",
-                extra={"completions": count, "error": str(error)},
-            )
-
-    def _log_outage(self, error: StoreUnavailable) -> None:
-        """Log that the store is unavailable, at most every REPEAT_SECONDS."""
-        now = self._context.clock.monotonic()
-        if now >= self._log_at:
-            self._log_at, self._is_away = now + REPEAT_SECONDS, True
-            log.warning(
-                "completions wait for the store",
-                extra={"waiting": self.unwritten, "error": str(error)},
-            )
+        if now < self._log_at.get(event, -math.inf):
+            return False
+        self._log_at[event] = now + REPEAT_SECONDS
+        log.warning(event, extra={"completions": completions, "error": str(error)})
+        return True
 
     # results of a write ---------------------------------------------------------------------------
 

@@ -58,20 +58,14 @@ class Deadlines(SimplePart):
             execution.expires_at = now + left
         if execution.expires_at > now:
             return
-        if execution.cancel_reason is None:
-            message = "task ran into its timeout"
-        elif (
-            execution.cancel_reason is CancelReason.TIMEOUT
-            and not execution.is_abandoned
-            and now >= execution.expires_at + PATIENCE
-        ):
-            message = "a handler ignores its timeout; its attempt ends, and its slot stays taken"
-        else:
-            return
-        log.warning(
-            message,
-            extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
-        )
+        if execution.cancel_reason is not None:
+            is_ours = execution.cancel_reason is CancelReason.TIMEOUT
+            if not is_ours or execution.is_abandoned or now < execution.expires_at + PATIENCE:
+                return
+            log.warning(
+                "a handler ignores its timeout; its attempt ends, and its slot stays taken",
+                extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
+            )
         self._context.events.on_overdue(execution)
 
     def _check_stuck(self, running: Sequence[Execution], now: float) -> None:

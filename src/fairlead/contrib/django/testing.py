@@ -7,8 +7,8 @@ commit: in a TransactionTestCase with a database in a file.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -75,13 +75,17 @@ def drain(timeout: float = 30.0, **settings: Any) -> None:
         )
 
     def run() -> None:
-        asyncio.run(drain_app(app, timeout, **settings))
+        try:
+            asyncio.run(drain_app(app, timeout, **settings))
+        finally:
+            connections.close_all()
 
-    with ExitStack() as stack:
+    # In a thread of its own, because a test may have an event loop.
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         # A connection that a thread of the worker keeps holds up the end of the test database.
         for settings_of_one in connections.settings.values():
             stack.enter_context(patch.dict(settings_of_one, CONN_MAX_AGE=0))
-        _run_apart(run)
+        pool.submit(run).result()
     app.close()
 
 
@@ -107,25 +111,6 @@ class ClearsTasks:
         """Delete the tasks of earlier tests."""
         super().setUp()  # type: ignore[misc]
         clear()
-
-
-def _run_apart(call: Any) -> None:
-    """Run a function in a thread, so that a test may have an event loop, and raise its error."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    for error in errors:
-        raise error
 
 
 def _next_task(app: DjangoApp, at: Any) -> Any:
@@ -180,23 +165,16 @@ def _call(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def _claim(app: DjangoApp, task: Any) -> Execution:
     connection = connections[app.alias]
     now = app.clock.now()
-    row = 0
+    row = "seq" if connection.vendor == "sqlite" else "0"
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE fairlead_tasks SET state = 'PROCESSING', version = version + 1,"
+            "UPDATE fairlead_tasks SET state = 'PROCESSING', version = version + 1,"  # noqa: S608
             " attempt = attempt + 1, tries = tries + 1, node = %s, claimed_at = %s,"
-            " stuck_at = %s WHERE id = %s",
+            " stuck_at = %s WHERE id = %s"
+            f" RETURNING keep_result, context, run_at, ready_at, checkpoint, {row}",
             [NODE, now, now + 3_600_000_000, task.id],
         )
-        if connection.vendor == "sqlite":
-            cursor.execute("SELECT seq FROM fairlead_tasks WHERE id = %s", [task.id])
-            row = cursor.fetchone()[0]
-        cursor.execute(
-            "SELECT keep_result, context, run_at, ready_at, checkpoint FROM fairlead_tasks"
-            " WHERE id = %s",
-            [task.id],
-        )
-        keep_result, context, run_at, ready_at, checkpoint = cursor.fetchone()
+        keep_result, context, run_at, ready_at, checkpoint, row = cursor.fetchone()
     trigger = Trigger(
         id=task.id,
         version=task.version,
