@@ -96,7 +96,6 @@ NOT_CALLED = {
                 "stops_all",
                 "keep",
                 "limits_of",
-                "pass_time",
                 "refused_by",
             )
         ),

@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import pytest
 
@@ -44,7 +43,6 @@ class Cluster:
         return lambda: self.round_requested.add(n)
 
     def round(self, n: int, now: float) -> list[object]:
-        self.policies[n].pass_time(now)
         roomy = self.ledger.follow(self.permits[n].round("", lambda: now))
         return self.policies[n].limits_of(roomy or ())
 
@@ -201,21 +199,6 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start_the_tasks(seed: int)
     )
 
 
-def test_starts_by_a_dead_node_count_until_their_window_is_over() -> None:
-    per = 100.0
-    cluster = Cluster(ClusterRateLimit(1, per), 2)
-    dead, other = cluster.policies
-    dead.acquire(trigger(1), 0.0)
-    cluster.round(0, 0.0)
-    assert dead.acquire(trigger(1), 0.0) is None
-    other.acquire(trigger(2), 0.0)
-    for now in (0.0, TTL * 2, per, (per + TTL) * (1 + DRIFT)):
-        cluster.round(1, now)
-        assert isinstance(other.acquire(trigger(2), now), Full)
-    cluster.round(1, (per + TTL) * (1 + DRIFT) + 1)
-    assert other.acquire(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
-
-
 def test_starts_by_nodes_that_left_count_until_their_window_is_over() -> None:
     per, now = 100.0, 0.0
     cluster = Cluster(ClusterRateLimit(2, per), 5)
@@ -264,38 +247,32 @@ def test_permits_of_a_node_whose_process_has_ended_are_free_at_once() -> None:
     assert hanging.acquire(trigger(3), 0.6), "node 1 lives"
 
 
-def after_the_end_of_the_holder(cluster: Cluster) -> Any:
-    """Let node 0 acquire the only permit and its process end; return the policy of node 1, which
-    asks for the permit."""
+@pytest.mark.parametrize(
+    ("limit", "ends_at_once", "is_seen", "seconds"),
+    [
+        pytest.param(ClusterLimit(1), False, True, TTL, id="its child processes may run on"),
+        pytest.param(ClusterLimit(1), True, False, TTL, id="it may hang"),
+        pytest.param(ClusterRateLimit(1, 100.0), True, False, 100.0 + TTL, id="it may start tasks"),
+        pytest.param(ClusterRateLimit(1, 100.0), True, True, 100.0, id="its starts count"),
+    ],
+)
+def test_permits_of_a_dead_node_are_free_when_its_runs_and_windows_are_over(
+    limit: ClusterWide, ends_at_once: bool, is_seen: bool, seconds: float
+) -> None:
+    cluster = Cluster(limit, 2, ends_at_once)
     dead, other = cluster.policies
     dead.acquire(trigger(1), 0.0)
     cluster.round(0, 0.0)
     assert dead.acquire(trigger(1), 0.0) is None
-    cluster.ledger.ended.add("node 0")
+    if is_seen:
+        cluster.ledger.ended.add("node 0")
     other.acquire(trigger(2), 0.0)
-    return other
-
-
-def test_permits_of_a_node_whose_runs_may_outlive_its_process_expire() -> None:
-    """Child processes of a node may run on after it was killed."""
-    cluster = Cluster(ClusterLimit(1), 2, ends_at_once=False)
-    other = after_the_end_of_the_holder(cluster)
-    for now in (0.0, 1.0, TTL * (1 + DRIFT)):
-        cluster.round(1, now)
-        assert other.acquire(trigger(2), now)
-    cluster.round(1, TTL * (1 + DRIFT) + 0.1)
-    assert other.acquire(trigger(2), TTL * (1 + DRIFT) + 0.1) is None
-
-
-def test_starts_by_a_node_whose_process_has_ended_count_until_their_window_is_over() -> None:
-    per = 100.0
-    cluster = Cluster(ClusterRateLimit(1, per), 2)
-    other = after_the_end_of_the_holder(cluster)
-    for now in (1.0, 50.0, per * (1 + DRIFT)):
+    free_at = seconds * (1 + DRIFT) + 0.1
+    for now in (0.0, 1.0, seconds, free_at - 0.2):
         cluster.round(1, now)
         assert isinstance(other.acquire(trigger(2), now), Full)
-    cluster.round(1, per * (1 + DRIFT) + 1.0)
-    assert other.acquire(trigger(2), per * (1 + DRIFT) + 1.0) is None
+    cluster.round(1, free_at)
+    assert other.acquire(trigger(2), free_at) is None
 
 
 def limits() -> ClusterLimits:

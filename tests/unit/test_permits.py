@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.limits.permits import (
-    DRIFT,
     STOP_AT,
     PermitLedger,
     ShardPermits,
@@ -102,34 +101,6 @@ def test_expired_permits_cannot_be_acquired_until_they_are_renewed() -> None:
     assert not permits.take("total", 3, TTL * STOP_AT)
     do_round(permits, ledger, TTL + 1)
     assert permits.take("total", 3, TTL + 1)
-
-
-def test_a_node_that_is_silent_longer_than_its_time_loses_its_permits_and_no_sooner() -> None:
-    one, two = ShardPermits("one", TTL), ShardPermits("two", TTL)
-    one.take("total", 1, 0.0)
-    ledger = do_round(one, PermitLedger(), 0.0)
-    assert one.take("total", 1, 0.0)
-    two.take("total", 1, 0.0)
-    ledger = do_round(two, ledger, 1000.0)  # the clocks of the nodes differ
-    for later in (1.0, TTL, TTL * (1 + DRIFT)):
-        assert two.propose(ledger, 1000.0 + later).ledger.nodes["two"].shares["total"].held == 0
-    ledger = do_round(two, ledger, 1000.0 + TTL * (1 + DRIFT) + 0.1)
-    assert set(ledger.nodes) == {"two"} and two.take("total", 1, 1000.0 + TTL * (1 + DRIFT) + 0.1)
-    one.propose(ledger, 5.0)
-    assert one.until < 0, "the node knows that its permits were revoked"
-
-
-def test_a_node_whose_heartbeat_continues_keeps_its_permits() -> None:
-    one, two = ShardPermits("one", TTL), ShardPermits("two", TTL)
-    one.take("total", 1, 0.0)
-    ledger = do_round(one, PermitLedger(), 0.0)
-    one.take("total", 1, 0.0)
-    for n in range(100):
-        ledger = do_round(one, ledger, n * 5.0)
-        two.take("total", 1, n * 5.0)
-        ledger = do_round(two, ledger, n * 5.0)
-        assert ledger.nodes["one"].shares["total"].held == 1
-    assert not two.take("total", 1, 500.0)
 
 
 def test_after_a_write_with_unknown_outcome_only_safe_permits_remain() -> None:

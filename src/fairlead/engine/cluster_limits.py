@@ -129,6 +129,9 @@ class ClusterLimits:
         self._clock = clock
         self._children = children
         self._presence = presence
+        is_certain = presence is not None and not presence.confirm_seconds
+        self._ends_at_once = is_certain and children is None
+        """Whether a free lock of this node proves that its runs have ended."""
         self._ttl = ttl
         self._limits: dict[str, _Limit] = {}
         self._per_node: dict[int, ConcurrencyPolicy] = {}
@@ -170,7 +173,7 @@ class ClusterLimits:
             self._ttl,
             declared.linger,
             busy=lambda is_busy: self.guard(),
-            ends_at_once=not declared.ends_runs or (self._children is None and self._is_certain),
+            ends_at_once=self._ends_at_once or not declared.ends_runs,
         )
         limit = self._limits[name] = _Limit(
             name, declared, declared_by, permits, declared.on_node(permits, lambda: request_round())
@@ -225,7 +228,6 @@ class ClusterLimits:
         while not self._is_leaving:
             limit.round_requested.clear()
             now = self._clock.monotonic()
-            limit.policy.pass_time(now)
             shards = iter(limit.permits.due(now))
             async with limit.in_round, asyncio.TaskGroup() as group:
                 for _ in range(_SHARDS_AT_ONCE):
@@ -274,14 +276,7 @@ class ClusterLimits:
                         self.guard()
 
     async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
-        is_shown = self._is_certain or not limit.declared.ends_runs
-        presence = self._presence if is_shown else None
-        return await follow(self._coordinator, limit.name, steps, presence)
-
-    @property
-    def _is_certain(self) -> bool:
-        """Whether a lock that is free proves that the runs of its node have ended."""
-        return self._presence is not None and not self._presence.confirm_seconds
+        return await follow(self._coordinator, limit.name, steps, self._presence)
 
     # when permits end -----------------------------------------------------------------------------
 

@@ -39,13 +39,6 @@ class OnNode(ConcurrencyPolicy, Protocol):
         """Keep the acquired permits of the trigger while it waits for a permit of `awaited`. The
         next call for this trigger is `cancel`."""
 
-    def started(self, trigger: Trigger, now: float) -> None:
-        """Note that the executor has the task, which has acquired a permit."""
-
-    def pass_time(self, now: float) -> None:
-        """Release the permits of a rate limit that have been in use for `per` seconds. A node calls
-        this before each round. `now`: monotonic seconds."""
-
 
 class ClusterWide(Protocol):
     """A declared limit, of which each node makes its own part."""
@@ -144,7 +137,7 @@ class ClusterRateLimit:
         return f"ClusterRateLimit({', '.join([str(self.n), f'per={self.per:g}', *options])})"
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
-        return _NodeRateLimit(self, permits, request_round)
+        return NodeRateLimit(self, permits, request_round)
 
 
 class _Pools:
@@ -198,14 +191,10 @@ class _NodeLimit(_Pools):
 
     cancel = release
 
-    def started(self, trigger: Trigger, now: float) -> None:
-        pass
 
-    def pass_time(self, now: float) -> None:
-        pass
+class NodeRateLimit(_Pools):
+    """The part on one node of a `ClusterRateLimit`."""
 
-
-class _NodeRateLimit(_Pools):
     def __init__(
         self, declared: ClusterRateLimit, permits: Permits, request_round: Callable[[], None]
     ) -> None:
@@ -216,7 +205,6 @@ class _NodeRateLimit(_Pools):
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         pool = self._pool_of(trigger)
-        self._permits.pass_time(now, pool)
         if self._permits.take(pool, self._n, now):
             self._starting[trigger.id] = pool
             return None
@@ -227,6 +215,7 @@ class _NodeRateLimit(_Pools):
         return Full((self, pool), now + self._seconds if units.running else None)
 
     def started(self, trigger: Trigger, now: float) -> None:
+        """Let the time of the unit begin: the executor has the task."""
         if (pool := self._starting.pop(trigger.id, None)) is not None:
             insort(self._permits.pool(pool).cooling, now + self._seconds)
 
@@ -239,6 +228,3 @@ class _NodeRateLimit(_Pools):
         if pool is None:
             return ()  # the task has started
         return ((self, pool),) if self._permits.release(pool) else ()
-
-    def pass_time(self, now: float) -> None:
-        self._permits.pass_time(now)

@@ -146,12 +146,6 @@ class LimitTree:
             if is_cluster_wide:
                 self._permits.pool(_pool(level)).keep(awaited, now)
 
-    def started(self, trigger: Trigger, now: float) -> None:
-        """See `fairlead.core.limits.cluster_limits.OnNode`."""
-
-    def pass_time(self, now: float) -> None:
-        """See `fairlead.core.limits.cluster_limits.OnNode`."""
-
     def running(self) -> Mapping[LevelName, int]:
         """Return the number of tasks that run on this node, by level, without cluster-wide levels:
         {("total", ""): 3, ("name", "payout"): 2, ...}."""

@@ -300,6 +300,7 @@ class ShardPermits:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = Pool(total)
+        self._pass_time(name, now)
         if pool.running >= pool.usable or now >= self.usable_until:
             pool.refuse()
             return False
@@ -315,13 +316,12 @@ class ShardPermits:
         """Return a pool that this node has acquired permits of, or tried to."""
         return self._pools[name]
 
-    def pass_time(self, now: float, names: Collection[str] | None = None) -> None:
-        """Release the permits whose end of use has passed, of these pools or of all."""
-        for name in self._pools if names is None else names:
-            pool = self._pools.get(name)
-            while pool is not None and pool.cooling and pool.cooling[0] <= now:
-                del pool.cooling[0]
-                self.release(name)
+    def _pass_time(self, name: str, now: float) -> None:
+        """Release the permits of a rate limit whose use has ended."""
+        cooling = self._pools[name].cooling
+        while cooling and cooling[0] <= now:
+            del cooling[0]
+            self.release(name)
 
     def release(self, name: str) -> bool:
         """Release a permit; return True if this node may acquire it again at once, False if other
@@ -385,7 +385,8 @@ class ShardPermits:
         proposal is never written. `ended`: those of `may_have_ended` whose processes have surely
         ended."""
         others = self._living(ledger, now, ended)
-        for pool in self._pools.values():
+        for name, pool in self._pools.items():
+            self._pass_time(name, now)
             pool.inherited = []  # by a proposal that was not written
         if self._node not in ledger.nodes:
             # New in the ledger, or removed from it: its permits expired, or by hand.

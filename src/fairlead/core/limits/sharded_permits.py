@@ -106,14 +106,6 @@ class Permits:
         nodes wait for it."""
         return self._shard_of(pool).release(pool)
 
-    def pass_time(self, now: float, pool: str | None = None) -> None:
-        """Release the permits whose end of use has passed, of a pool or of all."""
-        if pool is not None:
-            self._shard_of(pool).pass_time(now, (pool,))
-            return
-        for permits in self._shards.values():
-            permits.pass_time(now)
-
     def pool(self, pool: str) -> Pool:
         """Return a pool that this node has acquired permits of, or tried to."""
         return self._shard_of(pool).pool(pool)

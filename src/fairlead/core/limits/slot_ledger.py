@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from fairlead.core.limits.cluster_limits import is_on_node
+from fairlead.core.limits.cluster_limits import NodeRateLimit, is_on_node
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits.limit_tree import TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, StopsAll
@@ -281,7 +281,7 @@ class SlotLedger:
     def started(self, trigger: Trigger, now: float) -> None:
         """Note that the executor has a task with slots, for limits of the rate of starts."""
         for policy in self._chains[trigger.queue, trigger.name]:
-            if is_on_node(policy):
+            if isinstance(policy, NodeRateLimit):
                 policy.started(trigger, now)
 
     def release(self, trigger: Trigger, now: float) -> list[Hashable]:
