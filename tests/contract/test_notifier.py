@@ -505,16 +505,24 @@ async def test_after_a_lost_connection_the_listener_connects_again_and_looks_eve
     await notifier.close()
 
 
-def test_a_watcher_survives_a_lost_connection(database: PostgresDatabase) -> None:
-    notifier, heard = PostgresNotifier(database), queue.Queue[list[str]]()
+@pytest.mark.parametrize("is_silent", [False, True], ids=["lost", "silent"])
+def test_a_watcher_survives_a_connection_that_is(
+    is_silent: bool, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_silent:
+        monkeypatch.setattr(postgres_notifier, "KEEPALIVE_EVERY", 0.2)
+    proxy = Proxy(database.url)
+    behind = PostgresDatabase(f"{proxy.url}?pooler=none&response_timeout=1")
+    notifier, heard = PostgresNotifier(behind), queue.Queue[list[str]]()
     stop = notifier.watch_finished(lambda ids: heard.put([*ids]))
     assert heard.get(timeout=10.0) == []  # the listener opened
-    hang_up(database)
+    proxy.silence() if is_silent else hang_up(database)
     assert heard.get(timeout=10.0) == []  # the new connection makes it look everywhere
     notify(database, '{"finished":["the task"]}')
     assert heard.get(timeout=10.0) == ["the task"]
     stop()
     asyncio.run(notifier.close())
+    proxy.close()
 
 
 async def test_a_connection_that_died_silently_is_noticed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -14,7 +13,7 @@ from redis.asyncio import sentinel as sentinel_async
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fairlead.forks import free_when_forked
+from fairlead.forks import drop_when_forked
 
 SENTINEL_SECONDS = 1.0
 """Seconds without a response after which a client asks the next Sentinel."""
@@ -129,9 +128,12 @@ class LazyCluster:
     def __init__(self, hosts: Hosts, settings: Settings) -> None:
         self.hosts = hosts
         self.settings = settings
-        self._lock = free_when_forked(threading.Lock())
-        self._made: tuple[int, Any] | None = None
-        """The process that made the client, and the client."""
+        self.after_fork()
+        drop_when_forked(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._made: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client(), name)
@@ -145,22 +147,20 @@ class LazyCluster:
     def close(self) -> None:
         """Close the connections. The client may be used again."""
         made, self._made = self._made, None
-        if made is not None and made[0] == os.getpid():
-            made[1].close()
+        if made is not None:
+            made.close()
 
     def _client(self) -> Any:
-        made = self._made
-        if made is not None and made[0] == os.getpid():
-            return made[1]
+        if (made := self._made) is not None:
+            return made
         with self._lock:
-            if self._made is None or self._made[0] != os.getpid():
+            if self._made is None:
                 nodes = [
                     redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
                     for host, port in self.hosts
                 ]
-                client = redis.RedisCluster(startup_nodes=nodes, **self.settings)
-                self._made = os.getpid(), client
-            return self._made[1]
+                self._made = redis.RedisCluster(startup_nodes=nodes, **self.settings)
+            return self._made
 
 
 class _OfSentinel(redis.Redis):

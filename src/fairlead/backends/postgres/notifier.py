@@ -28,7 +28,6 @@ from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.lane_floors import LaneFloors
 from fairlead.backends.postgres.polling import Polling, PollingListener
 from fairlead.backends.postgres.sessions import STAY, LoopConnection, ThreadConnection, setting
-from fairlead.errors import StoreUnavailable
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 from fairlead.ports.statements import Database
@@ -50,10 +49,6 @@ KEEPALIVE_TIMEOUT = 5.0
 """Seconds that the check may take."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 """Seconds between two tries to connect: the first pause, and the longest one after doubling."""
-# Seconds without a notification after which a waiting thread opens a new connection, because the
-# old one may be dead without an error.
-_SILENCE = 60.0
-
 
 LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
@@ -264,42 +259,33 @@ def _own(channel: str, node: str) -> str:
 
 def _listener(database: Connects) -> ThreadListener:
     connection = database.connect_listening_now()
-    return PollingListener() if connection is None else _PostgresListener(database, connection)
+    return PollingListener() if connection is None else _PostgresListener(connection)
 
 
 class _PostgresListener:
     """A `ThreadListener` with a connection of its own."""
 
-    def __init__(self, database: Connects, connection: ThreadConnection) -> None:
-        self._database = database
+    def __init__(self, connection: ThreadConnection) -> None:
         self._connection = connection
-        self._listen()
-
-    def _listen(self) -> None:
         try:
-            self._connection.execute(_STAY)
-            ((channel,),) = self._connection.execute(_NAME_CHANNEL).fetchall()
-            self._connection.execute(f"LISTEN {channel}")
+            connection.execute(_STAY)
+            ((channel,),) = connection.execute(_NAME_CHANNEL).fetchall()
+            connection.execute(f"LISTEN {channel}")
         except BaseException:
-            self._connection.close()
+            connection.close()
             raise
-        self._received_at = time.monotonic()
+        self._heard_at = time.monotonic()
 
     def receive(self, timeout: float) -> Sequence[Notification]:
         notifications = [
             decode(message.payload)
             for message in self._connection.notifies(timeout=timeout, stop_after=1)
         ]
-        if notifications:
-            self._received_at = time.monotonic()
-        elif time.monotonic() - self._received_at > _SILENCE:
-            connection = self._database.connect_listening_now()
-            self._connection.close()
-            if connection is None:
-                raise StoreUnavailable("the pooler allows no connection that listens any more")
-            self._connection = connection
-            self._listen()
-            return (LOOK_EVERYWHERE,)
+        if not notifications and time.monotonic() - self._heard_at < KEEPALIVE_EVERY:
+            return ()
+        if not notifications:
+            self._connection.execute("SELECT 1")  # raises if the connection is dead
+        self._heard_at = time.monotonic()
         return notifications
 
     def close(self) -> None:

@@ -200,8 +200,8 @@ def read_url(url: str) -> PostgresUrl:
         servers=servers,
         target=read.get("target_session_attrs"),
         is_random=read.get("load_balance_hosts") == "random",
-        connect_timeout=max(_timeout(where, read), 0),
-        response_timeout=_response_timeout(where, given.get("response_timeout")),
+        connect_timeout=int(_timeout(where, "connect_timeout", read, CONNECT_TIMEOUT)),
+        response_timeout=_timeout(where, "response_timeout", given, RESPONSE_TIMEOUT) or None,
         pool_size=_pool_size(where, given.get("pool_size")),
         pooler=_pooler(where, given.get("pooler")),
         direct=_direct(where, parts, given),
@@ -317,22 +317,13 @@ def _location(servers: tuple[tuple[str, int], ...], read: Mapping[str, str]) -> 
     return f"PostgreSQL at {names}/{database if re.fullmatch('[ -9;-?A-~]*', database) else '...'}"
 
 
-def _timeout(where: str, read: Mapping[str, str]) -> int:
-    try:
-        return int(read.get("connect_timeout") or CONNECT_TIMEOUT)
-    except ValueError:
-        pass
-    raise ConfigurationError(f"{where}: connect_timeout: write a number of seconds")
-
-
-def _response_timeout(where: str, value: str | None) -> float | None:
-    if value is None:
-        return RESPONSE_TIMEOUT
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
-        raise ConfigurationError(
-            f"{where}: response_timeout={value}: write a number of seconds, or 0 for no limit"
-        )
-    return float(value) or None
+def _timeout(where: str, name: str, given: Mapping[str, str], default: float) -> float:
+    value = given.get(name) or f"{default}"
+    if re.fullmatch(r"-?\d{1,9}(\.\d{1,9})?", value):
+        return max(float(value), 0)
+    raise ConfigurationError(
+        f"{where}: {name}={value}: write a number of seconds, or 0 for no limit"
+    )
 
 
 def _pool_size(where: str, value: str | None) -> int:
