@@ -38,10 +38,11 @@ def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:
     }
     if finish.run_at is not None:
         fields["retry_in"] = max(0, finish.run_at - ended_at) / MICROS
-    error, _, traceback = (finish.error_text or "").partition("\n")
+    text = finish.error_text or ""
     if has_failed:
-        fields |= {"error_type": finish.error_type, "error": error}
+        fields |= {"error_type": finish.error_type, "error": text.partition("\n")[0]}
     record = log.makeRecord(log.name, level, __file__, 0, event, (), None, extra=fields)
     if level == logging.ERROR:
-        record.exc_text = traceback.rstrip()
+        # On further lines, which formatters print that know nothing of our fields.
+        record.exc_text = f"{finish.error_type}: {text}".rstrip()
     log.handle(record)
