@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib
 import logging
-import logging.config
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fairlead import App, NoRetry
 from fairlead.cli.logs import configure
 from fairlead.testing import drain
 
 SHOP = """
+import logging.config
 import fairlead
-app = fairlead.App()
+
+async def lifespan(app):
+    logging.config.dictConfig({{"version": 1}})  # Python's default disables the loggers there are
+    yield
+
+app = fairlead.App(lifespan=lifespan)
 app.queue("work", kind={kind!r})
 
 @app.task(queue="work", executor={executor!r}, retry=fairlead.Fixed(0.01, max_attempts=2))
@@ -25,6 +29,15 @@ app.queue("work", kind={kind!r})
     if amount < 0:
         raise ValueError("no luck")
 """
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """Enable all loggers again after a test whose application has disabled them."""
+    yield
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 @pytest.mark.asyncio
@@ -73,44 +86,6 @@ async def test_each_run_is_one_line_with_what_follows_and_the_last_failed_one_ha
     module.app.close()
 
 
-@pytest.fixture
-def disabled_loggers() -> Iterator[None]:
-    """Enable all loggers again after a test that has disabled them."""
-    yield
-    for logger in logging.root.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger):
-            logger.disabled = False
-
-
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("disabled_loggers")
-@pytest.mark.parametrize("when", ["at import", "in the lifespan"])
-async def test_logging_settings_that_disable_loggers_leave_ours_enabled(
-    sqlite_url: str, when: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def configure() -> None:
-        logging.config.dictConfig({"version": 1})  # Python's default disables what exists
-
-    async def lifespan(app: App) -> AsyncIterator[None]:
-        configure()
-        yield
-
-    app = App(sqlite_url, lifespan=lifespan if when == "in the lifespan" else None)
-    app.migrate()
-
-    @app.task(retry=NoRetry())
-    async def fail() -> None:
-        raise ValueError("no luck")
-
-    fail.submit()
-    if when == "at import":
-        configure()
-    await drain(app)
-    assert "task needs a person" in caplog.messages
-    app.close()
-
-
-@pytest.mark.usefixtures("disabled_loggers")
 @pytest.mark.parametrize(("level", "shown"), [("info", ["ours"]), ("debug", ["request", "ours"])])
 def test_lines_of_libraries_for_each_request_or_task_are_left_out(
     level: str, shown: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

@@ -31,21 +31,26 @@ def test_a_smaller_payload_limit_holds_for_the_next_submit(app: App) -> None:
     app.close()
 
 
-def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
-    observed: list[str] = []
+def test_an_observer_and_interceptors_set_late_see_the_next_submit(app: App) -> None:
+    observed, intercepted = list[str](), list[str]()
 
     class Recording(Silent):
         def submitted(self, tasks: Sequence[NewTask]) -> None:
             observed.extend(task.name for task in tasks)
+
+    class RecordingInterceptor:
+        def submitting(self, draft):
+            intercepted.append(draft.handler.name)
+            return draft
 
     @app.task
     def work() -> None: ...
 
     work.submit()
     submitter = app.submitter
-    app.observer = Recording()
+    app.observer, app.interceptors = Recording(), (RecordingInterceptor(),)
     work.submit()
-    assert observed == ["work"] and app.submitter is submitter
+    assert observed == intercepted == ["work"] and app.submitter is submitter
     app.close()
 
 
@@ -83,21 +88,3 @@ def test_exceptions_of_an_observer_are_logged_more_and_more_rarely(
         observer.gauges(1, 2)
     logged = [(record.method, record.failures) for record in caplog.records]  # type: ignore[attr-defined]
     assert logged == [("counted", n) for n in (1, 2, 4, 8)] + [("gauges", 1)]
-
-
-def test_an_interceptor_set_late_sees_the_next_submit(app: App) -> None:
-    seen: list[str] = []
-
-    class RecordingInterceptor:
-        def submitting(self, draft):
-            seen.append(draft.handler.name)
-            return draft
-
-    @app.task
-    def work() -> None: ...
-
-    work.submit()
-    app.interceptors = (RecordingInterceptor(),)
-    work.submit()
-    assert seen == ["work"]
-    app.close()

@@ -80,14 +80,18 @@ def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
     assert waits == [0.5, 1, 2, 4]
 
 
-def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready() -> None:
-    fleet, now = Fleet(1), 0.0
+@pytest.mark.parametrize(("seconds", "code"), [(0.0, 3), (60.0, 137)], ids=["ends", "hangs"])
+def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready(
+    seconds: float, code: int
+) -> None:
+    fleet, now = Fleet(1, start_timeout=60.0), 0.0
     (start,) = fleet.start(now)
     for _ in range(EARLY_ENDS - 1):
-        assert orders(fleet.on_exit(start.child, 3, now)) == []
+        fleet.on_time(now + seconds)  # kills a worker that hangs
+        assert orders(fleet.on_exit(start.child, code, now + seconds)) == []
         now = fleet.next_due
         (start,) = fleet.on_time(now)
-    assert orders(fleet.on_exit(start.child, 3, now)) == [End(3)]
+    assert orders(fleet.on_exit(start.child, code, now + seconds)) == [End(code)]
 
 
 def test_a_usage_error_at_the_first_start_ends_the_supervisor_at_once() -> None:
@@ -165,17 +169,6 @@ def test_a_worker_that_waits_for_its_store_is_not_killed_for_that() -> None:
     fleet.on_waits(1, 50.0)
     assert orders(fleet.on_time(109.0)) == []
     assert orders(fleet.on_time(110.0)) == [Kill(1)]
-
-
-def test_workers_that_all_hang_at_their_start_end_the_supervisor() -> None:
-    fleet, now = Fleet(1, start_timeout=60.0), 0.0
-    (start,) = fleet.start(now)
-    for _ in range(EARLY_ENDS - 1):
-        fleet.on_time(now + 60)
-        assert orders(fleet.on_exit(start.child, 137, now + 60)) == []
-        now = fleet.next_due
-        (start,) = fleet.on_time(now)
-    assert orders(fleet.on_exit(start.child, 137, now + 60)) == [End(137)]
 
 
 def test_new_code_that_hangs_at_its_start_replaces_no_worker() -> None:
