@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from fairlead.clock import SYSTEM_CLOCK, Clock
+from fairlead.clock import SYSTEM_CLOCK, Clock, StoreClock
 from fairlead.config import CHECKPOINT_LIMIT, PAYLOAD_LIMIT, RESULT_LIMIT, catalog_of, lake_of
 from fairlead.connections import Connections
 from fairlead.connector import Connector
@@ -539,6 +539,8 @@ class App:
             unchecked = check_store
         log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
+        # A clock that the application gives, such as that of a test which travels, is right.
+        clock = StoreClock() if self.clock is SYSTEM_CLOCK else self.clock
         context = PollerContext(
             cluster=connections.cluster,
             clock=self.clock,
@@ -579,7 +581,7 @@ class App:
             log=log,
             schedule=schedule,
         )
-        return Node(node_settings, served, ports, self.clock, self._safe_observer)
+        return Node(node_settings, served, ports, clock, self._safe_observer)
 
 
 def _as_lifespan(lifespan: AppLifespan) -> Callable[[App], AbstractAsyncContextManager[Any]]:

@@ -58,6 +58,30 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+class StoreClock:
+    """The clock of the machine, set right by the clock that the nodes of a store share."""
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        """Microseconds by which the clock of the machine is ahead of the shared one."""
+
+    def now(self) -> int:
+        return SYSTEM_CLOCK.now() - self.ahead
+
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await SYSTEM_CLOCK.sleep(seconds)
+
+    def observe(self, at: int, began: int) -> None:
+        """Set the clock right by a reading of the shared one, `at`, which was made between `began`
+        and now, both by this clock. A difference within these bounds changes nothing."""
+        now = self.now()
+        if not began <= at <= now:
+            self.ahead += (began + now) // 2 - at
+
+
 class ClockSteps:
     """Steps of the wall clock by which nodes compare heartbeats, found by its offset from the
     monotonic clock: a time server set it, its machine was suspended, or another server took over.

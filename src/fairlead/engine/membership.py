@@ -8,7 +8,7 @@ import platform
 import uuid
 from collections.abc import Sequence
 
-from fairlead.clock import MICROS, ClockSteps
+from fairlead.clock import MICROS, ClockSteps, StoreClock
 from fairlead.core import values
 from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
@@ -16,6 +16,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.cluster_state import (
     ClusterState,
     NodeFacts,
@@ -33,6 +34,9 @@ RETRY_SECONDS = 0.5
 node must be heard before another node takes its free lock for its death."""
 SILENT_SECONDS = 10.0
 """Seconds without a heartbeat after which other nodes treat a node as dead."""
+
+CLOCK_OFF_SECONDS = 1.0
+"""Difference between the clock of a machine and that of the store from which on it is reported."""
 
 _AHEAD = round(5.0 * MICROS)
 """A heartbeat this many microseconds in the future means that the node will restart. A smaller
@@ -95,6 +99,8 @@ class Membership(SimplePart):
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
+        self._report_clock_at = float("-inf")
+        """Monotonic seconds of the next report of a clock that is off."""
         self._saw_silent = False
         """Whether the last heartbeat has seen nodes that are silent."""
         self._has_begun = False
@@ -280,18 +286,41 @@ class Membership(SimplePart):
 
     async def _beat(self) -> ClusterState:
         """Send a heartbeat, and return what the store has then."""
-        began = self._context.clock.monotonic()
+        clock = self._context.clock
+        began, began_at = clock.monotonic(), clock.now()
         seen = await self._send_heartbeat()
         if not self._is_leaving:  # a node that will restart sets its heartbeat ahead
             for record in seen.nodes:
                 if record.node == self._node:
                     self._steps.observe(record.heartbeat_at, began)
+                    if isinstance(clock, StoreClock):
+                        clock.observe(record.heartbeat_at, began_at)
+                        self._report_clock(clock.ahead / MICROS)
         return seen
+
+    def _report_clock(self, ahead: float) -> None:
+        """Log once, and report each minute, that the clock of the machine is ahead, or behind."""
+        now = self._context.clock.monotonic()
+        if abs(ahead) < CLOCK_OFF_SECONDS or now < self._report_clock_at:
+            return
+        what = f"the clock of this worker's machine is {abs(ahead):.1f} s"
+        what += f" {'ahead of' if ahead > 0 else 'behind'} that of the store, which the worker uses"
+        if self._report_clock_at == float("-inf"):
+            log.warning(what)
+        self._report_clock_at = now + 60.0
+        report = IncidentReport(
+            kind=IncidentKind.CLOCK_OFF,
+            subject=self._node,
+            details=f"{self._node}: {what}; see its time server",
+            since=self._context.clock.now(),
+        )
+        self._context.events.on_incidents([report])
 
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
-        now, began = self._context.clock.now(), self._context.clock.monotonic()
+        began = self._context.clock.monotonic()
         nodes, mark = await self._beat()
+        now = self._context.clock.now()
         silent = self._silent_among(nodes, began)
         if ended := self._claimer.ended_batches():
             await self._context.store.drop_claims(self._node, ended)

@@ -118,13 +118,13 @@ class Pollers:
     async def due(self) -> float | None:
         """Move due tasks from WAITING to SUBMITTED; return the seconds until the next one is
         due."""
-        now = self._clock.now()
-        is_full = True
+        now, next_due = self._clock.now(), await self._store.next_due()
+        is_full = next_due is not None and next_due <= now
         while is_full:
             woken, most = await self._write("due", lambda most: self._store.wake_due(now, most))
             self._announce_woken(woken)
-            is_full = woken.moved == most
-        next_due = await self._store.next_due()
+            if not (is_full := woken.moved == most):
+                next_due = await self._store.next_due()
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
     async def lost(self) -> None:

@@ -25,6 +25,9 @@ class IncidentKind(StrEnum):
     key of the task: RUN_AT/ORDERING_KEY/UNIQUE_KEY."""
     CLOCK_STEP = "clock_step"
     """The clock of a node that serves ordered queues stepped. `subject` is the name of the node."""
+    CLOCK_OFF = "clock_off"
+    """The clock of a node differs from the one that the nodes of the store share. `subject` is the
+    name of the node."""
     WRITE_REFUSED = "write_refused"
     """The store refuses the claim of a task, the end of a run, or a task of an ordered queue, and
     accepts others. `subject` is the id of the task."""

@@ -55,13 +55,14 @@ async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the queues that stall, are flooded or fail; note those that did, or that have lost
-    nodes, in the last hour."""
+    """Report the queues that stall, are flooded or fail, and the workers whose clock is off; note
+    those that did, or that have lost nodes, in the last hour."""
     store = survey.context.cluster
-    kinds = [kind for kind in WATCHED if kind is not IncidentKind.NODE_LOSS]
+    reported = [*WATCHED, IncidentKind.CLOCK_OFF]
+    kinds = [kind for kind in reported if kind is not IncidentKind.NODE_LOSS]
     since = survey.now - _GOES_ON_SECONDS * MICROS
     present = await store.database.read(store.incidents.open(kinds, _MOST, since))
-    found = await store.database.read(store.incidents.open(WATCHED, _MOST))
+    found = await store.database.read(store.incidents.open(reported, _MOST))
     shown = {incident.id for incident in present}
     past = [incident for incident in found if incident.id not in shown]
     for say, incidents in ((problem, present), (note, past)):
