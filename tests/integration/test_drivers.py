@@ -374,11 +374,11 @@ async def test_dead_connections_are_dropped_and_replaced(
     await postgres_store.drop_node("nobody")
     async with database.connection_async(Kind.RELAXED):
         pass
-    async with _admin(postgres_url) as admin:
-        killed = await admin.fetch(
+    with psycopg.connect(postgres_url) as admin:
+        killed = admin.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        ).fetchall()
         assert len(killed) >= 4  # reads that meet share one
     postgres_store.database.run(postgres_store.submission(make(1)))
     await asyncio.sleep(0.05)  # let the loop notice that its sockets were closed
@@ -409,11 +409,11 @@ async def test_prepared_statements_survive_a_migration(
         store.database.run(store.submission(make(1)))
         await store.wake_due(1, 1)
         await store.database.read(store.tasks(TaskFilter(), 10))
-    async with _admin(postgres_url) as admin:
-        await admin.execute(
+    with psycopg.connect(postgres_url) as admin:
+        admin.execute(
             "ALTER TABLE fairlead_tasks ADD COLUMN more text; ALTER TABLE fairlead_attempts ADD COLUMN more text"
         )
-        await admin.execute("ALTER TABLE fairlead_tasks ALTER COLUMN priority TYPE integer")
+        admin.execute("ALTER TABLE fairlead_tasks ALTER COLUMN priority TYPE integer")
     for attempt in range(4):
         try:
             store.database.run(store.submission(make(1)))
@@ -422,18 +422,6 @@ async def test_prepared_statements_survive_a_migration(
         except StoreUnavailable:
             assert attempt < 2  # a plan whose result type has changed fails once
     assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
-
-
-def _admin(url: str) -> Any:
-    class Admin:
-        async def __aenter__(self) -> Any:
-            self.connection = await asyncpg.connect(url)
-            return self.connection
-
-        async def __aexit__(self, *exc: object) -> None:
-            await self.connection.close()
-
-    return Admin()
 
 
 async def test_a_transaction_cancelled_while_it_waits_for_the_writer_holds_up_no_other_write(

@@ -26,7 +26,7 @@ from fairlead.backends.sql import migrate as migrations_module
 from fairlead.backends.sql.migrate import Migration, check, migrate, migrations, print_sql
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running
 from tests.end_to_end.test_command_line import ROOT, environment
@@ -328,31 +328,6 @@ def test_a_running_worker_goes_on_beside_newer_tables_and_a_new_one_is_refused(
     with pytest.raises(SchemaMismatch, match="newer than this code: 9998_next"):
         later.management.find()
     later.close()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://user:sec%ZZret@host/db",
-        "postgresql://user:secret@host:port/db",
-        "mysql://user:secret@host/db",
-    ],
-)
-def test_the_error_about_an_unreadable_url_has_no_password(url: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match="write postgresql://user:password@host:port/database"
-    ) as caught:
-        PostgresDatabase(url)
-    assert "sec" not in str(caught.value)
-
-
-def test_the_error_about_an_unreachable_server_is_one_line_without_the_password() -> None:
-    database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db?connect_timeout=2")
-    with pytest.raises(
-        StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused"
-    ) as caught:
-        check(database)
-    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_on_sqlite_the_first_call_of_an_app_can_be_a_submit_in_an_open_transaction(

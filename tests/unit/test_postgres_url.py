@@ -80,6 +80,8 @@ def test_a_parameter_that_is_wrong_or_that_one_driver_ignores_is_refused_with_it
         "postgresql://user:1/secret@host/db",
         "postgresql://user:1?secret=2@host/db",
         "postgresql://user:p#secret@host/db",
+        "postgresql://user:secret%ZZ@host/db",
+        "postgresql://user:secret@host:port/db",
         "postgresql://user:secret@host:99999/db",
         "postgresql://user:secret@host:0/db",
         "postgresql://user:secret@[::1/db",
