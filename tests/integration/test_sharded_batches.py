@@ -77,14 +77,6 @@ def test_a_message_for_later_comes_at_its_time_and_not_before(queue) -> None:
     assert number(message) == 1 and queue.stats("g").later == 0
 
 
-def test_a_waiting_reader_gets_a_message_that_is_due_sooner_than_the_known_ones(queue) -> None:
-    now = datetime.now(UTC)
-    queue.write({"n": 1}, at=now + timedelta(hours=1))
-    queue.write({"n": 2}, at=now - timedelta(seconds=1))
-    assert number(queue.read("g", "c")) == 2
-    assert queue.stats("g").later == 1
-
-
 def test_a_message_for_later_can_be_deleted(queue) -> None:
     id = queue.write({"n": 1}, at=datetime.now(UTC) + timedelta(hours=1))
     queue.delete(id)

@@ -24,7 +24,7 @@ from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ordered.repartition import MoveContext, Repartition, Repartitioned
 from fairlead.ports.notification import Notification
-from fairlead.ports.schedule_store import ScheduleStatus, hour_of
+from fairlead.ports.schedule_store import ScheduleStatus
 from fairlead.ports.task_log import Drop, Entry
 
 _ALL = TaskKey(1 << 62, "", "")
@@ -42,8 +42,6 @@ class OrderedPartitionView(msgspec.Struct, frozen=True):
     stale: int
     """Tasks due longer ago than STALE_SECONDS."""
     oldest: TaskKey | None
-    oldest_hour: int | None
-    """Hour in which the oldest unfinished task is due, in whole hours since the epoch."""
     loaded: int
     in_flight: int
     look_ahead: float
@@ -258,15 +256,14 @@ class OrderedManagement:
 def _view(
     number: int, owner: str | None, lag: int, status: ScheduleStatus, now: int
 ) -> OrderedPartitionView:
-    record, oldest = status.record, status.oldest
+    record = status.record
     return OrderedPartitionView(
         number,
         owner,
         lag,
         status.unfinished,
         status.stale,
-        oldest,
-        None if oldest is None else hour_of(oldest),
+        status.oldest,
         record.loaded,
         record.in_flight,
         max(0.0, (record.read_through.run_at - now) / MICROS),
