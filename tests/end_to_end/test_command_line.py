@@ -29,10 +29,8 @@ ROOT = Path(__file__).parents[2]
 
 SHOP = """
 import asyncio
-import logging.config
 import fairlead
 app = fairlead.App("sqlite:///shop.db")
-logging.config.dictConfig({"version": 1})  # disables all loggers that exist
 
 @app.task
 async def pay(partner: str, amount: int = 1) -> None:

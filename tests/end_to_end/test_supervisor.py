@@ -26,9 +26,10 @@ from tests import tiers
 from tests.end_to_end.test_command_line import environment
 
 SHOP = """
-import asyncio, os, time
+import asyncio, logging.config, os, time
 import fairlead
 app = fairlead.App("sqlite:///shop.db")
+logging.config.dictConfig({"version": 1})  # disables all loggers that exist
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -202,6 +203,7 @@ def test_one_signal_drains_all_workers_and_ready_is_503_meanwhile(
     (folder / "gate").touch()
     assert crew.wait_for_end() == 0
     assert sum(line.startswith("paid") for line in crew.lines) == 20
+    assert len(crew.events("supervisor starts")) == 1
     stopped = {line["node"].partition("#")[0] for line in crew.events("node stopped")}
     assert stopped == {"w-1", "w-2"}
 
