@@ -1,12 +1,30 @@
-"""States of tasks, awaited, and the outcomes of their attempts."""
+"""Handlers of each kind; states of tasks, awaited, and the outcomes of their attempts."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 from fairlead import App, State, TaskHandle
 
 SOON = 20.0
+
+
+def of_kind(kind: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler, as an `async def` unless the kind is "thread". It may return what is to be
+    awaited."""
+    if kind == "thread":
+        return handler
+
+    @functools.wraps(handler)
+    async def awaiting(*args: Any, **kwargs: Any) -> Any:
+        found = handler(*args, **kwargs)
+        return await found if inspect.isawaitable(found) else found
+
+    return awaiting
 
 
 def outcomes(app: App, handle: TaskHandle) -> list[str]:

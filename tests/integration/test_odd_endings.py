@@ -7,7 +7,7 @@ import contextvars
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -20,6 +20,7 @@ from fairlead import App, Fixed, NoRetry, Retry, Snooze, State
 from fairlead.clock import MICROS
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
+from tests.attempts import of_kind
 from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED, RETURNED, OwnBase
 from tests.tiers import seeds
 
@@ -245,19 +246,10 @@ async def test_an_attempt_names_the_type_of_an_error_and_states_if_it_has_no_tex
 async def test_a_task_that_always_asks_for_an_immediate_run_without_a_try_runs_once_a_second(
     app: App, kind: str, ask: Callable[[], BaseException]
 ) -> None:
-    if kind == "async":
+    def work() -> None:
+        raise ask()
 
-        @app.task(retry=TWICE)
-        async def work() -> None:
-            raise ask()
-
-    else:
-
-        @app.task(retry=TWICE)
-        def work() -> None:
-            raise ask()
-
-    handle = work.submit()
+    handle = app.task(retry=TWICE)(of_kind(kind, work)).submit()
     async with running(app):
         async with asyncio.timeout(60):
             while len(app.management.attempts(handle.id)) < 5:
@@ -346,25 +338,17 @@ async def test_a_coroutine_that_nobody_awaits_and_a_generator_are_errors(app: Ap
 async def test_a_transactional_handler_with_a_bad_result_keeps_no_writes(
     app: App, kind: str
 ) -> None:
-    if kind == "async":
+    async def bad(written: Awaitable[object]) -> object:
+        await written
+        return object()
 
-        @app.task(transactional=True, keep_result=True)
-        async def effect(connection: Any) -> Any:
-            done = connection.execute("INSERT INTO effects VALUES (1)")
-            if asyncio.iscoroutine(done):
-                await done
-            return object()
-
-    else:
-
-        @app.task(transactional=True, keep_result=True)
-        def effect(connection: Any) -> Any:
-            connection.execute("INSERT INTO effects VALUES (1)")
-            return object()
+    def effect(connection: Any) -> Any:
+        written = connection.execute("INSERT INTO effects VALUES (1)")
+        return bad(written) if asyncio.iscoroutine(written) else object()
 
     with app.store.database.transaction() as connection:
         connection.execute("CREATE TABLE effects (n integer)")
-    handle = effect.submit()
+    handle = app.task(transactional=True, keep_result=True)(of_kind(kind, effect)).submit()
     await drain(app)
     assert handle.state() == State.ERROR
     assert "cannot be kept as JSON" in (handle.record().error_text or "")
@@ -375,40 +359,15 @@ async def test_a_transactional_handler_with_a_bad_result_keeps_no_writes(
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("how", ["closes", "commits", "rolls back", *list(RAISED)[-4:]])
 async def test_a_transactional_handler_hurts_no_other_task(app: App, kind: str, how: str) -> None:
-    async def misuse_async(connection: Any) -> None:
-        if how in RAISED:
-            raise RAISED[how]()
-        statement = {"closes": None, "commits": "COMMIT", "rolls back": "ROLLBACK"}[how]
-        step = connection.close() if statement is None else connection.execute(statement)
-        if asyncio.iscoroutine(step):
-            await step
-
-    def misuse(connection: Any) -> None:
+    def misuse(connection: Any) -> Any:
         if how in RAISED:
             raise RAISED[how]()
         if how == "closes":
-            connection.close()
-        else:
-            connection.execute("COMMIT" if how == "commits" else "ROLLBACK")
+            return connection.close()
+        return connection.execute("COMMIT" if how == "commits" else "ROLLBACK")
 
-    if kind == "async":
-
-        @app.task(transactional=True, retry=NoRetry())
-        async def odd(connection: Any) -> None:
-            await misuse_async(connection)
-
-        @app.task(transactional=True)
-        async def plain(connection: Any) -> None: ...
-
-    else:
-
-        @app.task(transactional=True, retry=NoRetry())
-        def odd(connection: Any) -> None:
-            misuse(connection)
-
-        @app.task(transactional=True)
-        def plain(connection: Any) -> None: ...
-
+    odd: Any = app.task(transactional=True, retry=NoRetry())(of_kind(kind, misuse))
+    plain: Any = app.task(transactional=True, name="plain")(of_kind(kind, lambda connection: None))
     handles = [plain.submit(), odd.submit(), plain.submit(), odd.submit(), plain.submit()]
     async with running(app) as node:
         await settled(app, node)
@@ -594,25 +553,18 @@ TENANT = contextvars.ContextVar("tenant", default="nobody")
 @pytest.mark.parametrize("kind", ["async", "async that waits", "thread"])
 async def test_no_task_sees_the_context_variables_of_another(app: App, kind: str) -> None:
     seen: list[str] = []
-    if kind == "thread":
 
-        @app.task
-        def work(tenant: str) -> None:
-            seen.append(TENANT.get())
-            TENANT.set(tenant)
+    async def waiting(tenant: str) -> None:
+        await asyncio.sleep(0.01)
+        assert TENANT.get() == tenant
 
-    else:
-
-        @app.task
-        async def work(tenant: str) -> None:
-            seen.append(TENANT.get())
-            TENANT.set(tenant)
-            if kind == "async that waits":
-                await asyncio.sleep(0.01)
-                assert TENANT.get() == tenant
+    def work(tenant: str) -> Any:
+        seen.append(TENANT.get())
+        TENANT.set(tenant)
+        return waiting(tenant) if kind == "async that waits" else None
 
     TENANT.set("the node")
-    work.submit_many([{"tenant": f"tenant {n}"} for n in range(20)])
+    app.task(of_kind(kind, work)).submit_many([{"tenant": f"tenant {n}"} for n in range(20)])
     await drain(app, threads=2, concurrency=4)
     assert set(seen) == {"the node"}
     assert len(seen) == 20

@@ -22,25 +22,15 @@ from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.invocation import Invocation
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
-from tests.attempts import SOON, outcomes
+from tests.attempts import SOON, of_kind, outcomes
 
 pytestmark = pytest.mark.virtual_time
 
 
 def declare(app: App, kind: str, call: Callable[[], None], **options: Any) -> Any:
     """Declare a transactional task `effect`, asynchronous or in a thread, that does `call`."""
-    if kind == "async":
-
-        @app.task(transactional=True, name="effect", **options)
-        async def effect(connection: Any) -> None:
-            call()
-    else:
-
-        @app.task(transactional=True, name="effect", **options)
-        def effect(connection: Any) -> None:
-            call()
-
-    return effect
+    effect = of_kind(kind, lambda connection: call())
+    return app.task(transactional=True, name="effect", **options)(effect)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -98,24 +88,15 @@ async def test_a_handler_that_violates_a_foreign_key_is_not_done(
 ) -> None:
     customer = iter([7, 1])
 
-    if kind == "async":
-
-        @app.task(transactional=True, retry=Fixed(0, max_attempts=2))
-        async def order(connection: Any) -> None:
-            done = connection.execute(f"INSERT INTO orders VALUES ({next(customer)})")
-            if asyncio.iscoroutine(done):
-                await done
-    else:
-
-        @app.task(transactional=True, retry=Fixed(0, max_attempts=2))
-        def order(connection: Any) -> None:
-            connection.execute(f"INSERT INTO orders VALUES ({next(customer)})")
+    def order(connection: Any) -> Any:
+        return connection.execute(f"INSERT INTO orders VALUES ({next(customer)})")
 
     with app.store.database.transaction() as connection:
         connection.execute("CREATE TABLE customers (id integer PRIMARY KEY)")
         connection.execute("INSERT INTO customers VALUES (1)")
         connection.execute(f"CREATE TABLE orders (customer integer REFERENCES customers{check})")
-    handle = order.submit()
+    task = app.task(transactional=True, retry=Fixed(0, max_attempts=2))(of_kind(kind, order))
+    handle = task.submit()
     await drain(app)
     assert outcomes(app, handle) == ["retried", "done"]
     failed = app.management.attempts(handle.id)[0]
