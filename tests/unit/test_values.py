@@ -204,7 +204,7 @@ def test_a_number_that_json_cannot_express_is_refused_at_the_submit(
     @shop.task
     async def pay(amount: float = 0.0, more: dict[str, Any] | None = None) -> None: ...
 
-    with pytest.raises(InvalidTask, match="JSON has no NaN or infinity"):
+    with pytest.raises(InvalidTask, match="^task 'pay': JSON has no NaN or infinity"):
         pay.submit(value)
     with pytest.raises(InvalidTask, match="JSON has no NaN or infinity"):
         pay.submit(more={"a": [1.0, {"b": value}]})
