@@ -260,13 +260,13 @@ async def test_a_transaction_whose_commit_a_constraint_refuses_leaves_nothing_be
         " DEFERRABLE INITIALLY DEFERRED)"
     )
     insert, enforce = "INSERT INTO orders VALUES (1, 7)", "PRAGMA foreign_keys = ON"
+    own = await aiosqlite.connect(path)
     with pytest.raises(sqlite3.IntegrityError):
         if is_async:
-            async with aiosqlite.connect(path) as own:
-                await own.execute(enforce)
-                async with app.transaction(own):
-                    await own.execute(insert)
-                    await task.options(connection=own).submit_async()
+            await own.execute(enforce)
+            async with app.transaction(own):
+                await own.execute(insert)
+                await task.options(connection=own).submit_async()
         else:
             raw.execute(enforce)
             with app.transaction(raw):
@@ -275,6 +275,7 @@ async def test_a_transaction_whose_commit_a_constraint_refuses_leaves_nothing_be
     task.submit()  # the refused transaction holds no lock
     assert app.management.count().number == 1
     raw.close()
+    await own.close()
     app.close()
 
 
