@@ -14,8 +14,8 @@ SOON = 20.0
 
 
 def of_kind(kind: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the handler, as an `async def` unless the kind is "thread". It may return what is to be
-    awaited."""
+    """Return the handler, as an `async def` unless the kind is "thread"; the `async def` awaits a
+    coroutine that the handler returns."""
     if kind == "thread":
         return handler
 
