@@ -50,8 +50,8 @@ class Limited:
         self.rows -= moved
         return Woken(moved, None)
 
-    async def next_due(self) -> None:
-        return None
+    async def next_due(self) -> int | None:
+        return 0 if self.rows else None
 
 
 def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
