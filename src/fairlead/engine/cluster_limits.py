@@ -63,10 +63,14 @@ def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[s
 
 
 async def follow(
-    coordinator: Coordinator, limit: str, steps: LedgerSteps[T], presence: Presence | None = None
+    coordinator: Coordinator,
+    limit: str,
+    steps: LedgerSteps[T],
+    presence: Presence | None = None,
+    dead: Collection[str] = (),
 ) -> T:
-    """Carry out steps on the ledger of a limit, and return their result. `presence`: shows which
-    processes have surely ended. Raises StoreUnavailable."""
+    """Carry out steps on the ledger of a limit, and return their result. `presence`, `dead`: show
+    which processes have surely ended. Raises StoreUnavailable."""
     result: Any = None
     while True:
         try:
@@ -78,7 +82,9 @@ async def follow(
         elif isinstance(step, ReadShard):
             result = await coordinator.read_ledger(limit, step.shard)
         else:
-            result = await presence.released(step.nodes) if presence is not None else ()
+            result = step.nodes.intersection(dead)
+            if presence is not None:
+                result |= await presence.released(step.nodes)
 
 
 @dataclass
@@ -133,6 +139,7 @@ class ClusterLimits:
         self._ends_at_once = is_certain and children is None
         """Whether a free lock of this node proves that its runs have ended."""
         self._ttl = ttl
+        self._dead: set[str] = set()
         self._limits: dict[str, _Limit] = {}
         self._per_node: dict[int, ConcurrencyPolicy] = {}
         """Policies of this node by the identity of the declared limit."""
@@ -197,6 +204,10 @@ class ClusterLimits:
         finally:
             if self._watchdog is not None:
                 await self._watchdog.stop()
+
+    def on_dead(self, nodes: Collection[str]) -> None:
+        """Note nodes that this node has found dead; the store forgets them."""
+        self._dead.update(nodes)
 
     async def stop(self) -> None:
         """Let the rounds under way end, because a cancelled write could still land after `leave`,
@@ -276,7 +287,7 @@ class ClusterLimits:
                         self.guard()
 
     async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
-        return await follow(self._coordinator, limit.name, steps, self._presence)
+        return await follow(self._coordinator, limit.name, steps, self._presence, self._dead)
 
     # when permits end -----------------------------------------------------------------------------
 

@@ -322,6 +322,7 @@ class NodeParts:
         self.deaths.on_nodes(view.present)
 
     async def _on_dead(self, nodes: Sequence[str]) -> None:
+        self.limits.on_dead(nodes)
         await self.ownership.release_of(nodes)
         await self._rounds.resume(nodes)
         self.membership.poke()

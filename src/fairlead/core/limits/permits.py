@@ -551,7 +551,11 @@ class ShardPermits:
             beat, since = self._heartbeats.get(node, (-1, now))
             heartbeats[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
         self._heartbeats = heartbeats
-        self._ended = {node: self._ended.get(node, now) for node in ended}
+        self._ended = {
+            node: self._ended.get(node, now)
+            for node, (_, since) in heartbeats.items()
+            if node in ended or since <= self._ended.get(node, float("-inf"))
+        }
         linger = self._linger * (1 + DRIFT)
         patience = linger + self._ttl * (1 + DRIFT)
         return {
