@@ -79,7 +79,7 @@ async def test_a_worker_at_rest_holds_three_connections(
     app.close()
 
 
-async def test_an_application_whose_event_loops_have_ended_closes_all_sessions(
+async def test_an_application_whose_event_loops_do_not_run_closes_all_sessions(
     postgres_server: Any,
 ) -> None:
     url = postgres_server.create_database()
@@ -90,14 +90,16 @@ async def test_an_application_whose_event_loops_have_ended_closes_all_sessions(
     async def note() -> None: ...
 
     def work() -> None:
-        asyncio.run(note.submit_async())
+        stopped.run_until_complete(note.submit_async())
         asyncio.run(drain(app))
 
+    stopped = asyncio.new_event_loop()
     await asyncio.to_thread(work)
     app.close()
     with psycopg.connect(url.rpartition("/")[0] + "/postgres", autocommit=True) as admin:
         # Waits until the server has ended what is closed, and fails if a session is left.
         admin.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
+    stopped.close()
 
 
 @pytest.mark.parametrize("kind", [Kind.NODE, Kind.RELAXED], ids=["durable", "relaxed"])

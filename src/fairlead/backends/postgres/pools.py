@@ -247,13 +247,13 @@ class LoopPool:
                 connection.terminate()
 
     def terminate(self) -> None:
-        """Close the idle connections from any thread, without waiting for the server; also after
-        the end of their loop, which can no longer close them."""
+        """Close the idle connections from any thread, without waiting for the server, also if their
+        loop does not run."""
         for connection in self._empty():
-            if self._loop.is_closed():
-                connection.end_session()
-            else:
+            if self._loop.is_running():
                 self._loop.call_soon_threadsafe(connection.terminate)
+            else:
+                connection.end_session()
 
     def _empty(self) -> list[LoopConnection]:
         idle, self._idle = self._idle, []
