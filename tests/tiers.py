@@ -57,8 +57,8 @@ def seed() -> int:
 
 
 def examples(count: int) -> int:
-    """Return how many examples of a property to try: `count` with new seeds, else a tenth."""
-    return count if has_new_seeds() else max(10, count // 10)
+    """Return how many examples of a property to try: `count` with new seeds, else a quarter."""
+    return count if has_new_seeds() else max(10, count // 4)
 
 
 def worlds(count: int) -> int:

@@ -14,7 +14,7 @@ KEYS = 1500
 EACH = 6
 LATER = 100
 """Keys that get one more task after the change."""
-MOST_WAITED = 60
+MOST_WAITED = KEYS // 5
 """Starts of other keys, at most, before the first one of a new key."""
 
 
