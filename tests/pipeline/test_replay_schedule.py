@@ -18,7 +18,6 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.lab.policies import virtual
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
-from fairlead.lab.policies.sessions import BREAK, Sessions
 from fairlead.lab.policies.virtual import VirtualSchedule, run
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, Trigger
 from tests.fairness_gap import FairnessGap, PriorityFlow
@@ -178,37 +177,6 @@ def test_a_higher_priority_starts_first_in_both_orders() -> None:
     for order in ("fifo", "fair"):
         found = run(recorded, CandidatePolicy(order=order, slots=1))
         assert recorded.priority[np.argsort(found.start)].tolist() == [1, 2, 3, 4, 5, 9]
-
-
-# closed -------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(tasks, policies)
-def test_with_a_slot_for_each_task_a_closed_replay_equals_the_record(recorded, policy) -> None:
-    policy = CandidatePolicy(order=policy.order, slots=len(recorded))
-    assert (run(recorded, policy, None, Sessions(recorded)).at == recorded.at).all()
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(tasks, policies, st.sampled_from([0, 5 * MICROS, BREAK]))
-def test_a_closed_user_submits_later_after_a_longer_wait_and_keeps_its_think_time(
-    recorded, policy, pause
-) -> None:
-    found = run(recorded, policy, None, Sessions(recorded, pause))
-    assert (found.at >= recorded.at).all() and (found.start >= found.at).all()
-    for key in range(len(recorded.keys)):
-        own = np.flatnonzero(recorded.key == key)
-        ends, until = recorded.at[own] + recorded.run[own], -1
-        for position, task in enumerate(own):
-            if position and recorded.at[task] > until:
-                before = found.end[own[:position]].max()
-                think = recorded.at[task] - until
-                assert found.at[task] >= before + (think if think <= pause else 0)
-                assert found.at[task] == (
-                    before + think if think <= pause else max(before, recorded.at[task])
-                )
-            until = max(until, ends[position])
 
 
 # files -------------------------------------------------------------------------------------

@@ -272,7 +272,6 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None
         FAIR,
         LIMITED,
         CandidatePolicy(slots=2, weights="run^-1"),
-        is_closed=True,
         resamples=1,
     )
     counts: list[int] = []
@@ -332,7 +331,7 @@ def test_the_command_prints_the_results(command: Callable[..., Any]) -> None:
     assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is not None
     assert all(len(each["keys"]) == 3 for each in summary["reported"])
     assert {each["policy_id"] for each in summary["reported"]} >= {summary["best"]["policy_id"]}
-    shown = command("--here", "--closed", "--objective", "jain_mean")
+    shown = command("--here", "--objective", "jain_mean")
     assert (
         shown.exit_code == 0
         and "400 tasks of 3 keys" in shown.stdout

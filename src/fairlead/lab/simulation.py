@@ -89,7 +89,9 @@ def simulate(loads: Sequence[KeyLoad], slots: int) -> list[KeyResult]:
 
 
 def _waits(loads: Sequence[KeyLoad], slots: int, order: Literal["fifo", "fair"]) -> list[Waits]:
-    of = [index for index, load in enumerate(loads) for _ in range(load.tasks)]
+    by_time = sorted(range(len(loads)), key=lambda index: loads[index].at)
+    of = [index for index in by_time for _ in range(loads[index].tasks)]
+    arrived = [round(loads[index].at * MICROS) for index in of]
     tasks = [
         simulated_task(number, loads[index].key, loads[index].weight, DEFAULT_PRIORITY, 0)
         for number, index in enumerate(of)
@@ -98,11 +100,11 @@ def _waits(loads: Sequence[KeyLoad], slots: int, order: Literal["fifo", "fair"])
         tasks,
         [round(loads[index].run * MICROS) for index in of],
         [VirtualNode("", slots, is_fair=order == "fair")],
-        sorted((round(loads[index].at * MICROS), number) for number, index in enumerate(of)),
+        arrived,
     )
     waits: list[list[float]] = [[] for _ in loads]
     for number, index in enumerate(of):
-        waits[index].append((found.started[number] - found.arrived[number]) / MICROS)
+        waits[index].append((found.started[number] - arrived[number]) / MICROS)
     served = _served_together(found, of)
     result = []
     for index, each in enumerate(map(sorted, waits)):

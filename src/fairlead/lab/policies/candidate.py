@@ -13,7 +13,6 @@ from fairlead.lab.policies.arrivals import Arrivals, Floats
 from fairlead.lab.policies.measures import KeyWaits, Measures, measure, waits_of_keys
 from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.samples import resampled
-from fairlead.lab.policies.sessions import Sessions
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
@@ -28,7 +27,6 @@ class Setup(msgspec.Struct, frozen=True):
     """Length of the part "train", on which policies are chosen, from the first arrival; None to
     choose on all arrivals."""
     window_us: int
-    is_closed: bool = False
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -70,8 +68,7 @@ def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Candidate
     sample = part_of(arrivals, candidate.part, setup)
     if candidate.sample == "resampled":
         sample = resampled(sample, candidate.seed)
-    sessions = Sessions(sample) if setup.is_closed else None
-    schedule = run(sample, candidate.policy, weights, sessions)
+    schedule = run(sample, candidate.policy, weights)
     measures = measure(schedule, candidate.policy.all_slots, entitled(sample), setup.window_us)
     keys = waits_of_keys(schedule, sample.keys) if candidate.with_keys else []
     return CandidateResult(candidate, measures, round(time.process_time() - began, 3), keys)

@@ -50,7 +50,6 @@ class StudyPlan:
     resamples: int = 20
     finalists: int = 5
     """Number of best policies that the study reports."""
-    is_closed: bool = False
     seed: int = 1
 
     def setup(self, arrivals: Arrivals) -> Setup:
@@ -67,7 +66,7 @@ class StudyPlan:
             if self.window_us is None
             else self.window_us
         )
-        return Setup(train, window, self.is_closed)
+        return Setup(train, window)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -254,11 +253,7 @@ def _notes(
             f"simulated p99 waits are {100 * error:+.0f} % off the record; smaller differences"
             " between policies mean nothing"
         )
-    if not plan.is_closed:
-        yield (
-            "arrivals stay as recorded, although users who wait longer send less; --closed shows"
-            " how much that matters"
-        )
+    yield "arrivals stay as recorded, although users who wait longer send less"
     if not plan.objective.is_met(best.measures):
         yield "no policy meets all requirements; the best is chosen from the others"
     if best.candidate.policy.all_slots != baseline.all_slots:

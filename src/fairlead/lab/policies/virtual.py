@@ -12,7 +12,6 @@ from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
 from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.samples import original_key
-from fairlead.lab.policies.sessions import Sessions
 from fairlead.lab.schedule import schedule
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
@@ -44,13 +43,11 @@ def run(
     arrivals: Arrivals,
     policy: CandidatePolicy,
     weights: Mapping[str, float] | None = None,
-    sessions: Sessions | None = None,
 ) -> VirtualSchedule:
     """Run every task once, each for its recorded run time.
 
     `weights`: by key, where a copy has the weight of its original and a missing key the default;
-    None means the weights of the tasks. With `sessions` of the same arrivals, a task arrives when
-    its user would send it, not when it was recorded.
+    None means the weights of the tasks.
     """
     nodes = [
         VirtualNode(
@@ -65,13 +62,10 @@ def run(
         _triggers(arrivals, policy, weights),
         arrivals.run.tolist(),
         nodes,
-        list(zip(arrivals.at.tolist(), range(len(arrivals)), strict=True))
-        if sessions is None
-        else sessions.first(),
-        None if sessions is None else sessions.ended,
+        arrivals.at.tolist(),
     )
-    at, start = np.array(found.arrived, np.int64), np.array(found.started, np.int64)
-    return VirtualSchedule(at, start, arrivals.run, arrivals.key)
+    start = np.array(found.started, np.int64)
+    return VirtualSchedule(arrivals.at, start, arrivals.run, arrivals.key)
 
 
 def _triggers(

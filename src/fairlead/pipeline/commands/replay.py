@@ -77,10 +77,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     finalists: Annotated[
         int, typer.Option(min=1, help="Number of best policies reported with intervals.")
     ] = 5
-    closed: Annotated[
-        bool,
-        typer.Option("--closed", help="Users wait for results before they send more."),
-    ] = False
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first sample.")] = 1
     here: Annotated[bool, typer.Option("--here", help="Run in this process, without Spark.")] = (
         False
@@ -104,7 +100,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
             window_us=_micros(self.window),
             resamples=self.resamples,
             finalists=self.finalists,
-            is_closed=self.closed,
             seed=self.seed,
         )
 
