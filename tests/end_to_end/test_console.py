@@ -280,18 +280,21 @@ def test_all_that_match_are_changed_and_the_change_can_be_interrupted(world: Wor
         assert changed.first.inner_text() == f"{MANY:,}"
 
 
+def _pause_exports(page: Any) -> None:
+    """Pause a queue on the page of queues, and resume it."""
+    row = page.locator("tbody tr", has=page.get_by_role("link", name="exports", exact=True))
+    _confirm(row, "Pause")
+    _check_notice(page, "exports is paused")
+    row.get_by_role("button", name="Resume").click()
+    _check_notice(page, "exports runs again")
+
+
 def test_queues_weights_and_periodic_tasks_are_changed(world: World) -> None:
     from playwright.sync_api import expect
 
     management = world.app.management
     with world.viewer() as viewer:
-        page = viewer.visit("/queues")
-        row = page.locator("tbody tr", has=page.get_by_role("link", name="exports", exact=True))
-        _confirm(row, "Pause")
-        _check_notice(page, "exports is paused")
-        row.get_by_role("button", name="Resume").click()
-        _check_notice(page, "exports runs again")
-
+        _pause_exports(viewer.visit("/queues"))
         page = viewer.visit("/tenants/tenant?key=acme")
         row = page.locator("tbody tr", has=page.get_by_role("link", name="mail", exact=True))
         _confirm(row, "Weight", weight="2.5")
@@ -478,12 +481,7 @@ def test_lists_and_actions_work_without_scripts(world: World) -> None:
         page.get_by_role("button", name="Run now…").click()
         page.get_by_role("button", name="Resume 1").click()
         _check_notice(page, "resumed: 1")
-        page = viewer.visit("/queues")
-        row = page.locator("tbody tr", has=page.get_by_role("link", name="exports", exact=True))
-        _confirm(row, "Pause")
-        _check_notice(page, "exports is paused")
-        row.get_by_role("button", name="Resume").click()
-        _check_notice(page, "exports runs again")
+        _pause_exports(viewer.visit("/queues"))
 
 
 def test_every_screen_of_an_empty_store_says_what_to_do(tmp_path: Path, browser: Browser) -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
+from tests.end_to_end.test_ordered import log_of  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 TASKS, KEYS = 120, 10
@@ -74,11 +75,6 @@ def shop(
     return tmp_path
 
 
-def runs_of(folder: Path) -> list[list[str]]:
-    path = folder / "runs.log"
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def lake_of(folder: Path) -> Counter[tuple[str, int]]:
     """Return how often the lake has each run that ended with success, by task and attempt."""
     table = lake_in(folder / "lake").table(ATTEMPTS)
@@ -105,16 +101,16 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
-    while len(runs_of(shop)) < TASKS // 2:
+    while len(log_of(shop)) < TASKS // 2:
         pause(first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    assert len(runs_of(shop)) < 2 * TASKS
+    assert len(log_of(shop)) < 2 * TASKS
     fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
     fairlead(shop, "worker", "shop:app", "--until-empty")
     fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
 
-    lines, killed = runs_of(shop), str(first.pid)
+    lines, killed = log_of(shop), str(first.pid)
     for key in (f"k{n}" for n in range(KEYS)):
         of_key = [line for line in lines if line[1] == key]
         ends = [int(line[2]) for line in of_key if line[0] == "end" and line[3] != killed]

@@ -19,7 +19,7 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft
 from fairlead.engine.periodic import PeriodicTasks
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import StoreUnavailable
 from fairlead.ports.periodic_store import Advance
 from fairlead.ports.task_log import Submit
 from fairlead.submit.ordered import LOG_PATIENCE
@@ -288,8 +288,3 @@ async def test_an_outage_of_the_log_delays_no_periodic_task_of_another_queue(
         log_of(app).is_out = False
         await asyncio.sleep(40)
         assert [slot.minute for slot, _ in ordered] == [1, 2, 3]
-
-
-def test_a_bad_ordering_key_of_a_periodic_task_is_refused(apps: Callable[[], App]) -> None:
-    with pytest.raises(ConfigurationError, match="ordering_key is empty"):
-        ticking(apps(), ordering_key="")

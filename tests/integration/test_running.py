@@ -222,33 +222,6 @@ async def test_a_result_above_the_limit_ends_the_attempt_with_its_size(
         App(store_url, result_limit=0)
 
 
-@pytest.mark.system_time
-async def test_tasks_of_the_process_executor_run_in_child_processes(
-    app: App, tmp_path, monkeypatch
-) -> None:
-    (tmp_path / "sum_app.py").write_text(
-        "import os\nimport fairlead\napp = fairlead.App()\n"
-        "@app.task(executor='process', keep_result=True)\ndef add(a: int, b: int) -> list[int]:\n"
-        "    print('noise on stdout')\n    return [a + b, os.getpid()]\n"
-        "@app.task(executor='process')\ndef die() -> None:\n    os._exit(3)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    @app.task(executor="process", keep_result=True)
-    def add(a: int, b: int) -> list[int]: ...
-
-    @app.task(executor="process", retry=NoRetry())
-    def die() -> None: ...
-
-    dead = die.submit()
-    async with running(app, application="sum_app:app"):
-        total, pid = await add.submit(a=2, b=3).result_async(SOON)
-        assert total == 5
-        assert pid != sys.modules["os"].getpid()
-        await reaches(app, dead, State.ERROR)
-        assert "ended with code 3" in (dead.record().error_text or "")
-
-
 async def test_a_task_whose_arguments_no_longer_fit_its_handler_goes_to_error(app: App) -> None:
     old = App(app.url)
 

@@ -101,17 +101,21 @@ def begin(channel: Any) -> None:
         lane.sweep_seq = None
 
 
-async def run(seed: int, loses: str) -> None:
-    """Run one schedule. With `loses` "messages", a submit loses its messages or its notification, but not
-    both; with "anything", also both."""
-    chance = random.Random(seed)
-    rows = Rows(chance)
-    notifier = SimpleNamespace(notify=lambda notification: None)
+def made(chance: random.Random) -> tuple[Any, Any, Any]:
+    """Return rows, a channel that has gained the partition, and a node on both."""
+    rows, notifier = Rows(chance), SimpleNamespace(notify=lambda notification: None)
     channel = kafka.KafkaChannel(
         "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK
     )
     channel._gained([PARTITION])
-    node = Node(channel, rows, chance)
+    return rows, channel, Node(channel, rows, chance)
+
+
+async def run(seed: int, loses: str) -> None:
+    """Run one schedule. With `loses` "messages", a submit loses its messages or its notification, but not
+    both; with "anything", also both."""
+    chance = random.Random(seed)
+    rows, channel, node = made(chance)
     expected: set[str] = set()
     seqs = iter(range(1, 1 << 30))
     offsets = iter(range(1 << 30))
@@ -204,13 +208,7 @@ async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives(
     causes another read of the lane, which must not skip row 5."""
     monkeypatch.setattr(kafka.KafkaChannel, "_heal_every", 1e9)
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
-    rows = Rows(chance)
-    notifier = SimpleNamespace(notify=lambda notification: None)
-    channel = kafka.KafkaChannel(
-        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK
-    )
-    channel._gained([PARTITION])
-    node = Node(channel, rows, chance)
+    rows, channel, node = made(chance)
     node.ahead = lambda lane: 10  # type: ignore[method-assign]
     triggers = {
         seq: builders.trigger(id_of(seq), "send", seq=seq, **lane._asdict()) for seq in (5, 10, 20)

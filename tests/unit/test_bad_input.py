@@ -213,6 +213,7 @@ def test_a_full_disk_refuses_the_submit_and_does_not_damage_the_file(
         ({"cron": "0 0 1 */13 *"}, "the step 13 of the months: use at most 12"),
         ({"cron": "0 0 * * mon-fri/8"}, "the step 8 of the days of the week: use at most 7"),
         ({"timezone": "Europe/Atlantis"}, "timezone"),
+        ({"ordering_key": ""}, "ordering_key is empty"),
         ({"catch_up": "some"}, "catch_up 'some' is unknown; use 'last' or 'all' or 'none'"),
     ],
 )

@@ -340,18 +340,3 @@ def test_the_part_of_a_node_keeps_the_class_and_the_values_of_a_limit_and_shares
             True,
             False,
         ]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ClusterLimit(0),
-        lambda: ClusterLimit(3, per="queue"),  # type: ignore[arg-type]
-        lambda: ClusterRateLimit(3, per=0),
-        lambda: LimitTree(ClusterLimit(3, per="name")),
-        lambda: LimitTree(3, names={"pay": ClusterLimit(3, name="mine")}),
-    ],
-)
-def test_invalid_limits_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(ConfigurationError):
-        make()

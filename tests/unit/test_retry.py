@@ -1,4 +1,4 @@
-"""Retry and processing policies: when the next try is due, and which settings are refused."""
+"""Retry and processing policies: when the next try is due; policies and limits that are refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead import ClusterLimit, ClusterRateLimit, Limit, LimitTree, RateLimit
 from fairlead.core.policies.processing import Processing
 from fairlead.core.policies.retry import ONE_DAY, Delays, Exponential, Fixed, NoRetry, RetryPolicy
 from fairlead.errors import (
@@ -104,9 +105,28 @@ def test_a_policy_keeps_its_delays_when_the_callers_list_changes() -> None:
         lambda: Processing(max_stuck=float("inf")),
         lambda: Processing(timeout=10, max_stuck=10),
         lambda: Processing(when_stuck="retry"),  # type: ignore[arg-type]
+        lambda: Limit(0),
+        lambda: Limit(True),
+        lambda: Limit(1.5),  # type: ignore[arg-type]
+        lambda: Limit(1, per="queue"),  # type: ignore[arg-type]
+        lambda: LimitTree(0),
+        lambda: LimitTree(1, names={"pay": 0}),
+        lambda: LimitTree(1, fairness_keys={"acme": -1}),
+        lambda: LimitTree(1, per_fairness_key=0),
+        lambda: RateLimit(0, per=1),
+        lambda: RateLimit(1, per=0),
+        lambda: RateLimit(1, per=float("nan")),
+        lambda: RateLimit(1, per="second"),  # type: ignore[arg-type]
+        lambda: RateLimit(1, per=1, burst=0),
+        lambda: RateLimit(1, per=1, key="queue"),  # type: ignore[arg-type]
+        lambda: ClusterLimit(0),
+        lambda: ClusterLimit(3, per="queue"),  # type: ignore[arg-type]
+        lambda: ClusterRateLimit(3, per=0),
+        lambda: LimitTree(ClusterLimit(3, per="name")),
+        lambda: LimitTree(3, names={"pay": ClusterLimit(3, name="mine")}),
     ],
 )
-def test_a_policy_with_wrong_values_is_refused_when_it_is_made(build: Any) -> None:
+def test_a_policy_or_a_limit_with_wrong_values_is_refused_when_it_is_made(build: Any) -> None:
     with pytest.raises(ConfigurationError):
         build()
 

@@ -15,7 +15,6 @@ from fairlead.core.limits.limit_tree import LimitTree, TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
-from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 from tests.builders import trigger
 
@@ -345,27 +344,3 @@ def test_each_key_has_a_bucket_and_full_buckets_are_dropped() -> None:
         assert rate.acquire(trigger(n, key=f"k{n}"), n / 1000) is None
     assert rate.acquire(trigger(1, key="k19999"), 20) is not None
     assert len(rate) <= 2 * 1024
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: Limit(0),
-        lambda: Limit(True),
-        lambda: Limit(1.5),  # type: ignore[arg-type]
-        lambda: Limit(1, per="queue"),  # type: ignore[arg-type]
-        lambda: LimitTree(0),
-        lambda: LimitTree(1, names={"pay": 0}),
-        lambda: LimitTree(1, fairness_keys={"acme": -1}),
-        lambda: LimitTree(1, per_fairness_key=0),
-        lambda: RateLimit(0, per=1),
-        lambda: RateLimit(1, per=0),
-        lambda: RateLimit(1, per=float("nan")),
-        lambda: RateLimit(1, per="second"),  # type: ignore[arg-type]
-        lambda: RateLimit(1, per=1, burst=0),
-        lambda: RateLimit(1, per=1, key="queue"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_limit_with_wrong_values_is_refused_when_it_is_made(build: Any) -> None:
-    with pytest.raises(ConfigurationError):
-        build()
