@@ -99,9 +99,10 @@ class Execution:
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
-        """Record the start of the run. Raise Superseded if other nodes may have the task."""
-        if not self.is_held():
-            raise Superseded(f"the claim of task {self.claimed.id} expired before its run began")
+        """Record the start of the run. Raise Superseded if it was stopped before, or if other
+        nodes may have the task."""
+        if self.cancel_reason is not None or not self.is_held():
+            raise Superseded(f"the claim of task {self.claimed.id} ended before its run began")
         self.started_at = now
         self.is_running = True
         self._set_deadline(now)

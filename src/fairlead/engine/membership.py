@@ -167,7 +167,7 @@ class Membership(SimplePart):
     async def _send_heartbeat(self) -> ClusterState:
         """Send a heartbeat, register first where needed, and return what the store has then."""
         context = self._context
-        queues, now, began = self._served, context.clock.now(), context.heartbeats.now()
+        queues, now = self._served, context.clock.now()
         if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
@@ -179,7 +179,6 @@ class Membership(SimplePart):
             self._registered = queues
             if not (seen := await self._store.heartbeat(self._node, now)):
                 raise StoreUnavailable("another node has dropped this node just now")
-        context.heartbeats.extend(began, SILENT_SECONDS)
         return seen
 
     async def run(self) -> None:
@@ -318,7 +317,7 @@ class Membership(SimplePart):
 
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
-        began = self._context.clock.monotonic()
+        began, sent_at = self._context.clock.monotonic(), self._context.heartbeats.now()
         nodes, mark = await self._beat()
         now = self._context.clock.now()
         silent = self._silent_among(nodes, began)
@@ -341,3 +340,5 @@ class Membership(SimplePart):
             if lost:
                 # This node ended some of these itself; only tasks still in flight were taken away.
                 self._context.events.on_taken_away(lost)
+        # Not before: no run of a task that was lost meanwhile may start.
+        self._context.heartbeats.extend(sent_at, SILENT_SECONDS)

@@ -144,7 +144,7 @@ class Runs:
         for task_id in ids:
             execution = self._context.in_flight.get(task_id)
             # A run that has ended only waits for its completion, which the store may refuse.
-            if execution is not None and execution.is_running:
+            if execution is not None and (execution.is_running or execution.started_at is None):
                 execution.cancel(CancelReason.CANCELLED)
 
     def _stop(self, execution: Execution, reason: CancelReason) -> None:
@@ -221,7 +221,7 @@ class Runs:
                 self._end(execution, finish)
             else:
                 self.settled([execution])
-        if type(error) is Superseded and execution.started_at is None:
+        if execution.started_at is None and execution.cancel_reason is None:
             self._context.events.on_not_held(trigger)
         self._context.events.on_ready()
 

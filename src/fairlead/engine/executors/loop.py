@@ -161,9 +161,6 @@ class LoopExecutor:
                 execution = queue.popleft()
                 if queue:
                     self._get_one_ready()
-                if execution.cancel_reason is not None:  # before it began
-                    self._finished(execution, None, None, now)
-                    continue
                 result: Any = None
                 error: BaseException | None = None
                 runner.execution = execution

@@ -88,12 +88,11 @@ class ThreadExecutor:
         while (execution := self._queue.get()) is not None:
             result: Any = None
             error: BaseException | None = None
-            if execution.cancel_reason is None:  # else the run was stopped before it began
-                try:
-                    # A copy, so that no other handler sees the context variables of this one.
-                    result = self._context.copy().run(self._run_one, execution)
-                except BaseException as raised:  # also SystemExit, which would end the thread
-                    error = raised
+            try:
+                # A copy, so that no other handler sees the context variables of this one.
+                result = self._context.copy().run(self._run_one, execution)
+            except BaseException as raised:  # also SystemExit, which would end the thread
+                error = raised
             try:
                 self._end(execution, result, error)
             except RuntimeError:
