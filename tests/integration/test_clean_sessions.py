@@ -145,8 +145,10 @@ async def test_a_codec_of_a_caller_does_not_damage_a_submit(clean_app: App, coun
     async with connection.transaction():
         submit = work.options(connection=connection)
         handles = await submit.submit_many_async([{"name": str(n)} for n in range(count)])
-        keyed = await work.options(connection=connection, unique_key="k").submit_async(name="k")
+        lone = work.options(connection=connection, unique_key="k")
+        keyed, again = await lone.submit_async(name="k"), await lone.submit_async(name="k")
     await connection.close()
+    assert (again.id, again.is_new) == (keyed.id, False)
     assert {handle.state() for handle in [*handles, keyed]} == {"SUBMITTED"}
 
 

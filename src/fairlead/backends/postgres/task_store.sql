@@ -26,9 +26,9 @@ SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, message)
  WHERE coalesce(current_setting('fairlead.notify', true), '') <> 'off'
 
 -- name: claim_unique_keys
--- $1: [[queue, unique_key, id, kept_until], ...]
+-- $1: [[queue, unique_key, id, kept_until], ...], as text: a caller may have set a codec for json on its connection.
 INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, kept_until)
-SELECT j ->> 0, j ->> 1, (j ->> 2)::uuid, (j ->> 3)::bigint FROM json_array_elements($1::json) WITH ORDINALITY AS u (j, n)
+SELECT j ->> 0, j ->> 1, (j ->> 2)::uuid, (j ->> 3)::bigint FROM json_array_elements($1::text::json) WITH ORDINALITY AS u (j, n)
  ORDER BY n
 ON CONFLICT DO NOTHING
 RETURNING queue, unique_key, task_id::text
@@ -36,7 +36,7 @@ RETURNING queue, unique_key, task_id::text
 -- name: unique_key_owners
 -- $1: [[queue, unique_key], ...]; $2: now. The last column says that the window of an ended task has passed.
 SELECT k.*
-  FROM json_array_elements($1::json) AS j
+  FROM json_array_elements($1::text::json) AS j
  CROSS JOIN LATERAL (SELECT queue, unique_key, task_id::text, is_ended AND kept_until <= $2::bigint
                        FROM fairlead_unique_keys
                       WHERE queue = j ->> 0 AND unique_key = j ->> 1 OFFSET 0) AS k
@@ -45,7 +45,7 @@ SELECT k.*
 -- $1: [[queue, unique_key], ...]; $2: now
 DELETE FROM fairlead_unique_keys
  WHERE ctid = ANY (ARRAY(SELECT k.ctid
-                           FROM json_array_elements($1::json) AS j
+                           FROM json_array_elements($1::text::json) AS j
                           CROSS JOIN LATERAL (SELECT ctid FROM fairlead_unique_keys
                                                WHERE queue = j ->> 0 AND unique_key = j ->> 1
                                                  AND is_ended AND kept_until <= $2::bigint OFFSET 0) AS k))
