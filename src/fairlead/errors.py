@@ -145,7 +145,7 @@ def check_after(after: object) -> float | None:
         or not 0 <= after <= LONGEST_DELAY
     ):
         raise InvalidDelay(
-            f"Retry(after={_shown(after)}): use a number of seconds from 0 to {LONGEST_DELAY:.0f}"
+            f"Retry(after={brief(after)}): use a number of seconds from 0 to {LONGEST_DELAY:.0f}"
             " (100 years), or None to leave the time to the retry policy"
         )
     return float(after)
@@ -155,7 +155,7 @@ def check_reset_tries(reset_tries: object) -> bool:
     """Return `reset_tries`, whether a `Retry` counts the tries from zero again. Raises InvalidDelay
     unless it is a bool."""
     if not isinstance(reset_tries, bool):
-        raise InvalidDelay(f"Retry(reset_tries={_shown(reset_tries)}): use True or False")
+        raise InvalidDelay(f"Retry(reset_tries={brief(reset_tries)}): use True or False")
     return reset_tries
 
 
@@ -173,18 +173,21 @@ def check_until(until: object) -> datetime:
 def _bad_until(until: object) -> str:
     is_naive = isinstance(until, datetime) and until.tzinfo is None
     return (
-        f"Snooze(until={_shown(until)}): {'the datetime is naive; ' if is_naive else ''}use an"
+        f"Snooze(until={brief(until)}): {'the datetime is naive; ' if is_naive else ''}use an"
         f" aware datetime before {LATEST_SNOOZE.year}, as in datetime.now(timezone.utc) +"
         " timedelta(minutes=5)"
     )
 
 
-def _shown(value: object) -> str:
-    """Return a value as text for an error message, at most 60 characters."""
+def brief(value: object) -> str:
+    """Return a value as an error shows it: its beginning only, and never an error of its own."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return f"(a whole number of {value.bit_length():,} bits)"
     try:
-        return repr(value)[:60]
-    except Exception:  # repr also fails for an integer with too many digits
-        return f"<{type(value).__name__}>"
+        shown = repr(value)
+    except Exception:
+        return f"(a {type(value).__name__})"
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 class TaskTimeout(FairleadError):

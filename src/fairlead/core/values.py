@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fairlead.errors import LONGEST_DELAY, ConfigurationError, FairleadError
+from fairlead.errors import brief as brief
 
 MOST_NAME_BYTES = 200
 MOST_KEY_BYTES = 1024
@@ -158,14 +159,3 @@ def _is_finite(value: Any) -> bool:
             return all(map(_is_finite, value))
         case _:
             return True
-
-
-def brief(value: object) -> str:
-    """Return a value as an error shows it: its beginning only, and never an error of its own."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
-        return f"(a whole number of {value.bit_length():,} bits)"
-    try:
-        shown = repr(value)
-    except Exception:
-        return f"(a {type(value).__name__})"
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."

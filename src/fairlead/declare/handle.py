@@ -196,7 +196,8 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
             self._done = status
 
     def value_of(self, status: TaskStatus) -> R_co:
-        """Return the result of a task that has ended. Raises TaskFailed, ResultNotKept."""
+        """Return the result of a task that has ended. Raises TaskFailed, ResultNotKept, and
+        InvalidTask for a result of another type than declared here."""
         if status.state != State.DONE:
             why = f"{status.error_type or ''} {status.error_text or ''}".strip()
             raise TaskFailed(
@@ -204,10 +205,6 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
                 task_id=self.id,
                 error_type=status.error_type,
             )
-        value: R_co = self._decoded(status)
-        return value
-
-    def _decoded(self, status: TaskStatus) -> Any:
         handler = self._handlers.get(status.name)
         if status.result is None:  # a kept None is JSON too
             if handler is not None and not handler.keep_result:
@@ -216,12 +213,14 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
                 f"task {self.id} is done, and its result was deleted as old, or was not kept at"
                 " that time"
             )
+        decode = msgspec.json.decode if handler is None else handler.result.decode
         try:
-            return (handler.result.decode if handler else msgspec.json.decode)(status.result)
+            value: R_co = decode(status.result)
         except msgspec.DecodeError as error:
             raise InvalidTask(
                 f"task {self.id}: its result does not fit what {status.name!r} declares: {error}"
             ) from error
+        return value
 
     def _not_kept(self) -> ResultNotKept:
         return ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")

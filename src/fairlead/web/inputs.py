@@ -95,9 +95,7 @@ class Inputs:
         value = self.text(name, 100)
         if value is None:
             return default
-        if value not in choices:
-            raise BadInput(f"{name} {values.brief(value)}: use one of {', '.join(choices)}")
-        return value
+        return values.one_of(name, value, *choices, error=BadInput)
 
     def flag(self, name: str) -> bool:
         """Return whether a check box is on."""

@@ -97,15 +97,7 @@ class ClusterLimit:
         self.name = None if name is None else values.text("ClusterLimit name", name)
 
     def __repr__(self) -> str:
-        options = [
-            str(self.n),
-            *(
-                f"{key}={value!r}"
-                for key, value in (("per", self.per), ("name", self.name))
-                if value
-            ),
-        ]
-        return f"ClusterLimit({', '.join(options)})"
+        return f"ClusterLimit({self.n}{_shown(per=self.per, name=self.name)})"
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
         return _NodeLimit(self.n, self.per, permits, request_round)
@@ -131,13 +123,16 @@ class ClusterRateLimit:
         self.name = None if name is None else values.text("ClusterRateLimit name", name)
 
     def __repr__(self) -> str:
-        options = [
-            f"{key}={value!r}" for key, value in (("key", self.key), ("name", self.name)) if value
-        ]
-        return f"ClusterRateLimit({', '.join([str(self.n), f'per={self.per:g}', *options])})"
+        options = _shown(key=self.key, name=self.name)
+        return f"ClusterRateLimit({self.n}, per={self.per:g}{options})"
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
         return NodeRateLimit(self, permits, request_round)
+
+
+def _shown(**options: str | None) -> str:
+    """Return the options that are set, as a call has them."""
+    return "".join(f", {name}={value!r}" for name, value in options.items() if value)
 
 
 class _Pools:
