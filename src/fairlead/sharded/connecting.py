@@ -68,7 +68,7 @@ class Connected:
         self._settings = ShardedSettings(
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries
         )
-        self._steps = self._made_steps()
+        self._steps = QueueSteps(self._settings, time.monotonic)
         self._dead_letters = DeadLetterSteps(self._steps)
         self._is_ours = isinstance(redis, str)
         self._confirmation: Confirmation | None = None
@@ -79,10 +79,6 @@ class Connected:
         else:
             refuse_text(redis.get_connection_kwargs())
         self._redis: Any = redis
-
-    def _made_steps(self) -> QueueSteps:
-        """Return the operations of the queue; a traced queue has its own."""
-        return QueueSteps(self._settings, time.monotonic)
 
     @property
     def name(self) -> str:
