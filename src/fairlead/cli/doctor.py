@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -11,8 +10,8 @@ from fairlead.cli.application import load
 from fairlead.cli.options import Json, Url
 from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors, say
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.cli.stores import app_on
-from fairlead.operate.doctor import Finding, examine, explain
+from fairlead.cli.stores import app_on, wait_and_close
+from fairlead.operate.doctor import examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
@@ -37,16 +36,8 @@ def doctor(options: DoctorOptions) -> None:
     """
     with one_line_errors():
         app = app_on(options.url) if options.application is None else load(options.application)
-
-        async def diagnose() -> list[Finding]:
-            task = options.task
-            found = await (
-                examine(app.operate_context) if task is None else explain(app.operate_context, task)
-            )
-            await app.connections.close_async()
-            return list(found)
-
-        findings = asyncio.run(diagnose())
+        context, task = app.operate_context, options.task
+        findings = wait_and_close(app, examine(context) if task is None else explain(context, task))
         if options.json:
             as_json(findings)
         else:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from fairlead.app import App
 from fairlead.cli.options import OutputOptions
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
 from fairlead.cli.parameters import with_options
-from fairlead.cli.stores import app_on
+from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.operate.nodes import NodeView, nodes
 
 
@@ -19,7 +16,8 @@ def list_nodes(options: OutputOptions) -> None:
     Example: fairlead nodes --json
     """
     with one_line_errors():
-        found = asyncio.run(_read(app_on(options.url)))
+        app = app_on(options.url)
+        found = wait_and_close(app, nodes(app.operate_context))
         if options.json:
             as_json([readable(node) for node in found])
             return
@@ -50,13 +48,6 @@ def list_nodes(options: OutputOptions) -> None:
                 for node in found
             ],
         )
-
-
-async def _read(app: App) -> list[NodeView]:
-    try:
-        return await nodes(app.operate_context)
-    finally:
-        await app.connections.close_async()
 
 
 def _state(node: NodeView) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from fairlead.app import App
 from fairlead.backends.sql.migrate import print_sql
 from fairlead.cli.options import ActorOptions, Json, OutputOptions, Url, actor_of
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.cli.stores import app_on
+from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.errors import InvalidTask
 from fairlead.operate.overview import overview
 
@@ -24,8 +21,6 @@ queues = typer.Typer(
         "Example: fairlead queues --json"
     ),
 )
-
-T = TypeVar("T")
 
 
 @queues.callback()
@@ -111,7 +106,7 @@ def show(queue: str, options: ShowQueueOptions) -> None:
     """
     with one_line_errors():
         app, keys = app_on(options.url), options.keys
-        found = asyncio.run(_with_stores(app, overview(app.operate_context, queue, keys)))
+        found = wait_and_close(app, overview(app.operate_context, queue, keys))
         if options.json:
             as_json(
                 {
@@ -208,13 +203,6 @@ def limit(
             f"{queue} {key}: "
             + ("no limit set at run time" if value is None else f"at most {value} on each node")
         )
-
-
-async def _with_stores(app: App, reading: Awaitable[T]) -> T:
-    try:
-        return await reading
-    finally:
-        await app.connections.close_async()
 
 
 class MigrateOptions(CommandOptions, frozen=True, kw_only=True):
