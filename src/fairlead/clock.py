@@ -58,7 +58,7 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-class StoreClock:
+class StoreClock(SystemClock):
     """The clock of the machine, set right by the clock that the nodes of a store share."""
 
     def __init__(self) -> None:
@@ -66,13 +66,7 @@ class StoreClock:
         """Microseconds by which the clock of the machine is ahead of the shared one."""
 
     def now(self) -> int:
-        return SYSTEM_CLOCK.now() - self.ahead
-
-    def monotonic(self) -> float:
-        return SYSTEM_CLOCK.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await SYSTEM_CLOCK.sleep(seconds)
+        return super().now() - self.ahead
 
     def observe(self, at: int, began: int) -> None:
         """Set the clock right by a reading of the shared one, `at`, which was made between `began`

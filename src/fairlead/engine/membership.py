@@ -302,15 +302,15 @@ class Membership(SimplePart):
         now = self._context.clock.monotonic()
         if abs(ahead) < CLOCK_OFF_SECONDS or now < self._report_clock_at:
             return
-        what = f"the clock of this worker's machine is {abs(ahead):.1f} s"
-        what += f" {'ahead of' if ahead > 0 else 'behind'} that of the store, which the worker uses"
+        side = "ahead of" if ahead > 0 else "behind"
+        what = f"its clock is {abs(ahead):.1f} s {side} that of the store, which the worker uses"
         if self._report_clock_at == float("-inf"):
-            log.warning(what)
+            log.warning("the clock of the machine is wrong", extra={"details": what})
         self._report_clock_at = now + 60.0
         report = IncidentReport(
             kind=IncidentKind.CLOCK_OFF,
             subject=self._node,
-            details=f"{self._node}: {what}; see its time server",
+            details=f"worker {self._node}: {what}; see the time server of its machine",
             since=self._context.clock.now(),
         )
         self._context.events.on_incidents([report])
