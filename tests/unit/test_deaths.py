@@ -11,8 +11,6 @@ import pytest
 
 from fairlead.engine.deaths import PATIENCE, START_PAUSE, Deaths
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.cluster_state import NodeRecord
-from fairlead.testing.contract.tasks import FACTS
 
 
 class Locks:
@@ -42,22 +40,16 @@ class World:
     def __init__(self, confirm_seconds: float = 0.5) -> None:
         self.locks = Locks(confirm_seconds)
         self.now = 100.0
-        self.registered = {*"mnop"}
         self.dead: list[Sequence[str]] = []
         self.clock = clock = SimpleNamespace(monotonic=lambda: self.now)
-        store = SimpleNamespace(nodes=lambda: None, database=SimpleNamespace(read=self._read))
         context: Any = SimpleNamespace(
-            name="m", clock=clock, cluster=store, ports=SimpleNamespace(presence=self.locks)
+            name="m", clock=clock, ports=SimpleNamespace(presence=self.locks)
         )
         self.deaths = Deaths(context, self._on_dead)
         self.deaths.on_nodes("mnop")
 
-    async def _read(self, _: object) -> list[NodeRecord]:
-        return [NodeRecord(node, 0, 0, [], [], FACTS) for node in self.registered]
-
     async def _on_dead(self, nodes: Sequence[str]) -> None:
         self.dead.append([*nodes])
-        self.registered.difference_update(nodes)
 
     async def look(self, seconds: float = 0.0) -> None:
         """Let `seconds` pass, and check the locks."""
@@ -104,14 +96,6 @@ async def test_a_node_that_acquires_its_lock_again_in_time_is_alive() -> None:
         await world.look(0.3)
         world.locks.free = set()
         await world.look(0.3)
-    assert world.dead == []
-
-
-async def test_a_node_that_left_is_not_dead() -> None:
-    world = World(confirm_seconds=0)
-    world.registered.remove("n")
-    world.locks.free = {"n"}
-    await world.look()
     assert world.dead == []
 
 

@@ -118,12 +118,7 @@ class Deaths(SimplePart):
                 suspect.patience = min(suspect.patience, patience)
                 if now - suspect.since >= confirm + suspect.patience:
                     dead.append(node)
-        if dead and (dead := await self._registered(dead)):
+        if dead:
             log.warning("nodes died", extra={"nodes": dead})
             await self._on_dead(dead)
-
-    async def _registered(self, nodes: Sequence[str]) -> list[str]:
-        """Return those of the nodes that have not left."""
-        store = self._context.cluster
-        known = {each.node for each in await store.database.read(store.nodes())}
-        return [node for node in nodes if node in known]
+            self._watched = [node for node in self._watched if node not in dead]
