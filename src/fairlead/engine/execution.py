@@ -107,17 +107,16 @@ class Execution:
         self.is_running = True
         self._set_deadline(now)
 
-    def begin(self, now: int) -> bool:
-        """Record that the transaction has begun: the timeout counts from here. Return whether the
-        handler may be called; False if the run was stopped meanwhile."""
+    def begin(self, now: int) -> None:
+        """Record that the transaction has begun: the timeout counts from here. Raise Superseded if
+        the run was stopped meanwhile."""
         self.is_beginning = False
         if self.cancel_reason is not None:
             self.is_beginning = True
-            return False
+            raise Superseded(f"the run was stopped ({self.cancel_reason}) before it began")
         self._set_deadline(now)
         self.expires_at = None
         self.current.deadline = None if self.deadline is None else to_datetime(self.deadline)
-        return True
 
     def _set_deadline(self, now: int) -> None:
         if self.handler is not None and (timeout := self.handler.processing.timeout) is not None:

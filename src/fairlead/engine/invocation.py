@@ -143,7 +143,7 @@ class Invocation:
             begin = (handler and handler.transaction) or self._database.transaction
             with _not_begun():
                 connection = stack.enter_context(begin())
-            self._begin(execution)
+            execution.begin(self._clock.now())
             yield connection
 
     @asynccontextmanager
@@ -153,12 +153,8 @@ class Invocation:
         async with AsyncExitStack() as stack:
             with _not_begun():
                 connection = await stack.enter_async_context(self._database.transaction_async())
-            self._begin(execution)
+            execution.begin(self._clock.now())
             yield connection
-
-    def _begin(self, execution: Execution) -> None:
-        if not execution.begin(self._clock.now()):
-            raise Superseded(f"the run was stopped ({execution.cancel_reason}) before it began")
 
     def _finish_of(self, execution: Execution, result: Any) -> Finish:
         if execution.cancel_reason is not None:

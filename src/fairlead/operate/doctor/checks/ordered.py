@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 
 from fairlead.errors import (
     ConfigurationError,
@@ -13,7 +13,7 @@ from fairlead.errors import (
 )
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
-from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
+from fairlead.operate.ordered import OrderedManagement
 from fairlead.ordered.layout import command, other_layout
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ports.task_records import QueueStatus
@@ -46,8 +46,12 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         yield note(warning)
     if not views:
         return
-    for finding in _moves(name, views):
-        yield finding
+    for target in {view.moving_to for view in views} - {None}:
+        yield problem(
+            f"queue {name}: a move to {target} partitions has not ended, and no worker can serve"
+            " the queue until then",
+            f"let the command end; if it was cut off, run `{command(name, target or 0)}` again",
+        )
     for view in views:
         if view.trouble is not None and view.reloads > 1:
             yield problem(
@@ -75,13 +79,3 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         f"queue {name}: {unfinished} tasks in the schedule, {lag} entries in the log, of"
         f" {len(views)} partitions"
     )
-
-
-def _moves(name: str, views: Sequence[OrderedPartitionView]) -> Iterator[Finding]:
-    """Yield a move to another number of partitions that has not ended."""
-    for target in {view.moving_to for view in views} - {None}:
-        yield problem(
-            f"queue {name}: a move to {target} partitions has not ended, and no worker can serve"
-            " the queue until then",
-            f"let the command end; if it was cut off, run `{command(name, target or 0)}` again",
-        )
