@@ -20,18 +20,7 @@ def app(tmp_path: Path) -> App:
     return App(f"sqlite:///{tmp_path / 'tasks.db'}")
 
 
-def test_a_smaller_payload_limit_holds_for_the_next_submit(app: App) -> None:
-    @app.task
-    def keep(text: str) -> None: ...
-
-    keep.submit(text="x" * 100)
-    app.payload_limit = 20
-    with pytest.raises(InvalidTask, match="payload_limit"):
-        keep.submit(text="x" * 100)
-    app.close()
-
-
-def test_an_observer_and_interceptors_set_late_see_the_next_submit(app: App) -> None:
+def test_an_observer_interceptors_and_a_limit_set_late_hold_for_the_next_submit(app: App) -> None:
     observed, intercepted = list[str](), list[str]()
 
     class Recording(Silent):
@@ -51,6 +40,9 @@ def test_an_observer_and_interceptors_set_late_see_the_next_submit(app: App) -> 
     app.observer, app.interceptors = Recording(), (RecordingInterceptor(),)
     work.submit()
     assert observed == intercepted == ["work"] and app.submitter is submitter
+    app.payload_limit = 1
+    with pytest.raises(InvalidTask, match="payload_limit"):
+        work.submit()
     app.close()
 
 
