@@ -20,7 +20,7 @@ log = logging.getLogger("fairlead.deaths")
 SUSPECT_EVERY = 0.25
 """Seconds between two checks while a lock is free."""
 
-START_PAUSE = 0.75
+START_PAUSE = 0.5
 """Seconds without a check after the start where the locks need the store: a living node whose
 connections have just ended connects again, or sends its next heartbeat."""
 
