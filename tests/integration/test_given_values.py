@@ -47,7 +47,7 @@ def test_every_parameter_that_reaches_a_store_takes_or_refuses_each_odd_value(
     try:
         places = [each for each in surface() if each[0].startswith(STORED)]
         found = {
-            place: raw_errors(lambda value: call(opened, *place, value), str(place))  # noqa: B023
+            place: raw_errors(lambda value: call(opened, *place, value))  # noqa: B023
             for place in places
         }
         assert len(places) > 60

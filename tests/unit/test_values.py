@@ -3,8 +3,6 @@ task that was taken can run."""
 
 import asyncio
 import math
-import random
-import struct
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead import App, Delays, Exponential, Fixed, Limit
+from fairlead import App, Fixed, Limit
 from fairlead.cli.output import duration
 from fairlead.core.values import brief, instant
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.testing import drain
-from tests.tiers import seed
 
 
 class Text(str):
@@ -112,43 +109,31 @@ anything = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.datetimes(),
 )
-many = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+nested = st.recursive(
+    anything,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.sampled_from(["amount", "more", 1]), inner, max_size=3)
+    ),
+    max_leaves=4,
 )
 
 
-def odd_values(place: str, count: int = 12) -> Iterator[Any]:
-    """Yield the odd values chosen by hand, and others drawn at random for this place."""
-    yield from NASTY
-    draw = random.Random(f"{seed()} {place}")
-
-    def value(depth: int) -> Any:
-        kinds: list[Callable[[], Any]] = [
-            lambda: draw.choice(NASTY),
-            lambda: draw.randrange(-(1 << draw.randrange(1, 600)), 1 << 70),
-            lambda: struct.unpack("d", draw.randbytes(8))[0],
-            lambda: "".join(chr(draw.randrange(0x11000)) for _ in range(draw.randrange(300))),
-            lambda: draw.randbytes(draw.randrange(9)),
-            lambda: timedelta(draw.uniform(-(10**8), 10**8)),
-        ]
-        if depth:
-            inner = [value(depth - 1) for _ in range(draw.randrange(4))]
-            kinds += [lambda: inner, lambda: tuple(inner), lambda: dict(enumerate(inner))]
-            kinds += [lambda: dict(zip("abc", inner, strict=False))] * 3
-        return draw.choice(kinds)()
-
-    for _ in range(count):
-        yield value(2)
-
-
-def raw_errors(call: Callable[[Any], Any], place: str) -> list[str]:
-    """Return the odd values for which a call raises another error than one of Fairlead."""
+def raw_errors(call: Callable[[Any], Any]) -> list[str]:
+    """Return the odd values, chosen by hand or drawn at random, for which a call raises another error
+    than one of Fairlead."""
     found = []
-    for value in odd_values(place):
+
+    def attempt(value: Any) -> None:
         try:
-            taken(lambda value=value: call(value))
+            taken(lambda: call(value))
         except Exception as error:
             found.append(f"{brief(value)}: {error!r}")
+
+    for value in NASTY:
+        attempt(value)
+    settings(max_examples=12, deadline=None, database=None)(given(nested)(attempt))()
     return found
 
 
@@ -169,26 +154,6 @@ def taken(call: Callable[[], Any]) -> bool:
         assert str(error).isprintable()
         return False
     return True
-
-
-@many
-@given(value=anything, tries=st.integers(1, 10**6))
-def test_a_retry_policy_that_is_taken_has_finite_delays(value: Any, tries: int) -> None:
-    for policy in (
-        lambda: Fixed(value),
-        lambda: Fixed(1, max_attempts=value),
-        lambda: Exponential(factor=value, max_attempts=2**30),
-        lambda: Exponential(first=value, max_attempts=2**30),
-        lambda: Exponential(max_delay=value, max_attempts=2**30),
-        lambda: Exponential(jitter=value),
-        lambda: Delays(value),
-        lambda: Delays([value]),
-        lambda: Fixed(1, on=value),
-    ):
-        found: list[Any] = []
-        if taken(lambda policy=policy: found.append(policy())):
-            delay = found[0].delay(tries, ValueError())
-            assert delay is None or 0 <= delay < math.inf
 
 
 @given(st.text(max_size=30))

@@ -17,8 +17,6 @@ _LISTS = types.ListType | types.SetType | types.FrozenSetType | types.VarTupleTy
 _OBJECTS = types.StructType | types.DataclassType | types.NamedTupleType
 _PLAIN = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
 """Types of values that JSON never changes."""
-_KEYS = frozenset({str})
-"""Types of keys that JSON never changes."""
 _OPEN: dict[type, types.Type] = {dict: types.type_info(dict), list: types.type_info(list)}
 """Types of a map and of a list of which nothing more is known."""
 
@@ -92,7 +90,7 @@ def _parts(info: Any) -> list[Any]:
 def _is_plain(value: Any) -> bool:
     """Return whether JSON leaves a value as it is, whatever its annotation."""
     if type(value) is dict:
-        if not _KEYS.issuperset(map(type, value)):
+        if not {str}.issuperset(map(type, value)):
             return False
         value = value.values()
     elif type(value) is not list:
@@ -112,7 +110,7 @@ def _change(info: Any, value: Any) -> str | None:
     if isinstance(info, types.UnionType):
         inside = ((each, value) for each in info.types)
     elif isinstance(info, types.DictType) and isinstance(value, dict):
-        if isinstance(info.key_type, types.AnyType) and (kinds := {*map(type, value)} - _KEYS):
+        if isinstance(info.key_type, types.AnyType) and (kinds := {*map(type, value)} - {str}):
             return f"a key of type {kinds.pop().__qualname__}"
         inside = ((info.value_type, each) for each in value.values())
     elif isinstance(info, types.TypedDictType) and isinstance(value, dict):
