@@ -60,7 +60,7 @@ class Connector:
         self._counted = counted
         self._settings: Settings | None = None
         self._connections: Connections | None = None
-        self._is_prepared = False
+        self._prepared: OrderedStore | None = None
         self._lock = free_when_forked(threading.RLock())
         self._given: Settings | None = None
         self.on_announced: Callable[[], None] | None = None
@@ -138,10 +138,9 @@ class Connector:
         """The store of queues, nodes and incidents, with a schema that was checked. Raise
         SchemaMismatch or StoreUnavailable."""
         cluster = self.connections.cluster
-        if not self._is_prepared:
-            with self._lock:
-                cluster.prepare()
-                self._is_prepared = True
+        if self._prepared is not cluster:
+            cluster.prepare()  # without a lock, so that no thread waits for the wait of another
+            self._prepared = cluster
         return cluster
 
     @property
@@ -222,7 +221,6 @@ class Connector:
             connections.coordinator.close()
             connections.cluster.database.close()
             self._connections = self._settings = None
-            self._is_prepared = False
 
     def _elsewhere(self) -> Mapping[str, str]:
         """Return the URLs of adapters with a server of their own, by kind of adapter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import fairlead
 from fairlead import App, ResultTimeout, State, StoreUnavailable, TaskHandle
+from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql.sql_file import load
 from fairlead.declare.task import Task
 from fairlead.testing import drain
@@ -104,6 +106,21 @@ async def test_a_wait_keeps_its_timeout_while_its_read_gets_no_response(
         with pytest.raises(ResultTimeout, match=r"0\.2 s"):
             await called(WAITS[name], handle)
         other.rollback()
+
+
+async def test_callers_wait_for_a_server_together_and_not_one_after_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        options = "sslmode=disable&gssencmode=disable&connect_timeout=0"
+        app = App(f"postgresql://a:b@127.0.0.1:{server.getsockname()[1]}/x?{options}")
+        work = app.task(name="work")(lambda: None)
+        calls = [asyncio.create_task(asyncio.to_thread(work.submit)) for _ in range(3)]
+        for connection, _ in [await asyncio.to_thread(server.accept) for _ in calls]:
+            connection.close()
+        database = PostgresDatabase(app.connector.settings.url)
+        calls += [asyncio.create_task(database.connect_async()) for _ in range(3)]
+        (await asyncio.to_thread(server.accept))[0].close()
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, StoreUnavailable)
 
 
 async def test_handlers_and_migrations_take_as_long_as_they_take(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
@@ -93,6 +94,8 @@ class PostgresDatabase:
         self.pool_size = pool_size or self._given.pool_size
         self._pooler = self._given.pooler
         self._finding_out = free_when_forked(threading.Lock())
+        self._not_found = 0.0, StoreUnavailable()
+        """Monotonic seconds and error of the last attempt to find out the pooler."""
         self._threads = ThreadPool(self.connect, self.pool_size)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Kind, LoopPool]] = (
             WeakKeyDictionary()
@@ -102,10 +105,17 @@ class PostgresDatabase:
     def pooler(self) -> Pooler:
         """Kind of the pooler in between; found out by a connection if necessary. Raise
         StoreUnavailable."""
+        began = time.monotonic()
         with self._finding_out:
+            if self._pooler is None and self._not_found[0] > began:
+                raise self._not_found[1]
             if self._pooler is None:
-                with self._threads.lend():
-                    pass
+                try:
+                    with self._threads.lend():
+                        pass
+                except StoreUnavailable as error:
+                    self._not_found = time.monotonic(), error
+                    raise
         assert self._pooler is not None
         return self._pooler
 
