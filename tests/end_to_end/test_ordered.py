@@ -130,7 +130,7 @@ async def remind(key: str, n: int) -> None:
         await asyncio.sleep(0.05)
 
 async def serve() -> None:
-    node = app.node(concurrency=int(sys.argv[1]), lease_seconds=2.0)
+    node = app.node(concurrency=int(sys.argv[1]), lease_seconds=4.0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, node.stop)
     await node.run()
 
