@@ -103,14 +103,6 @@ def test_expired_permits_cannot_be_acquired_until_they_are_renewed() -> None:
     assert permits.take("total", 3, TTL + 1)
 
 
-def test_after_a_write_with_unknown_outcome_only_safe_permits_remain() -> None:
-    one = ShardPermits("one", TTL)
-    ledger = used_up(one, 8, 8)
-    do_round(one, ledger, 0.0)
-    one.propose(ledger, 1.0)  # returns all permits; the response is lost
-    assert not one.take("total", 8, 1.0)
-
-
 def test_unused_pools_leave_the_ledger() -> None:
     permits = ShardPermits("one", TTL)
     ledger = PermitLedger()
@@ -121,27 +113,6 @@ def test_unused_pools_leave_the_ledger() -> None:
         permits.release(f"key {n}")
     ledger = do_round(permits, do_round(permits, ledger, 1.0), 2.0)
     assert len(encode(ledger)) < 100 and len(permits._pools) == 0
-
-
-def test_a_renewal_changes_only_the_heartbeat_and_keeps_the_permits() -> None:
-    """A thread renews the permits of a node whose event loop is blocked."""
-    one, other = ShardPermits("one", ttl=15), ShardPermits("other", ttl=15)
-    ledger = PermitLedger()
-    for now, permits in ((0.0, one), (1.0, other)):
-        assert not permits.take("pool", 4, now)
-        proposal = permits.propose(ledger, now)
-        ledger = proposal.ledger
-        permits.written(proposal)
-        assert permits.take("pool", 4, now)
-    renewed = one.renewal(ledger)
-    assert renewed is not None
-    assert renewed.nodes["other"] == ledger.nodes["other"]
-    assert renewed.nodes["one"].shares == ledger.nodes["one"].shares
-    assert renewed.nodes["one"].beat > ledger.nodes["one"].beat
-    one.renewed(12.0)
-    assert one.until == 27.0
-    # The next round of the event loop continues with a later heartbeat.
-    assert one.propose(renewed, 13.0).ledger.nodes["one"].beat > renewed.nodes["one"].beat
 
 
 def test_lost_permits_are_not_renewed() -> None:
