@@ -67,7 +67,7 @@ async def test_a_burst_of_errors_is_one_incident_whoever_watches(app: App) -> No
 
 @pytest.mark.parametrize(
     ("kind", "age", "severity"),
-    [("stall", 0, "problem"), ("stall", 240, "note"), ("node_loss", 0, "note")],
+    [("stall", 0, "problem"), ("stall", 800, "note"), ("node_loss", 0, "note")],
 )
 async def test_the_doctor_is_green_when_what_the_watch_reported_is_over(
     app: App, kind: str, age: int, severity: str

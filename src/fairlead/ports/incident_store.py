@@ -20,7 +20,7 @@ class IncidentStore(Protocol):
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the
         store has (same kind, subject and version) only renews its time and its details; one within
-        45 seconds of the report before may leave them."""
+        ten minutes of the report before may leave them."""
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
         """Return at most `limit` incidents that are due for delivery, ascending by id, and hide

@@ -19,13 +19,13 @@ DELETE FROM fairlead_incidents
                                                WHERE kind = 'error' AND subject = j ->> 0 AND version = (j ->> 1)::integer OFFSET 0) AS i))
 
 -- name: report
--- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within 45 seconds after the one that the
+-- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within ten minutes after the one that the
 -- row has changes nothing, so that few replaced rows are in the way of the next one.
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at)
 SELECT j ->> 0, j ->> 1, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::bigint, $2::bigint, j ->> 6, $2::bigint
   FROM json_array_elements($1::json) AS j
 ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details
- WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 45000000
+ WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 600000000
 
 -- name: mark
 -- As lane_mark in task_store.sql.

@@ -17,9 +17,10 @@ LATE_SECONDS = 300
 _MOST = 1000
 """Undelivered incidents that are counted."""
 
-_GOES_ON_SECONDS = 180
-"""Age of the last report of a watched problem, in seconds, up to which it goes on: the watch
-repeats its report each minute. A lost node is reported by its silence while it matters."""
+_GOES_ON_SECONDS = 720
+"""Age of the last report of a watched problem, in seconds, up to which it goes on: its report is
+repeated each minute, and the store may leave out those of ten minutes. A lost node is reported by
+its silence while it matters."""
 
 _SHOWN = 3
 """Undelivered incidents that are shown one by one."""
