@@ -14,7 +14,6 @@ import pytest
 
 import fairlead
 from fairlead import App, ResultTimeout, State, StoreUnavailable, TaskHandle
-from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql.sql_file import load
 from fairlead.declare.task import Task
 from fairlead.testing import drain
@@ -108,7 +107,7 @@ async def test_a_wait_keeps_its_timeout_while_its_read_gets_no_response(
         other.rollback()
 
 
-async def test_callers_wait_for_a_server_together_and_not_one_after_another() -> None:
+async def test_threads_wait_for_a_server_together_and_not_one_after_another() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         options = "sslmode=disable&gssencmode=disable&connect_timeout=0"
         app = App(f"postgresql://a:b@127.0.0.1:{server.getsockname()[1]}/x?{options}")
@@ -116,9 +115,6 @@ async def test_callers_wait_for_a_server_together_and_not_one_after_another() ->
         calls = [asyncio.create_task(asyncio.to_thread(work.submit)) for _ in range(3)]
         for connection, _ in [await asyncio.to_thread(server.accept) for _ in calls]:
             connection.close()
-        database = PostgresDatabase(app.connector.settings.url)
-        calls += [asyncio.create_task(database.connect_async()) for _ in range(3)]
-        (await asyncio.to_thread(server.accept))[0].close()
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(error, StoreUnavailable)
 
