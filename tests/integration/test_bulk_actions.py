@@ -155,8 +155,9 @@ async def test_a_worker_performs_an_action_that_waits_and_one_whose_claim_expire
     held = actions.start(Resume(), app.management.where(fairness_key="other"))
     assert await pollers.perform_actions(context) is None
     assert actions.show(held.id).looked == 0
-    monkeypatch.setattr(batches, "CLAIM_SECONDS", -1.0)
-    expired = actions.start(Resume(), app.management.where(fairness_key="other"))
+    with monkeypatch.context() as at_start:
+        at_start.setattr(batches, "CLAIM_SECONDS", -1.0)
+        expired = actions.start(Resume(), app.management.where(fairness_key="other"))
     while await pollers.perform_actions(context) is not None:
         pass
     assert actions.show(expired.id).changed == 3
