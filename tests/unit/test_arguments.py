@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import msgspec
 import pytest
 
-from fairlead import App, InvalidTask, TaskFailed, current_task
+from fairlead import App, ConfigurationError, InvalidTask, TaskFailed, current_task
 from fairlead.declare.arguments import Arguments
 from fairlead.testing import open_kit
 
@@ -133,6 +133,7 @@ def test_a_value_that_json_would_change_is_refused_where_no_annotation_says_its_
         Any: value,
         list: [{"a": value}],
         dict: {"a": [value]},
+        dict[str, object]: {"a": value},
         list[Any] | None: [value],
         tuple[int, Any]: (1, value),
         Box: Box(value),
@@ -174,6 +175,15 @@ def test_a_value_of_the_annotated_type_is_sent_as_it_is() -> None:
     given = ({1: [{"a": [1, None, 2.5]}]}, [Color.RED], [Box(["a", True])])
     run_with, _ = arguments.decode(arguments.encode(given, {}))
     assert run_with[:2] == given[:2] and run_with[2][0].content == ["a", True]
+
+
+def test_an_annotation_for_type_checkers_only_is_refused_where_a_value_needs_it() -> None:
+    def ship(order: int) -> None: ...
+
+    ship.__annotations__["return"] = "Parcel"  # imported if TYPE_CHECKING
+    App().task(ship)
+    with pytest.raises(ConfigurationError, match="'Parcel' is not defined; import it at run time"):
+        App().task(keep_result=True)(ship)
 
 
 def test_a_task_shows_the_signature_and_the_names_of_its_function() -> None:

@@ -45,7 +45,7 @@ class Arguments:
                 )
         self._signature = signature.replace(parameters=parameters)
         try:
-            annotations = hints(function)
+            annotations = hints(function, *(each.name for each in parameters))
             types = {each.name: annotations.get(each.name, Any) for each in parameters}
             run_with = [_field(each, types[each.name]) for each in parameters]
             # Only arguments that were given are sent: the worker that runs the task knows the

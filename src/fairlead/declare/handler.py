@@ -89,11 +89,11 @@ class Handler:
                 f"task {name!r}: a transactional handler takes a parameter named `connection`"
             )
         self.arguments = Arguments(function, name, injected)
-        returned = hints(function).get("return", Any) if keep_result else Any
         try:
+            returned = hints(function, "return").get("return", Any) if keep_result else Any
             self.result = JsonType("return", returned)
             """Type of its result; Any for one that is not kept."""
-        except TypeError as error:
+        except (TypeError, NameError) as error:
             raise ConfigurationError(
                 f"task {name!r}: its result cannot be kept as JSON: {error}"
             ) from error

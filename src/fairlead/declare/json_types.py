@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable
 from itertools import starmap
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,10 +22,24 @@ _OPEN: dict[type, types.Type] = {dict: types.type_info(dict), list: types.type_i
 """Types of a map and of a list of which nothing more is known."""
 
 
-def hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function, with Any for `object`. Raises TypeError, NameError."""
-    found = typing.get_type_hints(function, include_extras=True)
+def hints(function: Callable[..., Any], *names: str) -> dict[str, Any]:
+    """Return the annotations of a function under these names, its parameters or `return`, with Any
+    for `object`. Raises TypeError, also for one that is not known at run time."""
+    try:
+        given = function.__annotations__
+        asked = {name: given[name] for name in names if name in given}
+        part = SimpleNamespace(__annotations__=asked, __wrapped__=function)
+        found = typing.get_type_hints(part, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{error}; import it at run time too, not only for types") from error
+    except Exception as error:  # an annotation that is a text runs as code
+        raise TypeError(str(error)) from error
     return {name: Any if hint is object else hint for name, hint in found.items()}
+
+
+def _is_any(info: Any) -> bool:
+    """Return whether a type is Any or `object`."""
+    return isinstance(info, types.AnyType) or getattr(info, "cls", None) is object
 
 
 class JsonType:
@@ -37,14 +52,14 @@ class JsonType:
         self._info = types.type_info(annotation)
         parts = _parts(self._info)
         for part in parts:
-            if isinstance(part, types.CustomType):
+            if isinstance(part, types.CustomType) and not _is_any(part):
                 raise TypeError(
                     f"`{name}` is a {part.cls.__module__}.{part.cls.__qualname__}; use JSON's"
                     " types, dataclasses or Structs"
                 )
         self.has_objects = any(isinstance(each, _OBJECTS | types.TypedDictType) for each in parts)
         """Whether the type is an object with fields, or has one inside."""
-        self.is_open = any(isinstance(each, types.AnyType) for each in parts)
+        self.is_open = any(map(_is_any, parts))
         """Whether the annotation leaves the type open, or that of a part: Any, nothing, or a map or
         a list of anything."""
         self.decode = json_reader(annotation)
@@ -57,7 +72,7 @@ class JsonType:
             return bytes(value)
         self.check(value)
         encoded = values.to_json(value)
-        if not isinstance(self._info, types.AnyType):
+        if not _is_any(self._info):
             self.decode(encoded)
         return encoded
 
@@ -102,7 +117,7 @@ def _change(info: Any, value: Any) -> str | None:
     """Return what JSON would change in a value, with its type; None if it changes nothing."""
     if _is_plain(value):
         return None
-    if isinstance(info, types.AnyType):
+    if _is_any(info):
         if type(value) not in _OPEN:
             return f"a value of type {type(value).__qualname__}"
         info = _OPEN[type(value)]
@@ -110,7 +125,7 @@ def _change(info: Any, value: Any) -> str | None:
     if isinstance(info, types.UnionType):
         inside = ((each, value) for each in info.types)
     elif isinstance(info, types.DictType) and isinstance(value, dict):
-        if isinstance(info.key_type, types.AnyType) and (kinds := {*map(type, value)} - {str}):
+        if _is_any(info.key_type) and (kinds := {*map(type, value)} - {str}):
             return f"a key of type {kinds.pop().__qualname__}"
         inside = ((info.value_type, each) for each in value.values())
     elif isinstance(info, types.TypedDictType) and isinstance(value, dict):
