@@ -199,7 +199,8 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start_the_tasks(seed: int)
     )
 
 
-def test_starts_by_nodes_that_left_count_until_their_window_is_over() -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_starts_of_earlier_nodes_count_until_their_window_is_over(is_killed: bool) -> None:
     per, now = 100.0, 0.0
     cluster = Cluster(ClusterRateLimit(2, per), 5)
     started: list[float] = []
@@ -211,9 +212,27 @@ def test_starts_by_nodes_that_left_count_until_their_window_is_over() -> None:
                 started.append(now)
             cluster.round(node, now)
             now += 0.5
-        cluster.ledger.follow(cluster.permits[node].leave("", lambda: now))
-    assert [start // (per * (1 + DRIFT)) for start in started] == [0, 0, 1, 1]
+        if is_killed and node == 0:
+            cluster.ledger.ended.add("node 0")
+        else:
+            cluster.ledger.follow(cluster.permits[node].leave("", lambda: now))
+    since = 40.0 if is_killed else 0.0  # when the next node found the dead one
+    assert [(start - since) // (per * (1 + DRIFT)) for start in started[2:]] == [1, 1]
     assert cluster.ledger.follow(held_permits()) == {"": 2}
+
+
+def test_a_trigger_learns_when_starts_of_an_earlier_node_no_longer_count() -> None:
+    cluster = Cluster(ClusterRateLimit(1, 100.0), 2)
+    left, new = cluster.policies
+    left.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert left.acquire(trigger(1), 0.0) is None
+    left.started(trigger(1), 0.0)
+    cluster.ledger.follow(cluster.permits[0].leave("", lambda: 10.0))
+    full = new.acquire(trigger(2), 10.0)
+    assert full is not None and cluster.round(1, 10.0) == [full.limit]
+    full = new.acquire(trigger(2), 10.0)
+    assert full is not None and full.retry_at == 10.0 + 90.0 * (1 + DRIFT)
 
 
 def test_permits_that_were_not_used_for_two_rounds_are_free_for_other_nodes() -> None:

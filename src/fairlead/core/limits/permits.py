@@ -439,8 +439,10 @@ class ShardPermits:
         return Share(held, want, mine.rotation)
 
     def written(self, proposal: LedgerProposal) -> list[str]:
-        """Record that the proposal is in the ledger; return the pools that have room."""
+        """Record that the proposal is in the ledger; return the pools that have room, and those
+        that got permits in use, so that a trigger learns when these are free."""
         mine = proposal.ledger.nodes.get(self._node)
+        inherited = [name for name, pool in self._pools.items() if pool.inherited]
         for pool in self._pools.values():
             pool.is_untried = False
             pool.running += len(pool.inherited)
@@ -471,6 +473,8 @@ class ShardPermits:
             if pool.running < pool.usable:
                 pool.is_untried, pool.refused = pool.refused, False
                 with_room.append(name)
+            elif name in inherited:
+                with_room.append(name)
         return with_room
 
     def unchanged(self) -> None:
@@ -497,9 +501,13 @@ class ShardPermits:
     def leave(self, ledger: PermitLedger, now: float) -> PermitLedger:
         """Return the ledger without this node; from now on, the node acquires no permits. Permits
         still in use stay recorded until other nodes take them back, those of a rate limit with the
-        time for which they stay in use."""
+        time for which they stay in use, also those of nodes that have ended."""
         self._lose_permits()
-        nodes = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
+        nodes = {
+            node: self._passed_on(node, holding, now)
+            for node, holding in ledger.nodes.items()
+            if node != self._node
+        }
         before = ledger.nodes.get(self._node)
         used = {
             name: Share(pool.running, 0, 0, self._left(pool, now))
@@ -510,6 +518,23 @@ class ShardPermits:
             # A newer heartbeat, because the time of the permits counts from when it is seen.
             nodes[self._node] = Holding(before.beat + 1, used, self._ends_at_once)
         return PermitLedger(nodes, ledger.rotation)
+
+    def _passed_on(self, node: str, holding: Holding, now: float) -> Holding:
+        """Return the holding of another node, with the time for which its starts still count if
+        this node knows that it has ended."""
+        ended_at = self._ended.get(node)
+        has_left = any(share.left for share in holding.shares.values())
+        if ended_at is None or not self._linger or has_left:
+            return holding
+        if self._heartbeats[node][0] != holding.beat:
+            return holding  # it lives
+        end = ended_at + max(self._linger * (1 + DRIFT), CERTAIN_SECONDS)
+        left = max(0, ceil((end - now) * 1000))
+        shares = {
+            name: Share(share.held, 0, 0, (left,) * share.held)
+            for name, share in holding.shares.items()
+        }
+        return Holding(holding.beat + 1, shares, holding.ends_at_once)
 
     def _left(self, pool: Pool, now: float) -> tuple[int, ...]:
         """Return the milliseconds for which the permits of a rate limit stay in use; a task that is
