@@ -46,22 +46,6 @@ class DatabaseKit(ChannelKit):
         app.channel._changed.set()  # type: ignore[attr-defined]
 
 
-class MemoryKit(DatabaseKit):
-    """The database channel whose notifications stay in the process."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "memory://")
-        self._first: Any = None
-
-    def application(self) -> App:
-        app = super().application()
-        notifier: Any = app.channel._notifier  # type: ignore[attr-defined]
-        if self._first is None:
-            self._first = notifier
-        notifier._hub = self._first._hub
-        return app
-
-
 class CarryingKit(DatabaseKit):
     """A channel that carries the triggers of tasks in a database."""
 
@@ -80,8 +64,6 @@ def kit_of(kind: str, fixture: Callable[[str], Any]) -> ChannelKit:
         pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     if kind == "sqlite":
         return DatabaseKit(fixture("sqlite_url"))
-    if kind == "memory":
-        return MemoryKit(fixture("sqlite_url"))
     store = fixture("migrated_postgres_url")
     return DatabaseKit(store) if kind == "postgres" else CarryingKit(store, fixture(f"{kind}_url"))
 
@@ -89,7 +71,7 @@ def kit_of(kind: str, fixture: Callable[[str], Any]) -> ChannelKit:
 class TestTriggerChannel(TriggerChannelContract):
     """Each channel on its real server."""
 
-    @pytest.fixture(params=["sqlite", "memory", "postgres", "kafka"])
+    @pytest.fixture(params=["sqlite", "postgres", "kafka"])
     def kit(self, request: pytest.FixtureRequest) -> ChannelKit:
         return kit_of(request.param, request.getfixturevalue)
 
