@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 import pytest
 
 from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger, tenant_of
@@ -70,7 +70,7 @@ class TimedWorld(StoredLane):
         table = TriggerTable(self._ledger)
         table.weigh("q", weights)
         table.share_run_time("q", self._run_times)
-        passes = TimePasses(Counters(), weights, self._run_times)
+        passes = Passes(Counters(), weights, self._run_times)
         super().__init__(keys, passes, self.capacity, table)
         self._running: list[tuple[int, int, int, Trigger]] = []
         """End, number, run time and trigger of each current run."""

@@ -14,9 +14,9 @@ import pytest
 
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Timing
-from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits import permits, sharded_permits
 from fairlead.core.payload import unpack
 from fairlead.declare.arguments import Arguments
@@ -197,7 +197,7 @@ def lane_records() -> Reader:
 
 def _serve(record: LaneRecord) -> object:
     """Give levels to some triggers in a backlog that continues from the record."""
-    backlog = Backlog(3, record, TimePasses(Counters(), None, RunTimes()), 100, Timing())
+    backlog = Backlog(3, record, Passes(Counters(), None, RunTimes()), 100, Timing())
     if backlog.can_add:
         triggers = [msgspec.structs.replace(TRIGGER, seq=seq) for seq in (1, 900)]
         write = backlog.add(triggers)

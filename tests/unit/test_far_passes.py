@@ -14,7 +14,6 @@ from fairlead.core.fair.counters import LAST_PASS, Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
-from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.list_store import ListStore
@@ -31,13 +30,9 @@ class FarLane:
     """A lane with memory for ten triggers, whose virtual time begins at `start`."""
 
     def __init__(self, start: int, is_timed: bool = False) -> None:
-        counters, self.run_times = Counters(), RunTimes()
+        self.run_times = RunTimes()
         self.weights: dict[str, float] = {}
-        passes = (
-            TimePasses(counters, self.weights, self.run_times)
-            if is_timed
-            else Passes(counters, self.weights)
-        )
+        passes = Passes(Counters(), self.weights, self.run_times if is_timed else None)
         at = Level(start, 1)
         record = LaneRecord(at, at, at, virtual_time=start)
         self.backlog = Backlog(1, record, passes, 10, Timing(delete_acks=1))

@@ -15,7 +15,6 @@ from fairlead.core.fair.levels import TenantPasses
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
-from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import flows
@@ -156,7 +155,7 @@ def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
 @pytest.mark.parametrize("by_time", [False, True])
 def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has(by_time: bool) -> None:
     counters = Counters()
-    passes = TimePasses(counters, None, RunTimes()) if by_time else Passes(counters)
+    passes = Passes(counters, None, RunTimes() if by_time else None)
     heap: list[tuple[int, int, str]] = []
     for n in range(MANY):
         heappush(heap, (passes.assign(f"big/{n}", 1.0, 1), n, f"big/{n}"))

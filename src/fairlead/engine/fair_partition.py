@@ -18,7 +18,6 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
-from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.arrivals import PAGE, Arrivals
@@ -622,11 +621,7 @@ class FairPartition:
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _FairLane:
         """Add a lane; `record` is None when the lane has no saved state."""
-        passes = (
-            Passes(Counters(), self._weights)
-            if self._run_times is None
-            else TimePasses(Counters(), self._weights, self._run_times)
-        )
+        passes = Passes(Counters(), self._weights, self._run_times)
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.tenants import Turns, key_weight, tenant_weight
 from fairlead.model import tenant_of
 
+if TYPE_CHECKING:
+    from fairlead.core.fair.run_times import RunTimes
+
 STRIDE_SCALE = 1_000_000
 
 MOST_WEIGHTS = 10_000
-"""Keys whose own weights a lane keeps; those of the keys whose tasks came last."""
+"""Keys whose own weights, and last charges, a lane keeps; those of the keys whose tasks came
+last."""
 
 
 @lru_cache(1000)
@@ -27,6 +32,11 @@ def stride(weight: float) -> int:
     section 3."""
     # Integers, because the stores compare passes, and floats would compare differently.
     return max(1, round(STRIDE_SCALE / weight))
+
+
+def step(charge: int, weight: float) -> int:
+    """Return the virtual time from a task to the next one. `charge`: of the task at weight 1."""
+    return stride(weight) if charge == STRIDE_SCALE else max(1, round(charge / weight))
 
 
 def phase(key: str, step: int) -> int:
@@ -38,8 +48,18 @@ class Passes:
     """Gives each task of a lane its pass: the later of the lane's virtual time and the next pass of
     the tenant."""
 
-    def __init__(self, counters: Counters, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        weights: Mapping[str, float] | None = None,
+        run_times: RunTimes | None = None,
+    ) -> None:
+        """`run_times`: charge each task its expected run time; None charges all the same. Levels
+        keep the expectation that they were given with; the order in memory corrects it."""
         self._counters = counters
+        self._run_times = run_times
+        self._last_charges: dict[str, int] = {}
+        """Charge of the last task, at weight 1, by tenant and by key, with `run_times`."""
         # Keep an empty mapping too: weights set later are added to the same object.
         self.weights: Mapping[str, float] = {} if weights is None else weights
         """Weights set at run time, by key, which replace the weights of tasks."""
@@ -54,11 +74,24 @@ class Passes:
         pass_ = self._counters.next_pass(tenant)
         if pass_ < virtual_time:
             pass_ = virtual_time
-        step = stride(tenant_weight(self.weights, tenant, key, weight))
-        self._counters.put(tenant, pass_ + step, virtual_time)
+        charge = STRIDE_SCALE if self._run_times is None else self._noted_charge(tenant, key, name)
+        after = pass_ + step(charge, tenant_weight(self.weights, tenant, key, weight))
+        self._counters.put(tenant, after, virtual_time)
         if weight != 1 or key != tenant or self._own_weights or self._turns.has(tenant):
-            self._count_turn(tenant, key, weight, STRIDE_SCALE)
+            self._count_turn(tenant, key, weight, charge)
         return pass_
+
+    def _noted_charge(self, tenant: str, key: str, name: str) -> int:
+        charge, charges = self._charge(key, name), self._last_charges
+        for of in dict.fromkeys((tenant, key)):
+            charges.pop(of, None)
+            charges[of] = charge
+            if len(charges) > MOST_WEIGHTS:
+                del charges[next(iter(charges))]
+        return charge
+
+    def _charge(self, key: str, name: str) -> int:
+        return STRIDE_SCALE if self._run_times is None else self._run_times.charge(name, key)
 
     def weight(self, key: str) -> float:
         """Return the weight of the next task of a key, as far as it is known: the one that was set
@@ -69,7 +102,7 @@ class Passes:
     def rate(self, key: str) -> float:
         """Return how many tasks of a tenant, or of a key in its tenant, run while one of weight 1
         and mean run time does, as far as it is known."""
-        return self.weight(key)
+        return self.weight(key) * STRIDE_SCALE / self._last_charges.get(key, STRIDE_SCALE)
 
     def _count_turn(self, tenant: str, key: str, weight: float, charge: int) -> None:
         """Count a task in the turns of its tenant. `charge`: its virtual time at weight 1."""
@@ -91,7 +124,7 @@ class Passes:
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next of its tenant
         (dimensionless)."""
-        return stride(self._weight(key, weight))
+        return step(self._charge(key, name), self._weight(key, weight))
 
     def _weight(self, key: str, weight: float) -> float:
         return tenant_weight(self.weights, tenant_of(key), key, weight)

@@ -30,7 +30,7 @@ MOST_OWED.
 
 from __future__ import annotations
 
-from fairlead.core.fair.passes import STRIDE_SCALE, stride
+from fairlead.core.fair.passes import STRIDE_SCALE, step
 
 MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that an account is ahead
@@ -61,8 +61,7 @@ class Account:
         if rank < now - self.saved:
             rank = now
         self.saved = now - rank if rank < now else 0
-        weight = self.weight
-        self.rank = rank + (stride(weight) if charge == STRIDE_SCALE else step(charge, weight))
+        self.rank = rank + step(charge, self.weight)
         return rank
 
     def move(self, more: int, now: int) -> None:
@@ -91,8 +90,3 @@ class Account:
         """Continue what another account has started."""
         self.rank, self.weight = other.rank, other.weight
         self.running, self.saved = other.running, other.saved
-
-
-def step(charge: int, weight: float) -> int:
-    """Return the virtual time by which a charge moves a rank of this weight."""
-    return max(1, round(charge / weight))

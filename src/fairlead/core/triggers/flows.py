@@ -20,10 +20,10 @@ from heapq import heappop
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.passes import STRIDE_SCALE, step
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenants import key_weight, tenant_weight
-from fairlead.core.triggers.accounts import Account, step
+from fairlead.core.triggers.accounts import Account
 from fairlead.core.triggers.charged_runs import Run, RunMeter
 from fairlead.model import Trigger, tenant_of
 
