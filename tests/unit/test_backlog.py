@@ -90,45 +90,10 @@ def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, li
 # levels and writes --------------------------------------------------------------------------------
 
 
-def test_triggers_that_fit_while_nothing_is_stored_need_no_write() -> None:
-    backlog = backlog_of(3)
-    added = backlog.add(triggers("a1 a2 b1"))
-    assert isinstance(added, Changes)
-    assert ids(added.added) == "a1 b1 a2" and not added.dropped
-    assert ids(backlog.loaded()) == "a1 b1 a2"
-    assert not backlog.is_stored and backlog.next_read() is None
-
-
-def test_triggers_only_in_memory_are_written_with_the_first_that_does_not_fit() -> None:
-    backlog = backlog_of(4)
-    backlog.add(triggers("a1 a2 a3"))
-    write = written(backlog.add(triggers("b1 b2")))
-    assert ids(write.entries) == "a1 b1 a2 b2 a3"
-    assert write.record.max_level == level(write.entries[-1])
-    changes = backlog.written(write)
-    assert ids(changes.added) == "b1 b2", "triggers that were in memory before are not reported"
-    assert not backlog.is_writing
-    assert ids(written(backlog.add(triggers("c1"))).entries) == "c1", "each trigger is written once"
-
-
 # trims and reads ----------------------------------------------------------------------------------
 
 
-def test_a_new_owner_reads_the_entries_above_the_ack_level() -> None:
-    backlog = backlog_of(10, LaneRecord(ack_level=Level(3, 7), max_level=Level(9, 12)))
-    read = backlog.next_read()
-    assert read is not None and read.above == Level(3, 7) and read.limit == 10
-
-
 # the ack level ------------------------------------------------------------------------------------
-
-
-def test_once_all_tasks_are_dispatched_the_whole_stored_backlog_may_be_deleted() -> None:
-    backlog, stored = stored_beyond_memory(capacity=4, tasks=5)
-    dispatch(backlog, 5)
-    assert backlog.ack_level == backlog.max_level == level(stored[-1])
-    assert not backlog.is_stored
-    assert isinstance(backlog.add(triggers("a6")), Changes)
 
 
 # take and take back ---------------------------------------------------------------------------
@@ -232,28 +197,6 @@ def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_pas
     dispatch(backlog)
     assert backlog.next_record(219.0) is None
     assert backlog.next_record(220.0) is not None
-
-
-def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
-    backlog = backlog_of()
-    backlog.add([of_letter("a1", seq=5), of_letter("a2", seq=6), of_letter("b1", seq=9)])
-    assert backlog.record().read_seq == 4
-    assert backlog.record().next_passes == [("a", FIRST_PASS), ("b", FIRST_PASS)]
-    dispatch(backlog, 2)
-    assert backlog.read_seq == 9
-    assert backlog.record().read_seq == 5, "a2 is not dispatched yet"
-    following = FIRST_PASS + STRIDE_SCALE
-    assert backlog.record().next_passes == [("a", following), ("b", following)]
-    dispatch(backlog)
-    assert backlog.record().read_seq == 9
-
-
-def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
-    backlog = backlog_of(1)
-    backlog.add([of_letter("a1", seq=5)])
-    write = written(backlog.add([of_letter("a2", seq=6)]))
-    assert write.record.read_seq == 6
-    assert write.record.next_passes == [("a", FIRST_PASS + 2 * STRIDE_SCALE)]
 
 
 # keys whose triggers the channel keeps ------------------------------------------------------------

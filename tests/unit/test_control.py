@@ -196,27 +196,6 @@ def test_weights_do_not_depend_on_the_unit_of_time(
 # hand-made cases ----------------------------------------------------------------------------------
 
 
-def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
-    found = {"short": Key(1.0, 1.0, ran(1.0)), "long": Key(1.0, 1.0, ran(2.0))}
-    (short, long) = propose(found, FINE, Guards(prior_tasks=1e-9)).changes
-    assert short.raw == pytest.approx(4 / 3) and long.raw == pytest.approx(2 / 3)
-    # One key goes up a step, the other down. The sum stays the same, so the smaller step limits both.
-    assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
-    assert (long.reason, short.reason) == (
-        "one step of x1.25",
-        "limited: the sum of the weights must not change",
-    )
-
-
-def test_a_key_with_a_due_of_three_gets_three_times_the_weight() -> None:
-    found = {"a": Key(1.5, 1.0, ran(1.0)), "b": Key(0.5, 1.0, ran(1.0))}
-    (a, b) = propose(found, FINE, Guards()).changes
-    assert (a.raw, b.raw) == (pytest.approx(1.5), pytest.approx(0.5))
-    (a, b) = propose(found, FINE, Guards(step=3.0)).changes
-    assert (a.guarded, b.guarded) == (pytest.approx(1.5), pytest.approx(0.5))
-    assert a.reason == b.reason == "as computed"
-
-
 def test_no_key_inherits_a_weight_whose_cause_is_gone() -> None:
     found = {
         "a": Key(1.0, 1.0, ran(1.0)),

@@ -15,7 +15,7 @@ from fairlead.core.grants.promises import PROMISE_SECONDS, RECENT, Promises
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import Level, Trigger, TriggerPath
+from fairlead.model import Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
 from fairlead.ports.notification import Notification, decode, pieces
 from tests.builders import trigger
@@ -134,17 +134,6 @@ def test_a_table_lends_nothing_that_its_node_can_run() -> None:
     assert table.spare_names() == [PAY]
     assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(3)]
     assert len(table) == 0
-
-
-def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
-    random = Random(1)
-    levels = [random.randrange(1000) for _ in range(50)]
-    table = table_of(
-        0, *[of_mail(n, priority=n % 3, level=Level(p, n)) for n, p in enumerate(levels)]
-    )
-    lent = [each.trigger for each in table.lend(20, everything)]
-    best = sorted(range(50), key=lambda n: (n % 3, levels[n], n))[:20]
-    assert [each.id for each in lent] == [id_of(n) for n in best]
 
 
 def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_are_free() -> None:
