@@ -1,5 +1,5 @@
-"""OpenTelemetry spans for submits, runs and the sharded queue. Needs the extra `opentelemetry`,
-which installs the API."""
+"""OpenTelemetry spans for submits and runs. Needs the extra `opentelemetry`, which installs the
+API."""
 
 from fairlead.errors import ConfigurationError
 

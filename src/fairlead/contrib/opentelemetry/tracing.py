@@ -8,24 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from opentelemetry import context, propagate, trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.util.types import AttributeValue
 
-from fairlead.contrib.opentelemetry.spans import (
-    NOWHERE,
-    attributes,
-    carried,
-    current_carrier,
-    fail,
-    links,
-    tracer,
-    with_carrier,
-)
-from fairlead.declare.current import CurrentTask
+from fairlead.declare.current import CurrentTask, current_task
 from fairlead.declare.handler import RunInterceptor
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft, Submission
 from fairlead.engine.execution import CancelReason
 from fairlead.errors import Snooze
+
+NOWHERE = Context()
+"""Context without span and baggage: the current span of a worker has nothing to do with a task."""
 
 
 class Tracing(RunInterceptor):
@@ -58,7 +53,7 @@ class Tracing(RunInterceptor):
         self, tracer_provider: TracerProvider | None = None, *, own_traces: bool = False
     ) -> None:
         """`tracer_provider`: default is that of the process."""
-        self._tracer = tracer(tracer_provider)
+        self._tracer = trace.get_tracer("fairlead", tracer_provider=tracer_provider)
         self._own_traces = own_traces
 
     @contextmanager
@@ -66,7 +61,7 @@ class Tracing(RunInterceptor):
         """See `RunInterceptor.submission`."""
         drafts = submission.drafts
         queue = _common({draft.handler.queue for draft in drafts})
-        about = attributes("submit", "send", queue, len(drafts))
+        about = _attributes("submit", "send", queue, len(drafts))
         if (name := _common({draft.handler.name for draft in drafts})) is not None:
             about["fairlead.task.name"] = name
         if (key := _common({draft.options.fairness_key for draft in drafts})) is not None:
@@ -78,12 +73,12 @@ class Tracing(RunInterceptor):
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            if carrier := current_carrier():
+            if carrier := _current_carrier():
                 submission.drafts = _carrying(drafts, carrier, span)
             try:
                 yield
             except BaseException as error:
-                fail(span, error)
+                _fail(span, error)
                 raise
             if len(submission.handles) == 1:
                 span.set_attribute("messaging.message.id", submission.handles[0].id)
@@ -92,24 +87,24 @@ class Tracing(RunInterceptor):
     @contextmanager
     def running(self, task: CurrentTask) -> Iterator[None]:
         """See `RunInterceptor.running`."""
-        given = carried(task.context)
+        given = _carried(task.context)
         span = self._tracer.start_span(
             f"run {task.queue}",
             NOWHERE if self._own_traces else given,
             SpanKind.CONSUMER,
             {
-                **attributes("run", "process", task.queue),
+                **_attributes("run", "process", task.queue),
                 "messaging.message.id": task.id,
                 "fairlead.task.name": task.name,
                 "fairlead.attempt": task.attempt,
                 "fairlead.fairness_key": task.fairness_key,
                 "queue.pickup_delay_ms": task.pickup_delay * 1000,
             },
-            links([given]),
+            _links(given),
         )
         token = context.attach(trace.set_span_in_context(span, given))
         try:
-            if carrier := current_carrier():
+            if carrier := _current_carrier():
                 for field in propagate.get_global_textmap().fields:
                     task.context.pop(field, None)
                 task.context.update(carrier)
@@ -126,7 +121,7 @@ class Tracing(RunInterceptor):
     @contextmanager
     def in_child(self, task: CurrentTask) -> Iterator[None]:
         """See `RunInterceptor.in_child`."""
-        token = context.attach(carried(task.context))
+        token = context.attach(_carried(task.context))
         try:
             yield
         finally:
@@ -145,7 +140,7 @@ def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -
     for draft in drafts:
         options = changed.get(id(draft.options))
         if options is None:
-            together = with_carrier(draft.options.context, carrier, span)
+            together = _with_carrier(draft.options.context, carrier, span)
             options = changed[id(draft.options)] = draft.options.changed({"context": together})
         carrying.append(Draft(draft.handler, draft.args, draft.kwargs, options, draft.id))
     return carrying
@@ -161,4 +156,74 @@ def _judge(span: Span, task: CurrentTask, error: BaseException | None) -> None:
     elif isinstance(error, Snooze):
         span.add_event("snoozed", {"until": error.until.isoformat()})
     elif error is not None and not isinstance(error, CancelledError):
-        fail(span, error)
+        _fail(span, error)
+
+
+def _attributes(
+    operation: str, kind: str, destination: str | None, count: int = 1
+) -> dict[str, AttributeValue]:
+    """Return the attributes of a messaging span. `operation`: our name of the operation. `kind`:
+    its type in the conventions. `count`: number of messages in a batch."""
+    found: dict[str, AttributeValue] = {
+        "messaging.system": "fairlead",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+    }
+    if destination is not None:
+        found["messaging.destination.name"] = destination
+    if count != 1:
+        found["messaging.batch.message_count"] = count
+    return found
+
+
+def _current_carrier() -> dict[str, str]:
+    """Return the current span and baggage as the propagator writes them; empty without either."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+def _carried(carrier: Mapping[str, str]) -> Context:
+    """Return a context with the span and baggage of a carrier, and nothing of the current
+    context."""
+    return propagate.extract(carrier, NOWHERE)
+
+
+def _links(carrier: Context) -> list[Link]:
+    """Return a link to the span of a context, if it has one."""
+    span = trace.get_current_span(carrier).get_span_context()
+    return [Link(span)] if span.is_valid else []
+
+
+def _with_carrier(
+    given: Mapping[str, str] | None, carrier: Mapping[str, str], span: Span
+) -> Mapping[str, str]:
+    """Return the carrier of `span`, overlaid by the user's context map.
+
+    A trace context that the user set stays, and the span is linked to it. A trace context that the
+    submitting run merely passed on is replaced, because `span` is already a child of the run's
+    span.
+    """
+    if not given:
+        return carrier
+    if (task := current_task()) is not None:
+        fields = propagate.get_global_textmap().fields
+        given = {
+            key: value
+            for key, value in given.items()
+            if key not in fields or task.context.get(key) != value
+        }
+    if not given.keys().isdisjoint(carrier):
+        for link in _links(_carried(given)):
+            span.add_link(link.context)
+    return {**carrier, **given}
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    """Record the exception, and mark the span as failed."""
+    kind = type(error)
+    span.set_attribute(
+        "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    )
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
