@@ -39,7 +39,7 @@ sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 from lcg_trace import jain, read_trace  # noqa: E402
 
 import fairlead  # noqa: E402
-from fairlead.lab.workers import WorkerProcesses, end_with_parent  # noqa: E402
+from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -324,5 +324,4 @@ def main() -> int:
 if __name__ == "__main__":
     sys.exit(main())
 
-end_with_parent()
 app, _ = application()

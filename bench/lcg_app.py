@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import fairlead
-from fairlead.lab.workers import end_with_parent
 
 QUEUE = "lcg"
 FOLDER = "BENCH_LCG_FOLDER"
@@ -46,5 +45,4 @@ def judge(submitted: Iterable[int], notes: Iterable[pathlib.Path]) -> tuple[int,
     return (expected - noted).total(), (noted - expected).total()
 
 
-end_with_parent()
 app, _ = application()

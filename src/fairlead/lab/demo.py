@@ -27,7 +27,7 @@ from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.history import PickupDelays, counts, has_unfinished, runs
-from fairlead.lab.workers import WorkerProcesses, end_with_parent
+from fairlead.lab.workers import WorkerProcesses
 from fairlead.model import Outcome, State
 
 MODULE = "fairlead.lab.demo:app"
@@ -318,5 +318,4 @@ def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
     )
 
 
-end_with_parent()
 app = demo_app()

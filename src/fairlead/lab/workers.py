@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from fairlead.app import App
+from fairlead.engine.executors.child import end_with_parent
 from fairlead.errors import FairleadError
 
-_ENDS_WITH_STDIN = "FAIRLEAD_WORKER_ENDS_WITH_STDIN"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 
@@ -26,11 +24,8 @@ class WorkerEnded(FairleadError):
 
 
 class WorkerProcesses:
-    """Several `fairlead worker` processes of one application, started and stopped by `with`.
-
-    Each worker reads a pipe as its standard input. This process holds the other end; when this
-    process ends, the worker ends. The application's module must call `end_with_parent` for that.
-    """
+    """Several `fairlead worker` processes of one application, started and stopped by `with`. On
+    Linux they end with this process, even by kill -9."""
 
     def __init__(
         self,
@@ -45,7 +40,7 @@ class WorkerProcesses:
             self._command += ["--concurrency", str(concurrency)]
         self._count = count
         self._folder = folder
-        self._environment = {**os.environ, **environment, _ENDS_WITH_STDIN: "1"}
+        self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
 
@@ -57,11 +52,12 @@ class WorkerProcesses:
                     # workers in order.
                     process = subprocess.Popen(
                         self._command,
-                        stdin=subprocess.PIPE,
+                        stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         env=self._environment,
                         start_new_session=True,
+                        preexec_fn=end_with_parent,
                     )
                 self._processes.append(process)
         except BaseException:
@@ -109,9 +105,6 @@ class WorkerProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            finally:
-                if process.stdin is not None:
-                    process.stdin.close()
         self._processes = []
 
     @property
@@ -121,18 +114,3 @@ class WorkerProcesses:
 
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"
-
-
-def end_with_parent() -> None:
-    """End this process when its parent ends, even by kill -9. Do nothing in a process that
-    `WorkerProcesses` did not start."""
-    if os.environ.pop(_ENDS_WITH_STDIN, None) is None:
-        return
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 1024):
-                pass
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="fairlead-parent-watch", daemon=True).start()
