@@ -83,32 +83,6 @@ def test_the_error_about_a_missing_program_is_one_line_with_the_cure(
 
 
 @needs_postgres
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is reported on Linux only")
-def test_the_server_ends_when_its_starter_is_killed() -> None:
-    program = """
-from services.postgres import PostgresServer
-server = PostgresServer()
-server.start()
-print(server.pid, server._folder, flush=True)
-input()
-"""
-    starter = subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert starter.stdout is not None and starter.stdin is not None
-    with starter.stdout, starter.stdin:
-        pid, folder = starter.stdout.readline().split()
-        starter.kill()
-        starter.wait()
-        assert until_gone(int(pid))
-    postgres.shutil.rmtree(folder)
-
-
-@needs_postgres
 def test_the_command_prints_the_url_and_runs_until_it_is_stopped() -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "services", "postgres"], cwd=ROOT, stdout=subprocess.PIPE, text=True

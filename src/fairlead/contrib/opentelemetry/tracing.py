@@ -22,6 +22,15 @@ from fairlead.errors import Snooze
 NOWHERE = Context()
 """Context without span and baggage: the current span of a worker has nothing to do with a task."""
 
+_SUBMIT, _RUN = (
+    {
+        "messaging.system": "fairlead",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+    for name, kind in (("submit", "send"), ("run", "process"))
+)
+
 
 class Tracing(RunInterceptor):
     """Interceptor for OpenTelemetry: `App(interceptors=[Tracing()])`.
@@ -61,7 +70,11 @@ class Tracing(RunInterceptor):
         """See `RunInterceptor.submission`."""
         drafts = submission.drafts
         queue = _common({draft.handler.queue for draft in drafts})
-        about = _attributes("submit", "send", queue, len(drafts))
+        about: dict[str, AttributeValue] = {**_SUBMIT}
+        if queue is not None:
+            about["messaging.destination.name"] = queue
+        if len(drafts) != 1:
+            about["messaging.batch.message_count"] = len(drafts)
         if (name := _common({draft.handler.name for draft in drafts})) is not None:
             about["fairlead.task.name"] = name
         if (key := _common({draft.options.fairness_key for draft in drafts})) is not None:
@@ -93,7 +106,8 @@ class Tracing(RunInterceptor):
             NOWHERE if self._own_traces else given,
             SpanKind.CONSUMER,
             {
-                **_attributes("run", "process", task.queue),
+                **_RUN,
+                "messaging.destination.name": task.queue,
                 "messaging.message.id": task.id,
                 "fairlead.task.name": task.name,
                 "fairlead.attempt": task.attempt,
@@ -157,23 +171,6 @@ def _judge(span: Span, task: CurrentTask, error: BaseException | None) -> None:
         span.add_event("snoozed", {"until": error.until.isoformat()})
     elif error is not None and not isinstance(error, CancelledError):
         _fail(span, error)
-
-
-def _attributes(
-    operation: str, kind: str, destination: str | None, count: int = 1
-) -> dict[str, AttributeValue]:
-    """Return the attributes of a messaging span. `operation`: our name of the operation. `kind`:
-    its type in the conventions. `count`: number of messages in a batch."""
-    found: dict[str, AttributeValue] = {
-        "messaging.system": "fairlead",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": kind,
-    }
-    if destination is not None:
-        found["messaging.destination.name"] = destination
-    if count != 1:
-        found["messaging.batch.message_count"] = count
-    return found
 
 
 def _current_carrier() -> dict[str, str]:
