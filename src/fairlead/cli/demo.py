@@ -12,9 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
-from fairlead.cli.output import as_json
+from fairlead.cli.output import as_json, as_table, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.web import DEFAULT_PORT, ServeOptions, listening, made, need_libraries, serve
 from fairlead.errors import ConfigurationError, FairleadError
@@ -85,10 +84,10 @@ def demo_command(options: DemoOptions) -> None:
         with _display(errors, options.tasks) as report:
             result = run_demo(options.settings(), report)
     except (WorkerEnded, DemoUnfinished) as error:
-        _print_error(errors, error)
+        say_error(str(error))
         raise typer.Exit(FAILED) from error
     except FairleadError as error:
-        _print_error(errors, error)
+        say_error(str(error))
         raise typer.Exit(WRONG_USE) from error
     except KeyboardInterrupt:
         errors.print("stopped; nothing is left behind")
@@ -96,7 +95,7 @@ def demo_command(options: DemoOptions) -> None:
     if options.json:
         as_json(result)
     else:
-        _print(result, Console())
+        _print(result)
 
 
 def _show_on_the_web(options: DemoOptions) -> None:
@@ -109,10 +108,6 @@ def _show_on_the_web(options: DemoOptions) -> None:
         settings = dataclasses.replace(settings, seconds=_WEB_SECONDS)
     with listening(serving.host, serving.port) as port, endless_demo(settings) as app:
         serve(made(app, serving), serving, port)
-
-
-def _print_error(console: Console, error: Exception) -> None:
-    console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -156,23 +151,16 @@ class _Lines:
         )
 
 
-def _print(result: DemoResult, console: Console) -> None:
-    title = (
+def _print(result: DemoResult) -> None:
+    say(
         f"{result.seconds:.1f} s, workers: {result.workers}, seed {result.seed}; p50, p99: the"
         " pick-up delay"
     )
-    table = Table(title=title, title_justify="left")
-    table.add_column("tenant")
-    for column in ("tasks", "attempts", "failures", "in ERROR", "tasks/s", "p50 ms", "p99 ms"):
-        table.add_column(column, justify="right")
-    for tenant in result.tenants:
-        table.add_row(tenant.tenant, *_cells(tenant))
-    table.add_section()
-    table.add_row("all", *_cells(result.total), style="bold")
-    console.print(table)
+    columns = ("tasks", "attempts", "failures", "in ERROR", "tasks/s", "p50 ms", "p99 ms")
+    rows = [(each.tenant, *_cells(each)) for each in result.tenants]
+    as_table(("tenant", *columns), [*rows, ("all", *_cells(result.total))])
     if result.kept is not None:
-        hint = f"kept: {result.kept}; see `fairlead tasks list --url sqlite:///{result.kept}`"
-        console.print(hint, highlight=False, soft_wrap=True)
+        say(f"kept: {result.kept}; see `fairlead tasks list --url sqlite:///{result.kept}`")
 
 
 def _cells(result: TenantResult) -> list[str]:
