@@ -216,7 +216,7 @@ class Membership(SimplePart):
         """Read the settings, weights and limits of the served queues that changed by this mark.
         After a failure, the next heartbeat goes on from there."""
         if mark.server != self._server:
-            if self._server is not None:
+            if self._server:  # empty until a queue is registered
                 self._context.events.on_server_replaced()
             self._server = mark.server
         if mark == self._mark:

@@ -60,6 +60,10 @@ BRANCH = "build_"
 PUBLISHED = "published"
 """Tag of the snapshot that the newest build made, or that it read; no engine expires it."""
 
+KNOWN_UNTIL = "fairlead.known"
+"""Property of a snapshot of bronze: instant up to which it has the history, in microseconds.
+Without it, this is the instant of the commit."""
+
 _SWEPT = "fairlead.swept"
 """Property: instant of the last sweep that `tend` made, in microseconds."""
 
@@ -133,15 +137,25 @@ class WarehouseTable:
         with catalog_errors(self._location):
             return data_files.write(self.table, stored, rows, name)
 
-    def append(self, written: Sequence[Written], moves: Moves, seen: TableState) -> bool:
+    def append(
+        self,
+        written: Sequence[Written],
+        moves: Moves,
+        seen: TableState,
+        known: int | None = None,
+    ) -> bool:
         """Add files and move cursors in one commit.
 
         Return False, and change nothing, if another writer has changed the table since the state
         `seen`. A StoreUnavailable says nothing about the commit: read the state again.
+
+        known: instant up to which the table then has the history, in microseconds; default: the
+        instant of the commit.
         """
+        summary = {} if known is None else {KNOWN_UNTIL: str(known)}
 
         def change(transaction: Transaction, stored: IcebergTable) -> None:
-            with transaction.update_snapshot().merge_append() as files:
+            with transaction.update_snapshot(summary).merge_append() as files:
                 for each in written:
                     files.append_data_file(data_files.as_data_file(stored, each))
 
