@@ -114,7 +114,7 @@ def _show_on_the_web(options: DemoOptions) -> None:
 def _display(console: Console, tasks: int) -> Iterator[Callable[[DemoProgress], None]]:
     """Show bars on a terminal, and a line a second elsewhere."""
     if not console.is_terminal:
-        yield _Lines(console)
+        yield _lines()
         return
     note = TextColumn("{task.fields[note]}")
     columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), note)
@@ -131,24 +131,20 @@ def _display(console: Console, tasks: int) -> Iterator[Callable[[DemoProgress], 
         yield report
 
 
-class _Lines:
-    """Plain progress lines for logs."""
+def _lines() -> Callable[[DemoProgress], None]:
+    """Return a function that prints plain lines of progress, for logs."""
+    due = 0.0
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._next = 0.0
+    def report(now: DemoProgress) -> None:
+        nonlocal due
+        if now.seconds >= due or now.done + now.errors >= now.planned:
+            due = now.seconds + _LINE_EVERY
+            say_error(
+                f"{now.seconds:5.1f} s: {now.submitted:,} of {now.planned:,} submitted,"
+                f" {now.done:,} done, {now.failures:,} failed runs, {now.errors:,} given up"
+            )
 
-    def __call__(self, now: DemoProgress) -> None:
-        is_end = now.done + now.errors >= now.planned
-        if now.seconds < self._next and not is_end:
-            return
-        self._next = now.seconds + _LINE_EVERY
-        self._console.print(
-            f"{now.seconds:5.1f} s: {now.submitted:,} of {now.planned:,} submitted, {now.done:,}"
-            f" done, {now.failures:,} failed runs, {now.errors:,} given up",
-            highlight=False,
-            soft_wrap=True,
-        )
+    return report
 
 
 def _print(result: DemoResult) -> None:

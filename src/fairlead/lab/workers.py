@@ -107,10 +107,5 @@ class WorkerProcesses:
                 process.wait()
         self._processes = []
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the running workers."""
-        return [process.pid for process in self._processes]
-
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"
