@@ -23,6 +23,7 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.cluster_state import (
+    ClusterState,
     NodeFacts,
     NodeRecord,
     QueueSettings,
@@ -460,11 +461,11 @@ class ToyStore:
         self._nodes[node] = NodeRecord(node, started, now, list(queues), list(names), facts=facts)
         return Notification(control=True)
 
-    async def heartbeat(self, node: str, now: int) -> bool:
+    async def heartbeat(self, node: str, now: int) -> ClusterState | None:
         if (known := self._nodes.get(node)) is None:
-            return False
+            return None
         self._nodes[node] = msgspec.structs.replace(known, heartbeat_at=now)
-        return True
+        return ClusterState([*self._nodes.values()], SettingsMark(dict(self._queues)))
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         return [n.node for n in self._nodes.values() if now - n.heartbeat_at > silent_for]
