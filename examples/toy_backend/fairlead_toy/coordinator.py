@@ -42,7 +42,7 @@ class ToyCoordinator:
             del self._leases[name]
         return Notification(control=True) if mine else None
 
-    async def owners(self) -> dict[str, str]:
+    async def owners(self, *, at_renewal: bool = False) -> dict[str, str]:
         now = time.monotonic()
         return {name: held.owner for name, held in self._leases.items() if held.expires > now}
 
