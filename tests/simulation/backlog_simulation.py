@@ -18,10 +18,9 @@ from random import Random
 from typing import Any
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LaneRecord, Trigger
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from tests import builders

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 from sys import maxsize
 
+from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit

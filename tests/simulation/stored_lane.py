@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, LaneRecord, Level, Trigger, tenant_of
 from tests import builders

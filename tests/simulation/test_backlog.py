@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
 from tests import tiers

@@ -10,9 +10,9 @@ from sys import maxsize
 import pytest
 
 from bench.lcg_limits import Lateness, WatchedTree
+from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.flows import Flow
 from fairlead.core.triggers.table import TriggerTable

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog

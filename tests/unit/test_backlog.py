@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.key_choice import EARLY_CREDIT
 from fairlead.core.fair.levels import FIRST_PASS
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneRecord, Level, Trigger
 from tests.builders import trigger
 

@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import BacklogWrite, Timing
 from fairlead.core.limits import permits, sharded_permits
 from fairlead.core.payload import unpack
 from fairlead.declare.arguments import Arguments

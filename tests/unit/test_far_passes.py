@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import LAST_PASS, Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.list_store import ListStore

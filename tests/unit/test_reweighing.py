@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneRecord, Trigger
 from tests.builders import trigger
 from tests.tiers import seeds

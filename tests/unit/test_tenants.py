@@ -9,12 +9,11 @@ from heapq import heappop, heappush
 import pytest
 
 from fairlead.core.fair import tenants
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.levels import TenantPasses
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import flows

@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import FIRST_CREDIT, Backlog
+from fairlead.core.fair.backlog import FIRST_CREDIT, Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.arrivals import PAGE, Arrivals

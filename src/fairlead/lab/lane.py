@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.lab.list_store import ListStore
 from fairlead.model import LaneRecord, Trigger
 

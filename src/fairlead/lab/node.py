@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from sys import maxsize
 
+from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable

@@ -15,14 +15,15 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
+from typing import NamedTuple
 
 from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.key_choice import KeyChoice, Memory
 from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
 
 MOST_REMEMBERED = 10_000
@@ -43,6 +44,49 @@ and few tied ones are soon gone."""
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
 last moved."""
+
+
+class Changes(NamedTuple):
+    """Triggers that came into memory and may be dispatched, and triggers that left memory and are
+    only in the store now."""
+
+    added: Sequence[Trigger] = ()
+    dropped: Sequence[Trigger] = ()
+
+
+NO_CHANGES = Changes()
+
+
+@dataclass(eq=False)
+class BacklogWrite:
+    """A write of entries and record, both or neither. Repeat it until it is known to have landed,
+    or the owner is fenced."""
+
+    entries: list[Trigger]
+    record: LaneRecord
+    leaving: Sequence[Trigger] = ()
+    """Triggers to ack at their old levels once the write has landed; the entries hold them at new
+    levels."""
+
+
+@dataclass(eq=False)
+class Read:
+    """A read to do: entries stored above a level, ascending, at most `limit`."""
+
+    above: Level
+    limit: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Intervals (seconds) and ack counts at which dispatched entries leave the store.
+
+    After a crash, at most `persist_seconds` times the dispatch rate is dispatched again.
+    """
+
+    delete_seconds: float = 15.0
+    delete_acks: int = 1000
+    persist_seconds: float = 60.0
 
 
 class Backlog:

@@ -10,10 +10,9 @@ from heapq import heappop, heappush
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.charged_runs import RunMeter
-from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
+from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position, Strand
 from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
-from fairlead.core.triggers.strands import Strand
 from fairlead.core.triggers.tenant_cells import TenantCell
 from fairlead.model import PartitionKey, Trigger, tenant_of
 

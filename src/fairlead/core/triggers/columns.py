@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING
 
+from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import CellLevel, Flow
 from fairlead.core.triggers.heads import Heads
 from fairlead.model import Trigger
-
-if TYPE_CHECKING:
-    from fairlead.core.triggers.strands import Strand
 
 Order = tuple[int, int, int, "Cell"]
 """(rank, pass of the level, id of the level, cell): the order of a cell in the table. A trigger
@@ -175,6 +172,23 @@ class Column:
                 elif strand.head is entry:
                     found += [(rank, entry[:2] + each[2:]) for each in sorted(strand)]
         return [entry[3] for _, entry in sorted(found)]
+
+
+class Strand(Entries):
+    """Triggers of one ordering key in one column, in the order of the key. The first has an entry
+    in a cell of the column, unless the strand waits for its ordering key."""
+
+    __slots__ = ("column", "head", "ordering_key", "taken")
+
+    def __init__(self, first: Entry, ordering_key: OrderingKey, column: Column) -> None:
+        super().__init__(first)
+        self.ordering_key = ordering_key
+        self.column = column
+        self.head: Entry | None = None
+        """Entry of the first trigger in a cell; None while the strand waits for its key. Other
+        entries of the strand that are still in cells are stale."""
+        self.taken = 0
+        """Number of triggers taken since the last call of `TriggerTable.held_back`."""
 
 
 Position = tuple[int, tuple[int, int, int, object], Column | Flow]

@@ -19,10 +19,9 @@ from fairlead.core.limits.slot_ledger import (
     stops_all_nodes,
 )
 from fairlead.core.triggers.board import Board
-from fairlead.core.triggers.columns import Cell, Column, Order, Position
+from fairlead.core.triggers.columns import Cell, Column, Order, Position, Strand
 from fairlead.core.triggers.flows import Flow
 from fairlead.core.triggers.retries import Retries
-from fairlead.core.triggers.strands import Strand
 from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
