@@ -18,7 +18,7 @@ from fairlead import App, Fixed
 from fairlead.cli.main import app as commands
 from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.engine.lease_names import lease_of
+from fairlead.engine.leases import lease_of
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import BEFORE_ALL, PartitionKey
 from fairlead.operate.doctor import examine

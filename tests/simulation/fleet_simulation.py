@@ -26,7 +26,7 @@ from fairlead import App
 from fairlead.clock import MICROS, SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import IdSource
 from fairlead.declare.arguments import Arguments
-from fairlead.engine.lease_names import owners_of
+from fairlead.engine.leases import owners_of
 from fairlead.model import PartitionKey
 from fairlead.ports.notification import Notification
 from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.engine.lease_names import lease_of
+from fairlead.engine.leases import lease_of
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.model import PartitionKey, TaskKey
 from fairlead.ordered.layout import LAYOUT_SECONDS, OtherLayout, moved_entry

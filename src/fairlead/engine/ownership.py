@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 
 from fairlead.core.sharding.shares import Members, PartitionShares
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lease_names import lease_of, poller_lease
+from fairlead.engine.leases import PartitionLeases, lease_of, poller_lease
 from fairlead.engine.membership import identity_of
-from fairlead.engine.partition_leases import PartitionLeases
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
 

@@ -13,7 +13,7 @@ from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.queue import MOST_PARTITIONS
-from fairlead.engine.lease_names import lease_of, owners_of
+from fairlead.engine.leases import lease_of, owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.operate.audit import Recorder

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from fairlead.core import values
-from fairlead.engine.lease_names import owners_of
+from fairlead.engine.leases import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey
 from fairlead.operate.context import OperateContext

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fairlead.clock import MICROS
-from fairlead.engine.lease_names import owners_of
+from fairlead.engine.leases import owners_of
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey

@@ -1,14 +1,42 @@
-"""Leases on partitions, by queue: kept up to date by what changed."""
+"""Leases on partitions and on the work of pollers: their names, and those of each queue, kept up
+to date by what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Generic, TypeVar
 
-from fairlead.engine.lease_names import partition_of
 from fairlead.model import PartitionKey
 
 Value = TypeVar("Value")
+
+_PARTITION = "partition/"
+_POLLER = "poller/"
+
+
+def lease_of(key: PartitionKey) -> str:
+    """Return the name of the lease on a partition."""
+    return f"{_PARTITION}{key.queue}/{key.partition}"
+
+
+@lru_cache(20_000)
+def partition_of(lease: str) -> PartitionKey | None:
+    """Return the partition that the lease is on; None for a lease on something else."""
+    if not lease.startswith(_PARTITION):
+        return None
+    queue, _, partition = lease.removeprefix(_PARTITION).rpartition("/")
+    return PartitionKey(queue, int(partition))
+
+
+def owners_of(leases: Mapping[str, str]) -> dict[PartitionKey, str]:
+    """Return the node that holds the lease of each partition. `leases`: owners by lease."""
+    return {key: owner for name, owner in leases.items() if (key := partition_of(name))}
+
+
+def poller_lease(poller: str) -> str:
+    """Return the name of the lease that elects the node of a poller."""
+    return _POLLER + poller
 
 
 class PartitionLeases(Generic[Value]):
