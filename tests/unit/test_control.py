@@ -310,11 +310,6 @@ def test_each_reason_to_hold_stops_every_change(situation: Situation, reason: st
     )  # the computed value is shown nevertheless
 
 
-def test_a_reason_to_hold_that_is_over_stops_no_change() -> None:
-    over = Situation(input_age=2 * HOUR, rolled_back=(4, 24 * HOUR))
-    assert propose({}, over, Guards()).holds == []
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

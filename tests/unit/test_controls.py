@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from fairlead.core.sharding.shares import Members
+from fairlead.engine.context import View
 from fairlead.engine.controls import Controls
-from fairlead.engine.view import View
 from fairlead.ports.cluster_state import QueueSettings
 
 

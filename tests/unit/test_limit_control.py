@@ -178,13 +178,6 @@ def test_under_constant_measurements_limits_come_to_rest_and_never_turn_back(
         assert len({(m.guarded or math.inf) > (m.now or math.inf) for m in moves}) <= 1
 
 
-def test_a_limit_goes_down_to_its_target_from_far_above_the_use_of_the_key() -> None:
-    moves = moves_until_rest(dict(FAR_BELOW_ALL_SLOTS), worked(400), 4, Guards())
-    published = [move.guarded for move in moves["small"]]
-    assert published == [80, 64, 52, 42, 34, 28, 23, 19, 16, 13, 11, 9, 8, 7, 6, 5, 4, 3]
-    assert not moves["big"]
-
-
 def test_a_limit_set_in_one_round_is_not_removed_in_the_next() -> None:
     """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
     16 gives it a limit of 13, which the key does not come near."""
@@ -322,11 +315,3 @@ def test_inside_the_dead_band_a_limit_stays_and_rounding_does_not_widen_the_band
 
     assert [at(due, 10) for due in (0.456, 0.5, 0.549)] == [10, 10, 10]
     assert at(0.551, 10) == 12 and at(0.449, 10) == 9 and at(0.399, 10) == 8
-
-
-def test_use_from_a_half_life_ago_counts_half() -> None:
-    """Everything was due to the key in the old hours, half in the new ones."""
-    old, new = had(16, age=24 * HOUR), had(16, busy=8 * HOUR)
-    found = {"long": Key(1.0, 1.0, [*old, *new]), "short": Key(1.0, 1.0, had(8))}
-    change = of(found, [*worked(16), *worked(16, age=24 * HOUR)], headroom=1.01)["long"]
-    assert change.raw == pytest.approx(1.01 * 16 * (0.5 * 1 + 1 * 0.5) / 1.5)

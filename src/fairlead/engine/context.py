@@ -6,9 +6,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.sharding.shares import Members
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
@@ -22,9 +25,9 @@ from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.poller import Poller
 from fairlead.engine.queue_kinds import QueueKinds
 from fairlead.engine.settings import NodeSettings
-from fairlead.engine.view import View
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
 from fairlead.ports.ordered_store import OrderedStore
@@ -37,6 +40,28 @@ from fairlead.ports.trigger_channel import TriggerChannel
 MOST_WAITING = 5000
 """Ended runs in memory, of all queues, beyond which a node claims no task until the store has
 caught up."""
+
+
+Weights = Mapping[str, float]
+Limits = Mapping[str, int]
+
+
+class View(msgspec.Struct, frozen=True):
+    """Changed settings of queues, and living nodes, read with one heartbeat."""
+
+    queues: Mapping[str, QueueSettings]
+    """Settings of each served queue that changed since the last view."""
+    weights: Mapping[str, Weights]
+    """Weights by fairness key, of those among these queues whose version changed."""
+    limits: Mapping[str, Limits]
+    """Limits by fairness key, of the same queues: how many tasks of a key each node may run at
+    once."""
+    members: Members
+    """Living nodes that share a queue with this one."""
+    present: frozenset[str] = frozenset()
+    """Names of the nodes that are not about to restart, of all queues, silent or not."""
+    names: frozenset[str] = frozenset()
+    """Names of the tasks that some living node knows."""
 
 
 @dataclass(frozen=True, kw_only=True)

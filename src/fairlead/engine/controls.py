@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from fairlead.engine.backlogs import Backlogs
-from fairlead.engine.context import NodeContext
-from fairlead.engine.view import View
+from fairlead.engine.context import NodeContext, View
 
 log = logging.getLogger("fairlead.node")
 

@@ -12,9 +12,8 @@ from fairlead.clock import MICROS, ClockSteps, StoreClock
 from fairlead.core import values
 from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
-from fairlead.engine.context import NodeContext
+from fairlead.engine.context import Limits, NodeContext, View, Weights
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.cluster_state import (

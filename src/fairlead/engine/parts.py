@@ -20,7 +20,7 @@ from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
-from fairlead.engine.context import NodeContext, NodePorts, Served
+from fairlead.engine.context import NodeContext, NodePorts, Served, View
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.deaths import Deaths
@@ -49,7 +49,6 @@ from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sources import Sources
-from fairlead.engine.view import View
 from fairlead.errors import NotSupported
 from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
