@@ -34,7 +34,6 @@ STATEMENTS: dict[str, Callable[[Task[[], Any], TaskHandle], Any]] = {
     "submit_async": lambda task, _: task.submit_async(),
     "submit_many_async": lambda task, _: task.submit_many_async([{}] * 100),
     "state_async": lambda _, handle: handle.state_async(),
-    "result_async": lambda _, handle: handle.result_async(),
 }
 WAITS: dict[str, Callable[[TaskHandle], Any]] = {
     "result": lambda handle: handle.result(timeout=0.2),
