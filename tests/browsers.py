@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -100,11 +99,6 @@ class Viewer:
             f"{each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
             for each in found["violations"]
         ]
-
-    def photograph(self, file: Path) -> None:
-        """Write a picture of the whole present page."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=file, full_page=True, animations="disabled")
 
     def close(self) -> None:
         """Close the window."""

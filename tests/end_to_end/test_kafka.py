@@ -12,7 +12,14 @@ import pytest
 
 from fairlead import App
 from services.kafka import KafkaServer
-from tests.end_to_end.test_kill import PATIENCE, app_of, judge, submit, wait_until_finished
+from tests.end_to_end.test_kill import (
+    PATIENCE,
+    app_of,
+    judge,
+    submit,
+    wait_for_runs,
+    wait_until_finished,
+)
 from tests.end_to_end.workers import Crew
 from tests.tiers import NIGHTLY
 
@@ -25,13 +32,6 @@ PIECE = 40
 def submit_in_pieces(app: App, numbers: range) -> None:
     for first in range(numbers.start, numbers.stop, PIECE):
         submit(app, "work", range(first, min(first + PIECE, numbers.stop)))
-
-
-def wait_for_runs(crew: Crew, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while len(crew.runs()) < count and time.monotonic() < deadline:
-        time.sleep(0.05)  # only the trace of the workers shows this
-    assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
 
 
 def wait_until_shared(crew: Crew) -> None:

@@ -65,11 +65,18 @@ def wait_until_finished(app: App, crew: Crew) -> None:
         time.sleep(0.1)
 
 
+def wait_for_runs(crew: Crew, count: int) -> None:
+    """Wait until so many tasks have begun; the trace of the workers alone shows this."""
+    deadline = time.monotonic() + PATIENCE
+    while len(crew.runs()) < count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
+
+
 def kill_after(crew: Crew, *counts: int) -> None:
     """Kill a worker each time so many tasks have begun."""
     for count in counts:
-        while len(crew.runs()) < count:
-            time.sleep(0.02)  # only the trace of the workers shows this
+        wait_for_runs(crew, count)
         crew.kill_one()
 
 

@@ -45,6 +45,21 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         app.close()
 
 
+def timed_mails(starts: list[float], rate: ClusterRateLimit) -> Declare:
+    """Return what declares a task whose runs write down the times of their starts."""
+
+    def declare(app: App) -> dict[str, Task]:
+        app.queue("mails", concurrency=rate)
+
+        @app.task(queue="mails", name="mail")
+        async def mail(n: int) -> None:
+            starts.append(asyncio.get_running_loop().time())
+
+        return {"mail": mail}
+
+    return declare
+
+
 async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: Make) -> None:
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -120,15 +135,7 @@ async def test_a_rate_is_kept_over_two_nodes_however_long_claims_take(
 
     monkeypatch.setattr(SqliteTaskStore, "claim", late_claim)
 
-    def declare(app: App) -> dict[str, Task]:
-        app.queue("mails", concurrency=ClusterRateLimit(5, per=0.5))
-
-        @app.task(queue="mails", name="mail")
-        async def mail(n: int) -> None:
-            starts.append(asyncio.get_running_loop().time())
-
-        return {"mail": mail}
-
+    declare = timed_mails(starts, ClusterRateLimit(5, per=0.5))
     (one, tasks), (two, _) = make(declare), make(declare)
     tasks["mail"].submit_many([{"n": n} for n in range(25)])
     async with running(one) as node, running(two):
@@ -141,15 +148,7 @@ async def test_a_rate_is_kept_over_two_nodes_however_long_claims_take(
 async def test_a_rate_goes_on_over_restarts(make: Make) -> None:
     starts: list[float] = []
 
-    def declare(app: App) -> dict[str, Task]:
-        app.queue("mails", concurrency=ClusterRateLimit(2, per=8.0))
-
-        @app.task(queue="mails", name="mail")
-        async def mail(n: int) -> None:
-            starts.append(asyncio.get_running_loop().time())
-
-        return {"mail": mail}
-
+    declare = timed_mails(starts, ClusterRateLimit(2, per=8.0))
     for number in range(6):
         app, tasks = make(declare)
         if not number:

@@ -64,9 +64,8 @@ if not os.fork():
 os._exit(0)  # as a kill: nothing is released
 """
 
-
 HELD = """
-import gc, os, signal, sys, threading
+import gc, sys, threading
 
 LOCKS = type(threading.Lock()), type(threading.RLock()), threading.Semaphore
 
@@ -86,6 +85,10 @@ call()
 is_done = threading.Event()
 threading.Thread(target=hold_all_locks, args=(is_done,), daemon=True).start()
 is_done.wait()
+"""
+
+CHILD_CALLS = """
+import os, signal
 if not os.fork():
     signal.alarm(30)  # a guard against a hang
     call()
@@ -108,7 +111,7 @@ def call():
 """
 
 WRITING = """
-import os, signal, threading
+import os, threading
 
 def hold_a_transaction():
     with app.store.database.transaction():
@@ -119,11 +122,6 @@ has_begun, forks = threading.Event(), threading.Event()
 os.register_at_fork(before=forks.set)
 threading.Thread(target=hold_a_transaction, daemon=True).start()
 has_begun.wait()
-if not os.fork():
-    signal.alarm(30)  # a guard against a hang
-    call()
-    os._exit(0)
-os._exit(os.waitstatus_to_exitcode(os.wait()[1]) and 1)
 """
 
 WRITE = """
@@ -187,7 +185,7 @@ def test_a_child_submits_whatever_threads_of_its_parent_do(
     script: str, store: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(store)
-    subprocess.run([sys.executable, "-c", script, url], env=environment(), check=True)
+    subprocess.run([sys.executable, "-c", script + CHILD_CALLS, url], env=environment(), check=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

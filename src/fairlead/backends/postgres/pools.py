@@ -43,7 +43,7 @@ class ThreadPool:
         drop_when_forked(self)
 
     def after_fork(self) -> None:
-        # These sockets belong to the parent: never use or close them.
+        # Sockets of the parent: never use or close them.
         self._inherited += self._idle
         self._idle, self._permits = [], threading.BoundedSemaphore(self._most)
 
