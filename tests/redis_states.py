@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from redis import Redis, exceptions
 
 from services.process import free_port
 from services.redis import RedisServer
+from tests.waiting import wait_until
 
 NO_MASTER = ("127.0.0.1", 1)
 """An address where no master is."""
@@ -65,14 +65,6 @@ class ClusterServer(DrivenServer):
         with Path(self.folder / "redis.conf").open("a") as settings:
             # The default, 10000 above the port, may be the port of an outgoing connection.
             settings.write(f"cluster-port {free_port()}\n")
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until the condition is true, at most half a minute."""
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)  # between questions to the server, which announces no state
 
 
 @contextmanager

@@ -55,12 +55,6 @@ def ago(**span: float) -> datetime:
     return datetime.now(UTC) - timedelta(**span)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not is_so():
-            await asyncio.sleep(0.005)
-
-
 def drain(
     queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: bool = True
 ) -> list[Message]:

@@ -7,24 +7,17 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from fairlead import App, State
 from tests.end_to_end.deploy_app import application
 from tests.end_to_end.workers import Crew
+from tests.waiting import wait_until
 
 RATE = 200
 """Tasks per second."""
 PATIENCE = 60.0
 """Seconds until a worker must have started, or all tasks ended."""
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 class Load:

@@ -3,7 +3,6 @@ waits with a timeout."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from fairlead.engine.node import Node
 from fairlead.engine.settings import Intervals
 from fairlead.model import PRIORITIES, LaneKey
 from fairlead.testing import running
+from tests.waiting import until
 
 SOON = 60.0
 """Longest wait for a condition, in seconds."""
@@ -45,13 +45,6 @@ def counting(url: str, channel: str) -> App:
 def counts(app: App) -> Counter[str]:
     """Return the counts of the application's observer."""
     return app.observer.counts  # type: ignore[attr-defined]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until the condition is true. Raise TimeoutError after SOON seconds."""
-    async with asyncio.timeout(SOON):
-        while not is_so():
-            await asyncio.sleep(0.02)
 
 
 def is_up_to_date(app: App) -> bool:

@@ -13,7 +13,7 @@ from fairlead.declare.handle import TaskHandle
 from fairlead.model import TaskRecord
 from fairlead.operate.doctor import examine
 from fairlead.testing import running
-from tests.integration.channel_kit import until
+from tests.waiting import until
 
 AHEAD, LATER = 2000, 1000
 """Seconds by which the clock of the worker is wrong, and until a task is due."""

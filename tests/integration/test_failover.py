@@ -29,7 +29,7 @@ from fairlead.testing import running, settled
 from fairlead.testing.contract.tasks import FACTS
 from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
-from tests.integration.channel_kit import until
+from tests.waiting import until
 
 PARTITION = PartitionKey("payouts", 3)
 LANE = LaneKey(*PARTITION, 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
@@ -21,6 +21,7 @@ from fairlead.model.peer import Grant, Offer, PeerMessage, Report
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
 from tests.tiers import seeds
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -111,13 +112,6 @@ class Fleet:
 def owner_first(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes, the owner of the partition first."""
     return sorted(nodes, key=lambda node: not node.parts.ownership.owned)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until the condition is true, at most two virtual minutes."""
-    async with asyncio.timeout(120.0):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def test_nodes_of_one_slot_share_jobs_of_mixed_length(sqlite_url: str) -> None:

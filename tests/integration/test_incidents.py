@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,6 +19,7 @@ from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,12 +40,6 @@ def failing(app: App, count: int) -> list[str]:
         raise ValueError(f"no {n}")
 
     return [handle.id for handle in bad.submit_many([{"n": n} for n in range(count)])]
-
-
-async def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    while not is_so():
-        await asyncio.sleep(0.05)
 
 
 def delivery(app: App, timeout: float = 30.0) -> IncidentDelivery:
@@ -79,7 +74,7 @@ async def test_each_of_1200_tasks_in_error_is_reported_once(app: App) -> None:
     ids = failing(app, 1200)
     async with running(app, intervals=FAST) as node:
         await settled(app, node)
-        await eventually(lambda: len(seen) == 1200)
+        await until(lambda: len(seen) == 1200)
     assert seen == Counter(ids)
     read, incidents = app.store.database.read_now, app.store.incidents
     assert read(incidents.undelivered(10)) == []
@@ -108,9 +103,9 @@ async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_
     began = app.clock.monotonic()
     async with running(app, intervals=FAST) as node:
         await settled(app, node)
-        await eventually(lambda: len(calls) == 30)
+        await until(lambda: len(calls) == 30)
         assert calls[odd] < 3
-        await eventually(lambda: calls[odd] == 3)
+        await until(lambda: calls[odd] == 3)
         await asyncio.sleep(100)
     assert calls == Counter({**dict.fromkeys(ids, 1), odd: 3})
     assert app.clock.monotonic() - began >= 10 + 20  # seconds of back-off
@@ -132,7 +127,7 @@ async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(app:
         await begun.wait()
     assert 0 < len(calls) < 30
     async with running(app, intervals=FAST):
-        await eventually(lambda: len(calls) == 30)
+        await until(lambda: len(calls) == 30)
     assert calls == Counter(ids)
 
 
@@ -191,7 +186,7 @@ async def test_a_callback_that_hangs_in_its_thread_holds_up_neither_others_nor_t
         assert left.subject == odd
         # The call returns late, and its incident counts as delivered.
         gate.set()
-        await eventually(lambda: all(call.done() for call in delivering._hanging.values()))
+        await until(lambda: all(call.done() for call in delivering._hanging.values()))
         await delivering.round()
         assert calls == Counter(ids)
         assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
@@ -327,7 +322,7 @@ async def test_a_stuck_run_that_is_resumed_is_reported_although_its_task_continu
     async with running(app, intervals=Intervals(incidents=1.0, stuck=10.0)) as node:
         await settled(app, node, 600)
     async with running(app, intervals=FAST):
-        await eventually(lambda: len(incidents) == 1)
+        await until(lambda: len(incidents) == 1)
     assert (incidents[0].kind, incidents[0].subject) == ("stuck", handle.id)
     assert handle.state() == State.DONE and len(runs) == 2
 

@@ -25,7 +25,6 @@ from tests.integration.channel_kit import (
     counting,
     counts,
     owning,
-    until,
 )
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
@@ -34,6 +33,7 @@ from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from tests import tiers  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 from tests.contract.test_task_log import P0, P1, append, entries, waits  # noqa: E402
-from tests.integration.channel_kit import until  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 SOON = 60.0
 

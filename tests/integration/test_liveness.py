@@ -20,6 +20,7 @@ from fairlead.engine import liveness, membership, pollers
 from fairlead.engine.node import Node
 from fairlead.model import Incident, IncidentKind
 from fairlead.testing import running
+from tests.waiting import wait_until
 
 SILENT = 1.5
 BLOCK = 4.0
@@ -57,14 +58,6 @@ def worker(app: App) -> Iterator[Node]:
         thread.join(30)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until the condition is true; fail after half a minute."""
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_blocked_loop_loses_no_run_and_no_lease(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,12 +85,12 @@ def test_a_blocked_loop_loses_no_run_and_no_lease(
 
     with worker(first):
         handles = [wait.submit(n) for n in range(8)]
-        until(lambda: len(starts) == 8)
+        wait_until(lambda: len(starts) == 8)
         with worker(second) as other:
             handles.append(block.submit())
-            until(lambda: starts["block"] == 1)
+            wait_until(lambda: starts["block"] == 1)
             members = other.parts.ownership.shares.members
-            until(lambda: all(handle.state() == State.DONE for handle in handles))
+            wait_until(lambda: all(handle.state() == State.DONE for handle in handles))
             assert other.parts.ownership.shares.members == members
     assert set(starts.values()) == {1}
     [incident] = asyncio.run(incidents(first))
@@ -130,6 +123,6 @@ def test_a_loop_that_responds_is_never_blocked(
 
     with worker(app):
         handle = block.submit()
-        until(lambda: handle.state() == State.DONE)
+        wait_until(lambda: handle.state() == State.DONE)
     assert "the event loop is blocked" not in caplog.messages
     app.close()

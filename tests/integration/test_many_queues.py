@@ -18,7 +18,7 @@ from fairlead.engine import ownership
 from fairlead.engine.fair_partition import FairPartition
 from fairlead.engine.node import Node
 from fairlead.testing import running
-from tests.integration.channel_kit import until
+from tests.waiting import until
 
 FEW, MANY = 20, 800
 TRIES = 10

@@ -3,10 +3,9 @@ acknowledged task is lost."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fairlead.testing import drain, running
 from services.postgres import PostgresServer, make_folder
 from tests.conftest import skip_if_missing, small_disk
 from tests.tiers import matrix
+from tests.waiting import until
 
 SPILL = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 200000) AS n ORDER BY -n) AS sorted"
 
@@ -181,10 +181,6 @@ async def test_a_trigger_of_the_user_that_refuses_one_task_holds_back_only_its_o
     @app.task
     async def keyed(n: int) -> None:
         ran.append(n)
-
-    async def until(is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            await asyncio.sleep(0.02)
 
     bad = keyed.options(ordering_key="a").submit(n=-1)
     keyed.options(ordering_key="a").submit(n=-2)

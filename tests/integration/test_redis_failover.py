@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
-from tests.redis_states import DrivenServer, wait_until  # noqa: E402
-from tests.sharded_queues import queue_on, until  # noqa: E402
+from tests.redis_states import DrivenServer  # noqa: E402
+from tests.sharded_queues import queue_on  # noqa: E402
+from tests.waiting import until, wait_until  # noqa: E402
 
 
 class Pair:

@@ -20,7 +20,8 @@ from tests.redis_states import (  # noqa: E402
     no_permission,
     restarting_replica,
 )
-from tests.sharded_queues import kinds, queue_on, until  # noqa: E402
+from tests.sharded_queues import kinds, queue_on  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("redis_server"),  # skips the tests without Redis

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running
+from tests.waiting import until
 
 REFUSAL = """
 CREATE TABLE refused (ordering_key TEXT);
@@ -24,11 +25,6 @@ CREATE TRIGGER refusal BEFORE INSERT ON fairlead_attempts
 WHEN EXISTS (SELECT 1 FROM refused r WHERE r.ordering_key = NEW.ordering_key)
 BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END;
 """
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio

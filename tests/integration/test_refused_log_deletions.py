@@ -4,7 +4,6 @@ on, one incident says so, and the deletion is tried again."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from fairlead import App
 from fairlead.operate.incidents import latest_incidents
 from fairlead.testing import running
+from tests.waiting import until
 
 REFUSAL = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -19,11 +19,6 @@ BEGIN RAISE EXCEPTION 'nothing is deleted before Monday'; END $$;
 CREATE TRIGGER refusal BEFORE DELETE ON fairlead_task_log
 FOR EACH ROW WHEN (OLD.queue = 'kept') EXECUTE FUNCTION refuse();
 """
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.02)
 
 
 async def test_a_refused_deletion_of_log_entries_stops_no_queue_and_is_tried_again(

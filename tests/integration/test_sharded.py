@@ -16,7 +16,8 @@ from services.redis import RedisServer
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, SyncShardedQueue, steps
 from fairlead.sharded.message import MOST_MESSAGE_BYTES
-from tests.sharded_queues import SOON, key_of, until  # noqa: E402
+from tests.sharded_queues import SOON, key_of  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 
 async def test_bad_writes_are_refused_before_anything_is_written(queue, client) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage, steps
-from tests.sharded_queues import SOON, ago, key_of, until  # noqa: E402
+from tests.sharded_queues import SOON, ago, key_of  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 HOUR = timedelta(hours=1)
 

@@ -13,8 +13,9 @@ redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from tests import tiers
-from tests.redis_states import ClusterServer, wait_until  # noqa: E402
+from tests.redis_states import ClusterServer  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 
 class Cluster:

@@ -20,7 +20,8 @@ from fairlead.sharded import (  # noqa: E402
     UnknownMessage,
 )
 from tests import sharded_queues  # noqa: E402
-from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
+from tests.sharded_queues import ago, drain, key_of, pass_time  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 KEYS = ("{q}:dead", "{q}:dead:heads", "{q}:dead:names")
 

@@ -22,7 +22,8 @@ from fairlead.sharded import (  # noqa: E402
 from fairlead.sharded.running import run, run_async  # noqa: E402
 from fairlead.sharded.script import WRITE  # noqa: E402
 from fairlead.sharded.steps import Command, RunScript, WaitForEntry  # noqa: E402
-from tests.sharded_queues import SOON, drain, until  # noqa: E402
+from tests.sharded_queues import SOON, drain  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 
 @pytest.fixture

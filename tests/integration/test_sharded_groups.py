@@ -12,7 +12,8 @@ from fairlead.sharded import (  # noqa: E402
     Empty,
     steps,
 )
-from tests.sharded_queues import SOON, until  # noqa: E402
+from tests.sharded_queues import SOON  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 
 async def test_each_group_gets_every_message_and_the_last_to_acknowledge_frees_it(queue) -> None:

@@ -12,7 +12,8 @@ from redis import Redis  # noqa: E402
 
 from fairlead.sharded import Empty, NewMessage, SyncShardedQueue  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
-from tests.sharded_queues import ago, drain, key_of, pass_time, until  # noqa: E402
+from tests.sharded_queues import ago, drain, key_of, pass_time  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 HOUR = 3_600_000  # milliseconds
 

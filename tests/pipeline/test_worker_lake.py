@@ -32,6 +32,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.testing import drain, running, settled
 from fairlead.web.lake import Lake
 from tests.pipeline.warehouses import lake_in, root_of
+from tests.waiting import until
 
 SOON = 30.0
 OFTEN = Intervals(export=0.05, reconcile=0.2)
@@ -74,12 +75,6 @@ async def finish(url: str, count: int) -> None:
         work.submit()
     await drain(app)
     app.close()
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(SOON):
-        while not what():
-            await asyncio.sleep(0.02)
 
 
 # exports by workers -------------------------------------------------------------------------------------
