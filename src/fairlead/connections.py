@@ -28,7 +28,8 @@ class Connections(NamedTuple):
 
     cluster: OrderedStore
     """The store of queues, nodes and incidents."""
-    backlog: BacklogStore
+    backlog: BacklogStore | None
+    """Store of the levels of fair queues; None without `backlog=`."""
     notifier: Notifier
     channel: TriggerChannel
     coordinator: Coordinator
@@ -60,8 +61,7 @@ class Connections(NamedTuple):
 
     async def close_async(self) -> None:
         """Close the connections that this event loop has opened. The adapters may be used again."""
-        await self.backlog.close()
-        for part in (self.log, self.schedule):
+        for part in (self.backlog, self.log, self.schedule):
             if part is not None:
                 await part.close()
         await self.cluster.database.close_async()
@@ -100,7 +100,7 @@ def connect(
     )
     return Connections(
         store,
-        backlog_at.backlog(backlog_url, context),
+        backlog_at.backlog(backlog_url, context) if "backlog" in settings.parts else None,
         notifier,
         channel_at.channel(channel_url, context),
         coordinator_at.coordinator(coordinator_url, context),

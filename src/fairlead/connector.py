@@ -198,7 +198,7 @@ class Connector:
         with self._lock:
             connections, elsewhere = self.connections, self._elsewhere()
         applied = connections.cluster.migrate()
-        if "backlog" in elsewhere:
+        if "backlog" in elsewhere and connections.backlog is not None:
             _wait_for(connections.backlog.migrate())
         if "schedule" in elsewhere and connections.schedule is not None:
             _wait_for(connections.schedule.migrate())
@@ -211,7 +211,7 @@ class Connector:
             if connections is None:
                 return
             elsewhere = self._elsewhere()
-            if "backlog" in elsewhere:
+            if "backlog" in elsewhere and connections.backlog is not None:
                 _wait_for(connections.backlog.close())
             if "log" in elsewhere and connections.log is not None:
                 _wait_for(connections.log.close())

@@ -1,5 +1,5 @@
 """A random lane that is read by fairness key, with weights of up to 1,000 and a very small memory:
-its backlog, its trigger table and the rows that its channel keeps. A read may be under way while
+its trigger table and the rows that its channel keeps. A read may be under way while
 tasks in memory start. Every key has more tasks than can run."""
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ import random
 from collections import Counter
 from itertools import combinations
 
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import tenant_of
@@ -36,15 +34,14 @@ class KeyedWorld(StoredLane):
         set_weights = {} if self.is_by_task else dict(self.weights)
         self._ledger = SlotLedger(1)
         table = TriggerTable(self._ledger)
-        table.weigh("q", set_weights)
-        super().__init__(keys, Passes(Counters(), set_weights), self.capacity, table)
+        table.weigh("q", set_weights, is_keyed=True)
+        super().__init__(keys, self.capacity, table)
         self._ticks_left = 0
 
     def run(self, count: int) -> list[str]:
         """Start tasks; return their keys."""
         ran: list[str] = []
         while len(ran) < count:
-            self.tidy()
             if self.choose():
                 self._ticks_left = self.late
             if self.reading and not self._ticks_left:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import random
 
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from tests.simulation.stored_lane import StoredLane
@@ -21,11 +19,10 @@ class ReadLane(StoredLane):
 
     def come(self, key: str) -> None:
         """Let a task of a new key come."""
-        self.backlog.remember([key], ())
+        self.core.remember([key], ())
 
     def work(self, now: int, latency: int) -> None:
         """Begin a read, or end the one under way, if it is time. `now`: number of starts."""
-        self.tidy()
         if self.choose():
             self.ready_at = now + latency
         if self.reading and now >= self.ready_at:
@@ -44,9 +41,8 @@ class QueuesWorld:
         for number in range(chance.choice([2, 5, 20])):
             queue = f"q{number}"
             keys = [f"k{n}" for n in range(chance.randint(1, most_keys))]
-            start = chance.choice([0, 0, chance.randrange(10**9)])
-            passes = Passes(Counters())
-            self.lanes[queue] = ReadLane(keys, passes, capacity, self._table, queue, start)
+            self._table.weigh(queue, {}, is_keyed=True)
+            self.lanes[queue] = ReadLane(keys, capacity, self._table, queue)
         self._newcomers = 0
         self._has_paths = chance.random() < 0.3
 

@@ -12,37 +12,26 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, LaneContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.outages import outage_pause
+from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.backlogs")
 
-LOOK_AHEADS = 4
-"""Triggers of a fair queue in memory, in multiples of the look-ahead; its partitions on this node
-share them."""
-
 MOST_AT_ONCE = 500
 """Maximum number of partitions in one take-over."""
-
-
-_LEAST = 500
-"""Triggers in memory that each partition may have at least, if the budget of the node allows."""
 
 
 class Backlogs(SimplePart):
     """Route each trigger of a fair queue to its owned partition; drop triggers of other
     partitions."""
 
-    def __init__(
-        self, queues: Collection[str], context: LaneContext, timed: Collection[str] = ()
-    ) -> None:
-        """`timed`: names of the queues with cost="runtime"."""
-        self._queues = frozenset(queues)
+    def __init__(self, sharing: Sharing, context: LaneContext) -> None:
+        self.sharing = sharing
         self._context = context
         self._on_dropped = context.events.on_dropped
         self._most = context.most
@@ -54,16 +43,9 @@ class Backlogs(SimplePart):
         self._take_over_wanted = asyncio.Event()
         self._take_over_lock = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
-        self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
-        for queue, weights in self._weights.items():
-            context.table.weigh(queue, weights)
-        self.run_times = {queue: RunTimes() for queue in timed}
-        """Mean run times of the timed queues, learnt from runs on this node."""
-        for queue, run_times in self.run_times.items():
-            context.table.share_run_time(queue, run_times)
 
     def __contains__(self, queue: str) -> bool:
-        return queue in self._queues
+        return queue in self.sharing.weights
 
     # partitions come and go -----------------------------------------------------------------------
 
@@ -111,17 +93,17 @@ class Backlogs(SimplePart):
                 task.cancel()
             self._partitions.pop(lost).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
-            if key.queue in self._queues:
-                run_times = self.run_times.get(key.queue)
-                partition = FairPartition(key, self._weights[key.queue], run_times, self._context)
+            if key.queue in self:
+                run_times = self.sharing.run_times.get(key.queue)
+                weights = self.sharing.weights[key.queue]
+                partition = FairPartition(key, weights, run_times, self._context)
                 changed.add(key.queue)
                 self._partitions[key] = partition
                 self._want_take_over(key)
         resized = [key for key in self._partitions if key.queue in changed]
         counts = Counter(key.queue for key in resized)
         for key in resized:
-            share = LOOK_AHEADS * self._most // counts[key.queue]
-            self._partitions[key].limit(max(share, min(_LEAST, self._most)))
+            self._partitions[key].limit(most_of_lane(self._most, counts[key.queue]))
 
     def _want_take_over(self, key: PartitionKey) -> None:
         self._to_take_over[key] = None
@@ -162,18 +144,11 @@ class Backlogs(SimplePart):
         return partition.positions() if partition is not None and partition.is_started else None
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Set weights by fairness key that override the tasks' own. Triggers that wait get new
-        levels, unless the queue counts run time."""
-        before = self._weights.get(queue)
-        if before is None or before == weights:
-            return
-        changed = {
-            key for key in before.keys() | weights.keys() if before.get(key) != weights.get(key)
-        }
-        before.clear()
-        before.update(weights)
+        """Set weights by fairness key that override the tasks' own, for what gets its level
+        later."""
+        changed = self.sharing.set_weights(queue, weights)
         for key, partition in self._partitions.items():
-            if key.queue == queue:
+            if changed and key.queue == queue:
                 partition.reweigh(changed)
 
     # triggers -------------------------------------------------------------------------------------
@@ -194,12 +169,8 @@ class Backlogs(SimplePart):
             else 0
         )
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]]:
-        """Return which keys to read next, and how many triggers of each."""
-        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-        if partition is None or not partition.is_started:
-            return ()
-        return partition.of_keys(lane.priority, news)
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
+        """Return None: level lanes are read in the order of arrival."""
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""
@@ -262,30 +233,18 @@ class Backlogs(SimplePart):
     def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
         """Charge a run that ended at `now` (microseconds); `started_at` is None if it never
         began."""
-        run_times = self.run_times.get(trigger.queue)
-        if run_times is None:
-            return
         cost = 0 if started_at is None else max(1, now - started_at)
         partition = self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
         if partition is not None and partition.is_started:
             partition.ended(trigger, cost)
-        if cost:
-            run_times.ended(trigger.name, trigger.fairness_key, cost)
+        self.sharing.ended(trigger, cost)
 
     def _lanes(
         self, triggers: Iterable[Trigger]
     ) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """Group triggers by lane, with the partition if this node has taken it over."""
-        lanes: dict[tuple[str, int, int], list[Trigger]] = {}
-        last: tuple[str, int, int] | None = None
-        batch: list[Trigger] = []
-        for trigger in triggers:
-            lane = (trigger.queue, trigger.partition, trigger.priority)
-            if lane != last:
-                batch, last = lanes.setdefault(lane, []), lane
-            batch.append(trigger)
         found = []
-        for (queue, number, priority), batch in lanes.items():
+        for (queue, number, priority), batch in by_lane(triggers):
             partition = self._partitions.get(PartitionKey(queue, number))
             is_ours = partition is not None and partition.is_started
             found.append((partition if is_ours else None, priority, batch))

@@ -217,7 +217,8 @@ class TaskClaimer:
         returned, runnable = list[Trigger](), list[Trigger]()
         for trigger in deferred.triggers:
             is_granted = trigger.path == TriggerPath.GRANT
-            if trigger.ordering_key is None and trigger.level is None and not is_granted:
+            is_fair = self._context.table.is_fair(trigger)
+            if trigger.ordering_key is None and not is_fair and not is_granted:
                 runnable.append(trigger)
                 continue
             # A lost partition has taken its reservations along.

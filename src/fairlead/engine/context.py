@@ -70,7 +70,8 @@ class NodePorts:
 
     cluster: OrderedStore
     """Store of queues, nodes and incidents."""
-    backlog: BacklogStore
+    backlog: BacklogStore | None
+    """Store of the levels of fair queues; None if their triggers stay in their rows."""
     channel: TriggerChannel
     coordinator: Coordinator
     presence: Presence | None = None

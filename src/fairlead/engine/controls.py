@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext, View
+from fairlead.engine.fair_lanes import FairLanes
 
 log = logging.getLogger("fairlead.node")
 
@@ -13,7 +13,7 @@ log = logging.getLogger("fairlead.node")
 class Controls:
     """Apply the settings of each new view."""
 
-    def __init__(self, context: NodeContext, backlogs: Backlogs) -> None:
+    def __init__(self, context: NodeContext, backlogs: FairLanes) -> None:
         self._context = context
         self._backlogs = backlogs
         self.paused: set[str] = set()

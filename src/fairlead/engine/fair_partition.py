@@ -27,7 +27,7 @@ from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable, WriteRefused
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
-from fairlead.ports.trigger_channel import KeyNews, TriggerChannel
+from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.refused_writes import error_line
 
 log = logging.getLogger("fairlead.fair_partition")
@@ -66,22 +66,10 @@ class _FairLane:
     arrivals: Arrivals = field(default_factory=Arrivals)
     counted: int = 0
     """Triggers in `LookAhead.inboxes`: the arrivals, and those of the write."""
-    inherited: int = 0
-    """Highest position of a trigger that had a level at the take-over, until the lane is read by
-    fairness key."""
-    unread: int = 0
-    """Fairness keys whose other triggers the channel keeps."""
-    is_asked: bool = True
-    """Whether the channel asked for keys after the last call of `room_freed`."""
-    is_evicting: bool = False
-    """Whether evicted triggers may be stored. All others get their levels then, because those that
-    may run can lie behind any of them."""
     write: BacklogWrite | None = None
     delete_from: float = 0.0
     """Monotonic seconds before which old entries are not deleted, because the store has refused
     it."""
-    reweighed: set[str] = field(default_factory=set)
-    """Keys with new weights, whose triggers have levels at the old ones."""
     evictions: Evictions = field(default_factory=Evictions)
 
 
@@ -215,15 +203,7 @@ class FairPartition:
         if self._look_ahead.are_inboxes_full:
             is_empty = lane is None or not (lane.arrivals.new or lane.write is not None)
             return self._look_ahead.least_in_inbox if is_empty else 0
-        room = 2 * PAGE if lane is None else lane.arrivals.room
-        if not self._context.channel.reads_by_key:
-            return room
-        if lane is None:
-            return min(room, self._most)
-        if lane.backlog.is_stored:
-            return room
-        lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
-        return min(room, max(1, lane.backlog.capacity - len(lane.backlog) - len(lane.arrivals)))
+        return 2 * PAGE if lane is None else lane.arrivals.room
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -233,29 +213,10 @@ class FairPartition:
             return PAGE
         return lane.arrivals.room_behind(self._clock.monotonic())
 
-    def of_keys(self, priority: int, news: KeyNews) -> Sequence[tuple[str, int]]:
-        """Return which keys of a lane to read next from the channel, and how many triggers of each;
-        see `fairlead.ports.trigger_channel.Room`."""
-        lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        if lane.inherited > lane.backlog.read_seq:
-            # Keys that came between two owners do not wait for the walk over all others.
-            self._context.channel.unread({lane.key: lane.inherited + 1})
-        lane.inherited, lane.unread, lane.is_asked = 0, news.unread, True
-        backlog, arriving = lane.backlog, len(lane.arrivals)
-        backlog.remember(news.announced, news.found)
-        if news.unread:
-            backlog.capacity = self._look_ahead.refill(lane.key, self._most)
-        if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
-            return ()
-        if lane.is_evicting:
-            return backlog.choose_all(news.unread, PAGE)
-        return backlog.choose_keys(news.unread, news.planned + arriving)
-
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        self._note_floor(lane)
-        if len(triggers) > FIRST_CREDIT and self._has_more(lane):
+        if len(triggers) > FIRST_CREDIT and self._context.channel.is_behind(lane.key):
             lane.backlog.spread_through = triggers[-1].seq
         if lane.backlog.is_stored:
             self._events.on_dropped(lane.arrivals.separate(triggers, lane.backlog.highest_seq))
@@ -279,20 +240,6 @@ class FairPartition:
         if were_full and not look_ahead.are_inboxes_full:
             self._context.channel.room_freed()
 
-    def _note_floor(self, lane: _FairLane) -> None:
-        """Note up to which position the channel has delivered all triggers."""
-        floor = self._context.channel.floor(lane.key)
-        if floor is not None:
-            if not lane.backlog.is_read_by_key:
-                lane.backlog.is_read_by_key, lane.backlog.spread_through = True, floor
-            lane.backlog.read_seq = min(lane.backlog.read_seq, floor)
-        elif not lane.arrivals:
-            lane.backlog.is_read_by_key, lane.unread = False, 0
-
-    def _has_more(self, lane: _FairLane) -> bool:
-        """Return whether the channel has more triggers, and offers them in the order of arrival."""
-        return not lane.backlog.is_read_by_key and self._context.channel.is_behind(lane.key)
-
     def limit(self, most: int) -> None:
         """Allow at most that many triggers of each lane in memory, whatever its share is."""
         self._most = most
@@ -305,7 +252,6 @@ class FairPartition:
             return 0
         has_more = (
             not lane.backlog.is_at_end
-            or lane.unread
             or lane.arrivals
             or lane.write is not None
             or self._context.channel.is_behind(lane.key)
@@ -319,15 +265,10 @@ class FairPartition:
             self._work.set()
 
     def reweigh(self, keys: Collection[str]) -> None:
-        """Give the waiting triggers of these keys levels at their new weights. If the queue shares
-        run time, levels stay as they are."""
+        """Let new weights of these keys act on the order in memory. Levels stay as they are."""
         for lane in self._lanes.values():
-            if self._run_times is None:
-                lane.reweighed.update(keys)
-                self._work.set()
-            else:
-                self._table.reweigh(lane.key, keys)
-                self._events.on_ready()  # the table may offer again what a limit holds
+            self._table.reweigh(lane.key, keys)
+            self._events.on_ready()  # the table may offer again what a limit holds
 
     def on_drained(self) -> None:
         """Note that the channel is drained: dispatch what waited for its triggers."""
@@ -339,13 +280,6 @@ class FairPartition:
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
         self._look_ahead.took(lane.key, len(triggers))
-        self._ask(lane)
-
-    def _ask(self, lane: _FairLane) -> None:
-        """Let the channel ask for keys if their triggers in memory come to an end."""
-        if lane.unread and lane.is_asked and (lane.is_evicting or lane.backlog.is_asking):
-            lane.is_asked = False
-            self._context.channel.room_freed()
 
     def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Acknowledge triggers whose claim ended, won or lost."""
@@ -430,17 +364,12 @@ class FairPartition:
         """Do one round of reads and writes for the lane; return False if there is nothing more to
         do."""
         backlog, key = lane.backlog, lane.key
-        self._note_floor(lane)
-        lane.is_evicting &= backlog.is_stored
         if lane.arrivals.new and _can_level(lane):
             self._assign_levels(lane)
-        self._ask(lane)  # triggers may have left memory without a run
         if lane.write is None:
             self._make_room(lane)
         if lane.write is None:
             self._shrink(lane)
-        if lane.reweighed and lane.write is None and not lane.is_ordering and backlog.can_reweigh:
-            self._reweigh(lane)
         self._count(lane)
         if (write := lane.write) is not None:
             try:
@@ -532,7 +461,6 @@ class FairPartition:
         now = self._clock.monotonic()
         found = lane.arrivals.checked(asked, levelled, now - began, now)
         self._count(lane)
-        self._ask(lane)
         self._events.on_dropped(found)
         self._work.set()
 
@@ -552,14 +480,13 @@ class FairPartition:
     def _make_room(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back, in favour of stored ones that may run."""
         now = self._clock.monotonic()
-        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now, lane.unread > 0):
+        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
-        names = None if lane.unread else lane.backlog.names  # the channel may keep others
-        held = self._table.held_back(lane.key, names)
+        held = self._table.held_back(lane.key, lane.backlog.names)
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._table.remove([*chosen.kept, *chosen.evicted])
-            lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
+            lane.write = lane.backlog.evict(*chosen)
 
     def _shrink(self, lane: _FairLane) -> None:
         """Drop from memory what the lane's share no longer holds, after storing it."""
@@ -568,17 +495,6 @@ class FairPartition:
             lane.write = found
         else:
             self._apply(lane, found)
-
-    def _reweigh(self, lane: _FairLane) -> None:
-        """Let new weights act on the triggers in memory."""
-        keys, lane.reweighed = lane.reweighed, set()
-        old, new = lane.backlog.reweigh(keys)
-        self._table.remove(old)
-        # Not before: a trigger that starts far ahead of its level would pull the virtual time on.
-        self._table.reweigh(lane.key, keys)
-        self._events.on_ready()
-        self._apply(lane, Changes(new))
-        self._ask(lane)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         self._look_ahead.measure(lane.key, changes.added)
@@ -634,17 +550,14 @@ class FairPartition:
         lane = self._lanes[priority] = _FairLane(
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS
         )
-        lane.inherited = backlog.highest_seq
-        self._table.spread(lane.key, backlog.turns_taken)
         return lane
 
 
 def _can_level(lane: _FairLane) -> bool:
-    """Return whether new triggers can get their levels now. At a take-over, and in a lane that is
-    read by fairness key, they come after the older ones, which the store must show first."""
-    is_in_order = lane.is_ordering or lane.backlog.is_read_by_key
+    """Return whether new triggers can get their levels now. At a take-over, they come after the
+    older ones, which the store must show first."""
     return (
         lane.write is None
         and lane.backlog.can_add
-        and not (is_in_order and lane.arrivals.unchecked)
+        and not (lane.is_ordering and lane.arrivals.unchecked)
     )

@@ -17,8 +17,8 @@ import msgspec
 from fairlead.core.grants.credits import Credits
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.triggers.table import Lent
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
+from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import identity_of
@@ -64,7 +64,7 @@ class Granting(SimplePart):
     """Grant triggers to nodes that offer to take them; without offers, call for some."""
 
     def __init__(
-        self, context: NodeContext, intake: Intake, backlogs: Backlogs, ordering: Ordering
+        self, context: NodeContext, intake: Intake, backlogs: FairLanes, ordering: Ordering
     ) -> None:
         self._context = context
         self._intake = intake

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from fairlead.core.triggers.table import Lent
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
+from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
@@ -30,7 +30,7 @@ triggers make larger claims, so other parts do not get a turn after each read.""
 class Intake(SimplePart):
     """Read the channel while there is room, and drop triggers this node already knows."""
 
-    def __init__(self, context: NodeContext, backlogs: Backlogs, ordering: Ordering) -> None:
+    def __init__(self, context: NodeContext, backlogs: FairLanes, ordering: Ordering) -> None:
         self._context = context
         self._channel = context.channel
         self._table = context.table
@@ -195,7 +195,7 @@ class Intake(SimplePart):
         handlers = self._context.served.handlers
         fair: list[Trigger] = []
         for trigger in triggers:
-            if trigger.level is not None:
+            if self._table.is_fair(trigger):
                 fair.append(trigger)
                 continue
             if trigger.name not in handlers:
@@ -223,49 +223,58 @@ class Intake(SimplePart):
     def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
         self._channel.settled(triggers)
-        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+        if fair := self._split(triggers)[1]:
             self.backlogs.claim_ended(fair)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers whose claim was lost."""
         self.drop(triggers)
-        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+        if fair := self._split(triggers)[1]:
             self.backlogs.refused(fair)
 
     def keep_out(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
-        plain = [trigger for trigger in triggers if trigger.level is None]
+        plain, fair = self._split(triggers)
         self._table.remove(plain)
         self.taken(plain)
         self.drop(plain)
-        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+        if fair:
             self.backlogs.keep_out(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
-        """Put back triggers whose claim has an unknown result: those of fair queues at their level;
-        the channel delivers the others again."""
-        fair = [trigger for trigger in triggers if trigger.level is not None]
-        self.drop([trigger for trigger in triggers if trigger.level is None])
+        """Put back triggers whose claim has an unknown result: those of fair queues at their
+        position; the channel delivers the others again."""
+        plain, fair = self._split(triggers)
+        self.drop(plain)
         if fair:
             self.backlogs.returned(fair)
 
     def put_back(self, lent: Collection[Lent]) -> None:
-        """Put back triggers that were granted to other nodes: those of fair queues at their level,
-        the others at their old position."""
-        if fair := [trigger for trigger, _ in lent if trigger.level is not None]:
+        """Put back triggers that were granted to other nodes, at their old positions."""
+        if fair := self._split(each.trigger for each in lent)[1]:
             self.backlogs.returned(fair)
         for each in lent:
-            if each.trigger.level is None:
+            if not self._table.is_fair(each.trigger):
                 self._count(each.trigger, 1)
                 self._table.put_back(each)
+
+    def _split(self, triggers: Iterable[Trigger]) -> tuple[list[Trigger], list[Trigger]]:
+        """Return the triggers in the order of arrival, and those that their keys order."""
+        plain, fair = list[Trigger](), list[Trigger]()
+        for trigger in triggers:
+            (fair if self._table.is_fair(trigger) else plain).append(trigger)
+        return plain, fair
 
     def admit(self, triggers: Iterable[Trigger]) -> None:
         """Add triggers of an ordering key that may run next to the table, ahead of the queue's
         order."""
-        for trigger in triggers:
-            self._known[trigger.id] = trigger.version
+        plain, fair = self._split(triggers)
+        self._known.update((trigger.id, trigger.version) for trigger in [*plain, *fair])
+        for trigger in plain:
             self._count(trigger, 1)
             self._table.push(trigger)
+        if fair:
+            self.backlogs.returned(fair)
 
     def _count(self, trigger: Trigger, change: int) -> None:
         """Count a trigger of a fifo queue that came or left."""

@@ -95,7 +95,9 @@ class Partitions:
             self._granting.drop(lost)
             dropped, _ = split(context.table.drop(lost))
             context.events.on_ready()  # `drop` has made all columns of the table ready again
-            self._intake.taken([trigger for trigger in dropped if trigger.level is None])
+            self._intake.taken(
+                [trigger for trigger in dropped if not context.table.is_fair(trigger)]
+            )
             # The intake must not know the dropped triggers any more, fair ones included: it accepts
             # them again if this node owns the partition again.
             self._intake.drop(dropped)

@@ -16,7 +16,6 @@ from fairlead.core.sharding.shares import Members
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
@@ -27,7 +26,7 @@ from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
 from fairlead.engine.expiry import Expiry
-from fairlead.engine.fair_partition import LaneContext
+from fairlead.engine.fair_lanes import FairLanes, fair_lanes
 from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
@@ -95,17 +94,7 @@ class NodeParts:
         self.limits = _register_limits(context, self)
         self.ordered = _ordered_queues(context, self)
         ordering = self.ordering = Ordering(context)
-        lanes = LaneContext(
-            store=ports.backlog,
-            table=context.table,
-            channel=ports.channel,
-            ordering=ordering,
-            events=self,
-            most=settings.look_ahead,
-            look_ahead=context.look_ahead,
-            clock=clock,
-        )
-        backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
+        backlogs = fair_lanes(context, ordering, self)
         intake = self.intake = Intake(context, backlogs, ordering)
         completion = Completion(context)
         self.granting = Granting(context, intake, backlogs, ordering)
@@ -186,8 +175,8 @@ class NodeParts:
         """Parts in the order of their start; they stop in reverse."""
 
     @property
-    def backlogs(self) -> Backlogs:
-        """The fair partitions of this node."""
+    def backlogs(self) -> FairLanes:
+        """The lanes of the fair queues of this node."""
         return self.partitions.backlogs
 
     def begin_without_store(self) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.declare.handler import ExecutorKind
-from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
@@ -17,6 +16,7 @@ from fairlead.engine.execution import CancelReason, Execution, Superseded
 from fairlead.engine.executors.loop import LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
+from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.invocation import Committed, Invocation
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.run_lines import log_end
@@ -35,7 +35,7 @@ class Runs:
         self,
         context: NodeContext,
         claimers: Claimers,
-        backlogs: Backlogs,
+        backlogs: FairLanes,
         limits: ClusterLimits,
     ) -> None:
         self._context = context
@@ -195,7 +195,7 @@ class Runs:
         if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
             self._context.events.on_freed(freed)
         execution.is_running = False
-        if self._backlogs.run_times:
+        if self._backlogs.sharing.run_times:
             self._backlogs.ended(trigger, execution.started_at, now)
         if execution.is_abandoned:
             log.warning(

@@ -75,6 +75,6 @@ class OperateContext:
         return self.connector.connections.coordinator
 
     @property
-    def backlog(self) -> BacklogStore:
-        """Return the store of fair backlogs."""
+    def backlog(self) -> BacklogStore | None:
+        """Return the store of levels; None without `backlog=`."""
         return self.connector.connections.backlog

@@ -99,7 +99,7 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         raise UnknownQueue(
             f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
         )
-    records = await context.backlog.records()
+    records = await _records(context)
     partitions = await _partitions(context, queue, status.partitions, records, None)
     heaviest: list[KeyLoad] = []
     keys, limits = 0, dict[str, int]()
@@ -129,7 +129,7 @@ async def queue_view(
     numbers, attention = found.queues[0], found.attention
     if tenants is not None:
         return QueueView(numbers=numbers, attention=attention, tenants=page)
-    records = await context.backlog.records()
+    records = await _records(context)
     return QueueView(
         numbers=numbers,
         attention=attention,
@@ -137,6 +137,11 @@ async def queue_view(
         partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
         limits=await limits_of_queue(context, queue),
     )
+
+
+async def _records(context: OperateContext) -> Mapping[PartitionKey, OwnedBacklog]:
+    """Return the records of level lanes."""
+    return {} if context.backlog is None else await context.backlog.records()
 
 
 async def _partitions(
@@ -154,6 +159,7 @@ async def _partitions(
         found = records.get(key)
         lanes = []
         for priority, record in sorted(found.lanes.items()) if found is not None else ():
+            assert context.backlog is not None  # it has given the record
             stored = await context.backlog.count(
                 LaneKey(*key, priority), record.ack_level, most_stored
             )

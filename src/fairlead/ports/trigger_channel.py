@@ -93,9 +93,6 @@ class TriggerChannel(Protocol):
     """Name of the channel for messages, without secrets."""
     shares_partitions: bool
     """Whether the channel divides partitions among nodes; if not, leases of the coordinator do."""
-    reads_by_key: bool
-    """Whether the channel keeps the triggers of a long lane until there is room, and reads them by
-    fairness key."""
 
     def check_queue(self, queue: QueueDeclaration) -> None:
         """Raise ConfigurationError for a queue that this channel cannot serve."""
@@ -140,10 +137,6 @@ class TriggerChannel(Protocol):
     def is_behind(self, lane: LaneKey) -> bool:
         """Return whether the lane may have more triggers than were received; in a lane that is read
         by fairness key, more that there is room for."""
-
-    def floor(self, lane: LaneKey) -> int | None:
-        """Return the position up to which all triggers of the lane were received, while the lane is
-        read by fairness key; None if it is read in the order of arrival."""
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
         """Return the next triggers of the owned partitions that have room, better priorities first.

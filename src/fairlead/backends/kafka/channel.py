@@ -117,7 +117,6 @@ class KafkaChannel(DatabaseChannel):
     `fairlead.ports.trigger_channel.TriggerChannel`."""
 
     shares_partitions = True
-    reads_by_key = False
 
     def __init__(
         self,
@@ -367,6 +366,9 @@ class KafkaChannel(DatabaseChannel):
         lane = self._reader(key)
         if lane is None:
             return False  # the rows will be read when this node has taken over the partition
+        if lane.keyed is not None:
+            lane.keyed.look_from(trigger.seq)
+            return False
         if trigger.seq > lane.read_seq and lane.is_behind:
             # A read under way may have begun before this row was committed.
             lane.set_back = min(lane.set_back, trigger.seq - 1)

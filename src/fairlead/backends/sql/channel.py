@@ -7,8 +7,9 @@ a later commit) has its own notification, which moves the reader back. Every 15 
 the channel makes up for lost notifications: each reader looks for newer rows, and a sweep walks the
 rows behind the reader.
 
-The reader of a long lane of a fair queue reads by fairness key (`keyed_reader`), so that a flood
-delays no other key and stays in the store until there is room for it.
+A lane of a fair queue with more rows than one read returns is read by fairness key
+(`keyed_reader`), so that a flood delays no other key and stays in the store until there is room for
+it.
 
 A lane has a reader only once it has had a row, so empty lanes cost nothing: one search of the index
 finds the lanes that have rows, when partitions are assigned and before each sweep.
@@ -42,9 +43,6 @@ from fairlead.ports.trigger_channel import ChannelStatus, KeyNews, Owner, QueueD
 
 PAGE = 1000
 """Triggers in one read."""
-
-LONG_LANE = 2
-"""Full reads in a row after which a lane is read by fairness key, if its queue is fair."""
 
 MOST_ANNOUNCED = 100
 """Maximum number of announced positions that are remembered while older rows are read."""
@@ -81,8 +79,6 @@ class LaneReader:
     """True while a read above read_seq is under way."""
     announced: list[int] = field(default_factory=list)
     """Positions of new rows above read_seq, the last ones announced."""
-    full_pages: int = 0
-    """Reads in a row that found as many rows as they might."""
     keyed: KeyedReader | None = None
     """Reader by fairness key of the rows above read_seq, while there are many."""
     sweep_seq: int | None = None
@@ -98,7 +94,7 @@ class LaneReader:
     @property
     def is_beginning(self) -> bool:
         """Whether the reader has begun to find the keys of a long lane, and has found too few."""
-        return self.full_pages > 0 if self.keyed is None else self.keyed.is_beginning
+        return self.keyed is not None and self.keyed.is_beginning
 
     @property
     def is_sweeping(self) -> bool:
@@ -120,7 +116,6 @@ class DatabaseChannel:
 
     location = "the database"
     shares_partitions = False
-    reads_by_key = True
 
     _heal_every = 15.0
     """Seconds between two sweeps."""
@@ -213,10 +208,6 @@ class DatabaseChannel:
         if found.keyed is not None:
             return found.keyed.is_beginning
         return found.is_behind or found.is_reading
-
-    def floor(self, lane: LaneKey) -> int | None:
-        found = self._lanes.get(lane)
-        return None if found is None or found.keyed is None else found.keyed.floor
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Do nothing: a claimed task leaves its lane by itself."""
@@ -380,9 +371,6 @@ class DatabaseChannel:
             raise
         finally:
             lane.is_reading = False
-        lane.full_pages = lane.full_pages + 1 if len(rows) == limit else 0
-        if len(rows) == limit < PAGE:  # more than the node has room for
-            lane.full_pages = LONG_LANE
         if not rows:
             return ()
         if len(rows) == limit:
@@ -393,8 +381,7 @@ class DatabaseChannel:
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
-        is_long = lane.full_pages >= LONG_LANE and self.reads_by_key
-        if is_long and room.of_keys(lane.key, KeyNews()) is not None:
+        if len(rows) == limit and room.of_keys(lane.key, KeyNews()) is not None:
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._tasks, self._clock
             )
@@ -410,7 +397,7 @@ class DatabaseChannel:
         rows = await keyed.read(room)
         lane.read_seq = keyed.floor
         if rows is None and keyed.is_done:
-            lane.keyed, lane.full_pages = None, 0
+            lane.keyed = None
             lane.read_seq = lane.highest_seq = max(keyed.floor, keyed.highest)
         return rows or ()
 

@@ -14,17 +14,16 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.fair.counters import LAST_PASS
-from fairlead.core.fair.key_choice import KeyChoice, Memory
 from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
-from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
 """Maximum number of acked levels above A that are remembered, so that a second read does not
@@ -113,13 +112,10 @@ class Backlog:
         """Position in the channel up to which every trigger found has been given a level."""
         self.highest_seq = max(record.read_seq, record.highest_seq)
         """Highest position in the channel of a trigger that has a level."""
-        self.is_read_by_key = False
-        """Whether triggers come by fairness key, so that their positions say nothing of others."""
         self.spread_through = -1
         """Position through which the triggers of a long lane have come in the order of arrival: the
         first turns of their tenants are spread."""
         self._passes = passes
-        self._choice = KeyChoice(passes)
         self._timing = timing
         self._levels = Levels(range_id, max(record.virtual_time, record.ack_level.pass_), passes)
         self._loaded: dict[Level, Trigger] = {}
@@ -205,39 +201,6 @@ class Backlog:
             self._passes.observe(key, weight, pass_, self.virtual_time)
         self.unknown_above = through
 
-    @property
-    def turns_taken(self) -> Mapping[str, int]:
-        """Turns at which keys of tenants were last read from the channel."""
-        return self._passes.turns_taken
-
-    # triggers that the channel keeps -------------------------------------------------------------
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether to ask the channel for triggers of remembered keys."""
-        return self._choice.is_asking(self._memory(0))
-
-    def remember(self, announced: Iterable[str], found: Collection[str]) -> None:
-        """Remember keys with triggers that the channel keeps. `announced`: those of new
-        triggers."""
-        self._choice.remember(self._memory(0).start, announced, found)
-
-    def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
-        """Return which remembered keys to read next, and how many triggers of each at most, and
-        forget them. `unread`: number of tenants with unread triggers. `coming`: triggers that were
-        chosen before or have arrived, and have no level yet."""
-        return self._choice.choose(self._memory(coming), unread, coming)
-
-    def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
-        """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
-        has room or not."""
-        return self._choice.choose_all(self._memory(0), unread, most)
-
-    def _memory(self, coming: int) -> Memory:
-        start = max(self.virtual_time, self.ack_level.pass_)
-        ahead = max(0, self.read_level.pass_ - start)
-        return Memory(len(self._loaded) + coming, self.capacity, start, ahead, self.is_at_end)
-
     # new triggers ---------------------------------------------------------------------------------
 
     @property
@@ -254,9 +217,7 @@ class Backlog:
         assert self._writing is None and self.unknown_above is None
         self._names.update([trigger.name for trigger in triggers])
         levelled = [self._level(trigger) for trigger in triggers]
-        # In a lane that is read by key, memory asked for these triggers.
-        most = self._memory(0).most if self.is_read_by_key else self.capacity
-        fits = len(self._loaded) + len(levelled) <= most
+        fits = len(self._loaded) + len(levelled) <= self.capacity
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
             self._load(levelled)
             self._unstored.update(zip(map(_level, levelled), levelled, strict=True))
@@ -278,45 +239,6 @@ class Backlog:
             [*self._levels.assign_again(kept, self.ack_level), *map(self._level, evicted)],
             [*kept, *evicted],
         )
-
-    # new weights ----------------------------------------------------------------------------------
-
-    @property
-    def can_reweigh(self) -> bool:
-        """Whether triggers may get new levels: no read or write is under way."""
-        is_idle = self._writing is None and self._reading is None
-        return is_idle and self.unknown_above is None
-
-    def reweigh(self, keys: Collection[str]) -> tuple[list[Trigger], list[Trigger]]:
-        """Give the triggers of these keys new levels, after the weights of the keys have changed.
-        Return those whose levels change, and the same at their new levels. If anything of the lane
-        is stored, all levels stay: the weights act on what gets its level later, from one stride
-        after the virtual time on, so before stored triggers of its key. Not allowed while
-        `can_reweigh` is false."""
-        assert self.can_reweigh
-        # Weights of keys inside their tenants act on ranks and turns only.
-        tenants = {key for key in keys if tenant_of(key) == key}
-        self._bring_forward(key for key in keys if key not in tenants)
-        due: list[Trigger] = []
-        if not self.is_stored:
-            waiting = [self._loaded[level] for level in sorted(self._loaded)]
-            due = [trigger for trigger in waiting if tenant_of(trigger.fairness_key) in tenants]
-        old, new = self._levels.renew(due, tenants)
-        for level in map(_level, old):
-            self._unload(level)
-            self._unstored.pop(level, None)
-        self._load(new)
-        self._unstored.update(zip(map(_level, new), new, strict=True))
-        if self.is_read_by_key:
-            self._choice.bring_forward(tenants)
-        return old, new
-
-    def _bring_forward(self, keys: Iterable[str]) -> None:
-        """Bring the turns of keys inside their tenants forward after their weights have changed."""
-        if self.is_read_by_key:
-            for key in keys:
-                self._passes.renew_turn(key)
-                self._choice.bring_forward([key])
 
     # writing --------------------------------------------------------------------------------------
 
@@ -373,7 +295,7 @@ class Backlog:
 
     @property
     def _is_too_full(self) -> bool:
-        return len(self._loaded) > self._memory(0).most
+        return len(self._loaded) > self.capacity + self.capacity // 4
 
     def _trim(self) -> list[Trigger]:
         """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
@@ -568,14 +490,10 @@ class Backlog:
         seq, credit = trigger.seq, 0
         if seq > self.highest_seq:
             self.highest_seq = seq
-        if self.is_read_by_key:
-            credit = self._choice.credit(trigger.fairness_key)
-        elif seq > self.read_seq:
+        if seq > self.read_seq:
             self.read_seq = seq
-        if seq <= self.spread_through:
-            self._passes.spread_turn(trigger.fairness_key)
-            if self.capacity >= SPREAD_CAPACITY:
-                credit = max(credit, FIRST_CREDIT)
+        if seq <= self.spread_through and self.capacity >= SPREAD_CAPACITY:
+            credit = FIRST_CREDIT
         return self._levels.assign(trigger, self.ack_level, credit)
 
     def _load(self, triggers: Sequence[Trigger]) -> None:

@@ -8,7 +8,7 @@ of one tenant get their levels in the order of arrival, whatever their keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, nsmallest
 
 from fairlead.core.fair.counters import LAST_PASS
@@ -195,29 +195,6 @@ class Levels:
             next_passes[tenant] = min(next_pass, LAST_PASS)
             self.last_id += 1
             yield trigger.at(pass_, self.last_id)
-
-    def renew(
-        self, triggers: Sequence[Trigger], tenants: Collection[str]
-    ) -> tuple[list[Trigger], list[Trigger]]:
-        """Give the triggers of tenants whose weights have changed, ascending, new levels: a step
-        apart, from the first one on, which keeps its pass or comes a step after the virtual time.
-        Return those whose levels change, and the same at their new levels."""
-        now = self.virtual_time
-        next_passes: dict[str, int] = {}
-        old, new = [], []
-        for trigger in triggers:
-            key, before = trigger.fairness_key, _level(trigger).pass_
-            tenant, step = tenant_of(key), self._passes.step(key, trigger.weight, trigger.name)
-            pass_ = next_passes.get(tenant, min(before, now + step))
-            pass_ = max(pass_, min(before, now))
-            next_passes[tenant] = min(pass_ + step, LAST_PASS)
-            if pass_ != before:
-                self.last_id += 1
-                old.append(trigger)
-                new.append(trigger.at(pass_, self.last_id))
-        for tenant in tenants:
-            self._passes.renew(tenant, next_passes.get(tenant), now)
-        return old, new
 
 
 def _level(trigger: Trigger) -> Level:

@@ -41,11 +41,13 @@ dropped."""
 class Account:
     """Account of what a flow, or a key inside its tenant, has started."""
 
-    __slots__ = ("rank", "running", "saved", "weight")
+    __slots__ = ("charge", "rank", "running", "saved", "weight")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         """Start tag of the next trigger."""
+        self.charge = STRIDE_SCALE
+        """Last charge that was not 0, at weight 1, in a lane that shares run time."""
         self.weight = 1.0
         """Weight of the last charge."""
         self.running = 0
@@ -63,6 +65,15 @@ class Account:
         self.saved = now - rank if rank < now else 0
         self.rank = rank + step(charge, self.weight)
         return rank
+
+    @property
+    def rate(self) -> float:
+        """Triggers that start while one of weight 1 and mean run time does."""
+        return self.weight * STRIDE_SCALE / self.charge
+
+    def tag(self, now: int, rows: int) -> int:
+        """Return the start tag of the trigger that comes after so many others, which wait."""
+        return max(now, self.rank) + rows * step(self.charge, self.weight)
 
     def move(self, more: int, now: int) -> None:
         """Correct charges by a difference of `more` virtual time at weight 1."""
@@ -89,4 +100,4 @@ class Account:
     def continue_from(self, other: Account) -> None:
         """Continue what another account has started."""
         self.rank, self.weight = other.rank, other.weight
-        self.running, self.saved = other.running, other.saved
+        self.running, self.saved, self.charge = other.running, other.saved, other.charge

@@ -14,7 +14,7 @@ from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
 from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.tenant_cells import TenantCell
-from fairlead.model import PartitionKey, Trigger, tenant_of
+from fairlead.model import PartitionKey, Trigger, TriggerPath, tenant_of
 
 LaneName = tuple[str, int, int]
 """(queue, partition, priority)."""
@@ -39,11 +39,11 @@ class Board:
         self.lanes: dict[LaneName, FairLane] = {}
         self.weights: dict[str, Mapping[str, float]] = {}
         """Weights set at run time, by queue."""
+        self.keyed: set[str] = set()
+        """Queues whose triggers need no level to be fair."""
         self.run_times: dict[str, RunTimes] = {}
         """Mean run times, by queue that shares run time."""
         self.meter = RunMeter()
-        self.turns: dict[LaneName, Mapping[str, int]] = {}
-        """Turns of keys of tenants, by lane."""
         self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
         """Strands by ordering key."""
         self._parked = Parked()
@@ -83,14 +83,12 @@ class Board:
         level, flow = trigger.level, None
         entry: Entry
         if rank is not None:
-            entry = (rank, 0 if level is None else level.id, number, trigger, strand)
+            entry = (rank, 0, number, trigger, strand)
             cell = column.placed
         else:
-            assert level is not None
-            entry = (level.pass_, level.id, number, trigger, strand)
-            lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
-            if lane is None:
-                lane = self._open_lane(trigger)
+            pass_, id = (0, trigger.seq) if level is None else level
+            entry = (pass_, id, number, trigger, strand)
+            lane = self.lane((trigger.queue, trigger.partition, trigger.priority))
             flow = lane.flows.get(trigger.fairness_key)
             if flow is None:
                 flow = self._open_flow(lane, trigger)
@@ -140,20 +138,27 @@ class Board:
             if flow.position is not None and (first := flow.first()) is not None:
                 self.offer(flow, first.order())
 
-    def _open_lane(self, trigger: Trigger) -> FairLane:
-        queue, priority = trigger.queue, trigger.priority
-        name = (queue, trigger.partition, priority)
-        time, weights = self.times[priority], self.weights.get(queue, {})
-        turns, run_times = self.turns.get(name, {}), self.run_times.get(queue)
-        timing = None if run_times is None else (run_times, self.meter)
-        lane = self.lanes[name] = FairLane(priority, time, weights, turns, timing)
+    def is_fair(self, trigger: Trigger) -> bool:
+        """Return whether the key of a trigger gives it its rank: it has a level, or is of a queue
+        with keyed lanes, and this node owns its partition."""
+        if trigger.level is not None:
+            return True
+        return trigger.queue in self.keyed and trigger.path != TriggerPath.GRANT
+
+    def lane(self, name: LaneName) -> FairLane:
+        """Return a fair lane, made if needed."""
+        lane = self.lanes.get(name)
+        if lane is None:
+            queue, _, priority = name
+            time, weights = self.times[priority], self.weights.get(queue, {})
+            run_times = self.run_times.get(queue)
+            timing = None if run_times is None else (run_times, self.meter)
+            lane = self.lanes[name] = FairLane(priority, time, weights, timing)
         return lane
 
     def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
         """Drop the lanes of these partitions, which have no triggers. Their runs are charged no
         more."""
-        for name in [name for name in self.turns if name[:2] in partitions]:
-            del self.turns[name]
         for name in [name for name in self.lanes if name[:2] in partitions]:
             self.lanes.pop(name).runs.clear()
 
@@ -193,7 +198,7 @@ class Board:
             return None
         if trigger.ordering_key is not None:
             return column.strands.get(trigger.ordering_key)
-        if trigger.level is None:
+        if not self.is_fair(trigger):
             return column.placed
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
         flow = None if lane is None else lane.find(trigger.fairness_key)

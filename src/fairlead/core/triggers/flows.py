@@ -6,11 +6,10 @@ time if that is later, and moves the rank one stride beyond its start. So waitin
 nothing, and a key that a limit held back does not catch up on what it could not use. The keys of a
 tenant have ranks of the same kind, in a virtual time of the tenant.
 
-A flow that is new, or comes back behind the virtual time, starts at the virtual time, or later by
-as much as the level of its first trigger is ahead, at most one stride. So the keys of a lane that
-had no triggers in memory for a while come back one after the other, as far apart as their levels,
-and not all at once. A key that goes ahead of those of its lane at the virtual time also goes ahead
-of those of other lanes, whose passes say nothing about it.
+A flow that is new, or comes back behind the virtual time, starts at the virtual time. Three rules
+put many of these in order (`Beginners`). In a lane with stored levels, a flow starts later by as
+much as the level of its first trigger is ahead, at most one stride: the keys that had no triggers
+in memory for a while come back as far apart as their levels, and not all at once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from heapq import heappop
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.passes import STRIDE_SCALE, step
+from fairlead.core.fair.passes import STRIDE_SCALE, phase, step
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.core.triggers.accounts import Account
@@ -38,19 +37,41 @@ least ahead of the virtual time are dropped, and may gain one stride."""
 _FEWEST = 1000
 """Number of flows and members below which idle ones are not dropped."""
 
+FEW = 50
+"""Number of flows, or of keys of a tenant, up to which beginners are not spread."""
+
+MOST_EARLY = 1000
+"""Maximum number of beginners that go ahead of others at once."""
+
 CellLevel = tuple[int, int, int, "Cell"]
 """(pass, id, number of its first trigger, cell): the order of a cell in its flow. A cell of a
 tenant with several keys has (rank of the first key, its level in one number, number, cell)."""
 
 
-class VirtualTime:
-    """Virtual time of one priority: the highest rank at which a trigger has started. All its lanes
-    share it."""
+class Scope:
+    """A virtual time in which names begin: that of one priority, or that of a tenant's keys."""
 
-    __slots__ = ("next_fifo", "now")
+    __slots__ = ("early", "now")
 
     def __init__(self) -> None:
         self.now = 0
+        """Highest rank at which a trigger has started."""
+        self.early = 0
+        """Number of newcomers that may go ahead of others now."""
+
+    def started(self) -> None:
+        """Note that a trigger has started."""
+        if self.early < MOST_EARLY:
+            self.early += 1
+
+
+class VirtualTime(Scope):
+    """Virtual time of one priority, which all its lanes share."""
+
+    __slots__ = ("next_fifo",)
+
+    def __init__(self) -> None:
+        super().__init__()
         self.next_fifo = 0
         """Rank of the next fifo trigger."""
 
@@ -61,11 +82,43 @@ class VirtualTime:
         return rank
 
 
+class Beginners:
+    """Ranks of the flows of a lane, or of the keys of a tenant, that begin at a virtual time.
+
+    A newcomer goes ahead of all that wait there: with many, it would wait for one trigger of each.
+    At most every second trigger that starts is a newcomer's, so none of the others waits for ever.
+    Further newcomers are spread over one stride if there are many: at one rank, one of a great
+    weight would wait for a trigger of each other. A name of which older rows were read begins where
+    the order of these reads put it.
+    """
+
+    __slots__ = ("is_crowded", "starts", "time")
+
+    def __init__(self, time: Scope) -> None:
+        self.time = time
+        self.starts: dict[str, int] = {}
+        """Ranks of names whose older rows are being read."""
+        self.is_crowded = False
+        """Whether many others wait outside memory."""
+
+    def rank(self, name: str, step: int, others: int) -> int:
+        """Return the rank of a name that begins. `step`: from its first trigger to the next.
+        `others`: number of names in memory."""
+        now = self.time.now
+        if (start := self.starts.pop(name, None)) is not None:
+            return max(now, start)
+        if self.time.early:
+            self.time.early -= 1
+            return now - 1
+        return now + phase(name, step) if self.is_crowded or others > FEW else now
+
+
 class FairLane:
     """Flows of one fair lane, by tenant."""
 
     __slots__ = (
         "_most",
+        "beginners",
         "flows",
         "pass_",
         "priority",
@@ -73,7 +126,6 @@ class FairLane:
         "size",
         "time",
         "timing",
-        "turns",
         "weights",
     )
 
@@ -82,19 +134,17 @@ class FairLane:
         priority: int,
         time: VirtualTime,
         weights: Mapping[str, float],
-        turns: Mapping[str, int] | None = None,
         timing: tuple[RunTimes, RunMeter] | None = None,
     ) -> None:
-        """`weights`: weights set at run time, by key. `turns`: turns of keys of tenants, which are
-        as far apart as the ranks at which the keys begin. Both may change at any time. `timing`:
+        """`weights`: weights set at run time, by key, which may change at any time. `timing`:
         expected run times, and the current runs of all lanes; None counts each task as one."""
         self.priority = priority
         self.time = time
         self.weights = weights
-        self.turns: Mapping[str, int] = {} if turns is None else turns
         self.timing = timing
         self.runs: dict[tuple[str, int], Run] = {}
         """Current runs that are charged by their time, by task id and version."""
+        self.beginners = Beginners(time)
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
         self.pass_: int | None = None
@@ -138,21 +188,54 @@ class FairLane:
         return self.timing[0].charge(trigger.name, trigger.fairness_key)
 
     def first_rank(self, tenant: str, trigger: Trigger) -> int:
-        """Return the rank of a tenant that begins with this trigger: one below the virtual time if
-        it goes ahead of all others there."""
-        assert trigger.level is not None
-        pass_ = trigger.level.pass_
-        if self.pass_ is None:
-            self.pass_ = pass_
+        """Return the rank of a tenant that begins with this trigger."""
+        now, level = self.time.now, trigger.level
         about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
         most = self.step(trigger, tenant_weight(*about))
-        return self.time.now + max(-1, min(pass_ - self.pass_, most))
+        if level is None:
+            return self.beginners.rank(tenant, most, len(self.flows))
+        if self.pass_ is None:
+            self.pass_ = level.pass_
+        return now + max(-1, min(level.pass_ - self.pass_, most))
 
     def started(self, trigger: Trigger) -> None:
-        """Note the pass of a trigger that has started."""
+        """Note a trigger that has started."""
         level = trigger.level
-        if level is not None and (self.pass_ is None or level[0] > self.pass_):
+        if level is None:
+            self.time.started()
+        elif self.pass_ is None or level[0] > self.pass_:
             self.pass_ = level[0]
+
+    def tag(self, tenant: str, rows: int) -> int:
+        """Return the start tag of a tenant's trigger that comes after so many others."""
+        if (flow := self.flows.get(tenant)) is not None:
+            return flow.tag(self.time.now, rows)
+        return self.time.now + rows * step(STRIDE_SCALE, self.weights.get(tenant, 1.0))
+
+    def rate(self, tenant: str) -> float:
+        """Return how many triggers of a tenant start while one of weight 1 and mean run time does,
+        as far as it is known."""
+        if (flow := self.flows.get(tenant)) is not None:
+            return flow.rate
+        return self.weights.get(tenant, 1.0)
+
+    def member(self, tenant: str, key: str) -> tuple[int, Member | None]:
+        """Return the virtual time of a tenant, and the key inside it, if it is in memory."""
+        flow = self.flows.get(tenant)
+        return (flow.time.now, flow.members.get(key)) if isinstance(flow, TenantFlow) else (0, None)
+
+    def tag_inside(self, tenant: str, key: str, rows: int) -> int:
+        """Return the start tag, inside its tenant, of a key's trigger that comes after so many
+        others."""
+        now, member = self.member(tenant, key)
+        if member is not None:
+            return member.tag(now, rows)
+        return now + rows * step(STRIDE_SCALE, self.rate_inside(tenant, key))
+
+    def rate_inside(self, tenant: str, key: str) -> float:
+        """Return the rate of a key inside its tenant, as `rate` does for a tenant."""
+        _, member = self.member(tenant, key)
+        return key_weight(self.weights, tenant, key, 1.0) if member is None else member.rate
 
     def begin(self, trigger: Trigger) -> int:
         """Note that a trigger starts; return its charge. A second trigger of a task, whose claim
@@ -313,7 +396,10 @@ class Flow(Account):
         lane = self.lane
         time, weights = lane.time, lane.weights
         self.weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
-        charge = STRIDE_SCALE if lane.timing is None else lane.begin(trigger)
+        charge = STRIDE_SCALE
+        if lane.timing is not None:
+            charge = lane.begin(trigger)
+            self.charge = charge or self.charge
         start = self.start(time.now, charge)
         if start > time.now:
             time.now = start
@@ -331,38 +417,38 @@ class Flow(Account):
 class TenantFlow(Flow):
     """Triggers of a tenant of which a key is a path, in cells of `tenant_cells`."""
 
-    __slots__ = ("_turn", "members", "now")
+    __slots__ = ("beginners", "members", "time")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
         super().__init__(key, lane, rank)
-        self.now = 0
-        """Virtual time of the tenant: the highest rank at which a key of the tenant has started."""
+        self.time = Scope()
         self.members: dict[str, Member] = {}
         """Keys with triggers in cells, and idle ones."""
-        self._turn: int | None = None
-        """Latest turn of a key that has started, or the turn of the first key."""
+        self.beginners = Beginners(self.time)
 
     def member(self, key: str, first: Trigger) -> Member:
-        """Return a key of the tenant that gets one more cell. `first`: its first trigger there. A
-        new key starts at the virtual time, or later by as much as its turn is ahead, at most one
-        stride."""
+        """Return a key of the tenant that gets one more cell. `first`: its first trigger there. In
+        a lane with stored levels, a key that begins starts at the virtual time."""
         member = self.members.get(key)
         if member is None:
             member = self.begin_member(key)
-            weight = member.weight = key_weight(self.lane.weights, self.key, key, first.weight)
-            if (turn := self.lane.turns.get(key)) is not None:
-                if self._turn is None:
-                    self._turn = turn
-                member.turn = turn
-                member.rank += max(0, min(turn - self._turn, self.lane.step(first, weight)))
+            member.weight = key_weight(self.lane.weights, self.key, key, first.weight)
+            member.rank = self._first_rank(member, first)
         elif not member.cells:
-            member.rank, member.saved = max(member.rank, self.now), 0
-            member.turn = self.lane.turns.get(key)
+            member.saved = 0
+            if member.rank < self.time.now:
+                member.rank = self._first_rank(member, first)
         return member
+
+    def _first_rank(self, member: Member, first: Trigger) -> int:
+        if first.level is not None:
+            return self.time.now
+        most = self.lane.step(first, member.weight)
+        return self.beginners.rank(member.key, most, len(self.members))
 
     def begin_member(self, key: str) -> Member:
         """Return a new key of the tenant, at its virtual time."""
-        member = self.members[key] = Member(key, self.now)
+        member = self.members[key] = Member(key, self.time.now)
         self.lane.size += 1
         return member
 
@@ -370,7 +456,7 @@ class TenantFlow(Flow):
         if key == self.key:
             super().set_weight(key)
         elif (member := self.members.get(key)) is not None:
-            member.reweigh(self.lane.weights.get(key), self.now)
+            member.reweigh(self.lane.weights.get(key), self.time.now)
             member.moved()
 
     def ran(self, trigger: Trigger) -> None:
@@ -378,14 +464,16 @@ class TenantFlow(Flow):
         about = (lane.weights, self.key, key, trigger.weight)
         charge, member = lane.begin(trigger), self.members[key]
         self.weight, member.weight = tenant_weight(*about), key_weight(*about)
+        self.charge = charge or self.charge
+        member.charge = charge or member.charge
         lane.time.now = max(lane.time.now, self.start(lane.time.now, charge))
-        self.now = max(self.now, member.start(self.now, charge))
-        self._note_turn(member)
+        self.time.now = max(self.time.now, member.start(self.time.now, charge))
+        self.time.started()
         lane.started(trigger)
 
     def correct(self, key: str, more: int) -> None:
         super().correct(key, more)
-        self.members[key].move(more, self.now)
+        self.members[key].move(more, self.time.now)
         self.members[key].moved()
 
     def moved_cells(self, key: str) -> Iterable[Cell]:
@@ -396,10 +484,6 @@ class TenantFlow(Flow):
         of_key = (row.cell for row in self.members[key].cells)
         return dict.fromkeys([*self.in_columns, *of_key])
 
-    def _note_turn(self, member: Member) -> None:
-        if member.turn is not None and (self._turn is None or member.turn > self._turn):
-            self._turn = member.turn
-
     def remove(self, cell: Cell) -> None:
         cell.leave()
         super().remove(cell)
@@ -407,7 +491,7 @@ class TenantFlow(Flow):
     def idle(self) -> list[_Idle]:
         """Return the members without triggers in cells."""
         return [
-            (member.rank - self.now, self.members, key)
+            (member.rank - self.time.now, self.members, key)
             for key, member in self.members.items()
             if member.is_idle
         ]
@@ -416,13 +500,11 @@ class TenantFlow(Flow):
 class Member(Account):
     """A key of a tenant, with its account inside the tenant."""
 
-    __slots__ = ("cells", "key", "turn")
+    __slots__ = ("cells", "key")
 
     def __init__(self, key: str, rank: int) -> None:
         super().__init__(rank)
         self.key = key
-        self.turn: int | None = None
-        """Turn at which the key was read, of a key that is not new."""
         self.cells: list[KeyCell] = []
         """Triggers of the key: one for each column in which it has triggers."""
 

@@ -21,7 +21,7 @@ from fairlead.core.limits.slot_ledger import (
 )
 from fairlead.core.triggers.board import Board
 from fairlead.core.triggers.columns import Cell, Column, Order, Position, Strand
-from fairlead.core.triggers.flows import Flow
+from fairlead.core.triggers.flows import FairLane, Flow
 from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
@@ -39,7 +39,7 @@ class Lent(NamedTuple):
 
     trigger: Trigger
     order: tuple[int, int, int]
-    """Position in the table of a trigger without a level, for `put_back`."""
+    """Position in the table of a trigger that is not fair, for `put_back`."""
 
 
 class Retries:
@@ -112,10 +112,14 @@ class TriggerTable:
         """Return the number of triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
-    def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Use weights by fairness key for the tasks of a queue instead of their own, from the next
-        task on. The mapping may change at any time. Call it before the first push."""
+    def weigh(self, queue: str, weights: Mapping[str, float], *, is_keyed: bool = False) -> None:
+        """Let the tasks of a queue have weights by fairness key instead of their own, from the next
+        task on. The mapping may change at any time. `is_keyed`: all triggers of the queue are fair,
+        and those of a key come in the order of their positions; else only triggers with a level are
+        fair. Call it before the first push."""
         self._board.weights[queue] = weights
+        if is_keyed:
+            self._board.keyed.add(queue)
 
     def share_run_time(self, queue: str, run_times: RunTimes) -> None:
         """Let the fairness keys of a queue share run time instead of starts. `run_times`: the means
@@ -131,10 +135,13 @@ class TriggerTable:
         """Let the new weights of these keys of a fair lane act on their next starts."""
         self._board.reweigh((lane.queue, lane.partition, lane.priority), keys)
 
-    def spread(self, lane: LaneKey, turns: Mapping[str, int]) -> None:
-        """Let keys of tenants begin in a fair lane as far apart as their turns, which may change at
-        any time. Call it before the first push."""
-        self._board.turns[lane.queue, lane.partition, lane.priority] = turns
+    def lane(self, lane: LaneKey) -> FairLane:
+        """Return the flows of a lane of a fair queue."""
+        return self._board.lane((lane.queue, lane.partition, lane.priority))
+
+    def is_fair(self, trigger: Trigger) -> bool:
+        """Return whether the fairness key of a trigger gives it its rank."""
+        return self._board.is_fair(trigger)
 
     # triggers come and go -------------------------------------------------------------------------
 
@@ -144,11 +151,12 @@ class TriggerTable:
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
-        rank = self._board.times[priority].fifo_rank() if trigger.level is None else None
-        self._board.insert(trigger, self._sequence, rank)
+        board = self._board
+        rank = None if board.is_fair(trigger) else board.times[priority].fifo_rank()
+        board.insert(trigger, self._sequence, rank)
 
     def put_back(self, lent: Lent) -> None:
-        """Add a lent trigger without a level again, at its old position."""
+        """Add a lent trigger that is not fair again, at its old position."""
         trigger, (rank, _, number) = lent
         self._sizes[trigger.priority] += 1
         self._board.insert(trigger, number, rank)
@@ -227,7 +235,7 @@ class TriggerTable:
                 found += [
                     (rank, number, trigger)
                     for rank, number, trigger in column.with_ranks()
-                    if trigger.level is None and trigger.seq and _is_own(trigger)
+                    if trigger.seq and _is_own(trigger)
                 ]
         return [
             trigger
@@ -259,8 +267,12 @@ class TriggerTable:
                 if limit not in stops_all:
                     stops_all[limit] = self._slot_ledger.stops_all(limit, lane.queue, names)
                 if not stops_all[limit]:
-                    found.append(Held([t for t in triggers if _is_in(t, lane)], taken))
+                    found.append(Held([t for t in triggers if self._is_in(t, lane)], taken))
         return found
+
+    def _is_in(self, trigger: Trigger, lane: LaneKey) -> bool:
+        """Return whether a trigger is of this fair lane, apart from the priority."""
+        return (trigger.queue, trigger.partition) == lane[:2] and self.is_fair(trigger)
 
     # dispatch -------------------------------------------------------------------------------------
 
@@ -495,11 +507,6 @@ def _is_own(trigger: Trigger) -> bool:
     """Return whether this node owns the trigger and may lend the trigger. Otherwise another node
     has granted the trigger to this node."""
     return trigger.path != TriggerPath.GRANT
-
-
-def _is_in(trigger: Trigger, lane: LaneKey) -> bool:
-    """Return whether a trigger is of this fair lane, apart from the priority."""
-    return trigger.level is not None and (trigger.queue, trigger.partition) == lane[:2]
 
 
 def _identity(trigger: Trigger) -> tuple[str, int, int, bool]:

@@ -261,11 +261,12 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     task waits there."""
     store, backlog, most = sight.context.sql_store, sight.context.backlog, sight.most_ahead
     lane = LaneKey(record.queue, record.partition, record.priority)
-    owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
+    records = {} if backlog is None else await backlog.records()
+    owned = records.get(PartitionKey(record.queue, record.partition))
     kept = None if owned is None else owned.lanes.get(record.priority)
-    entry = None if kept is None else await backlog.entry(lane, record.id)
+    entry = None if backlog is None or kept is None else await backlog.entry(lane, record.id)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"
-    if owned is None or kept is None or entry is None or entry.level is None:
+    if backlog is None or kept is None or entry is None or entry.level is None:
         ahead = await store.database.read(store.ahead(record.id, most))
         position = Position(ahead=ahead, is_cut=ahead == most)
         if position.is_cut:

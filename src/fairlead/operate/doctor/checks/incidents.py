@@ -86,6 +86,8 @@ async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
 
 async def check_backlog(survey: Survey) -> AsyncIterator[Finding]:
     """Report a store of backlogs that cannot be read."""
+    if survey.context.backlog is None:
+        return
     try:
         await survey.context.backlog.records()
     except StoreUnavailable as error:

@@ -1,0 +1,250 @@
+"""The fair queues of a node without `backlog=`: lanes that leave triggers beyond memory in their
+rows.
+
+A lane asks the channel for the rows of the fairness keys that come first
+(`fairlead.core.fair.keyed_lane`). Nothing about the order is stored, so a new owner only reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.clock import Clock
+from fairlead.core.fair.keyed_lane import KeyedLane
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.ordering import Ordering
+from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
+from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.trigger_channel import KeyNews
+
+PAGE = 2000
+"""Triggers of one lane that come in the order of arrival, before it is read by key."""
+
+AGAIN = 1000
+"""Triggers in one repeated read."""
+
+OPEN_SECONDS = 10.0
+"""Longest time for which a lane finds its keys before the first task starts."""
+
+
+@dataclass(eq=False)
+class _Lane:
+    key: LaneKey
+    core: KeyedLane
+    opening: list[Trigger] | None = field(default_factory=list)
+    """Triggers that wait until enough keys are found; None once the lane is open."""
+    unread: int = 0
+    """Tenants with unread rows, as far as the channel knows."""
+    is_asked: bool = True
+    """Whether the channel asked for keys after the last call of `room_freed`."""
+
+
+class KeyedLanes(SimplePart):
+    """Route each trigger of a fair queue to its lane; drop triggers of partitions that this node
+    does not own."""
+
+    def __init__(self, context: NodeContext, ordering: Ordering) -> None:
+        self.sharing = Sharing(context, is_keyed=True)
+        self._context = context
+        self._table: TriggerTable = context.table
+        self._clock: Clock = context.clock
+        self._ordering = ordering
+        self._owned: dict[PartitionKey, float] = {}
+        """Monotonic seconds since which a partition is owned."""
+        self._lanes: dict[LaneKey, _Lane] = {}
+        self._most: dict[str, int] = {}
+        """Triggers of a lane in memory, whatever its share is, by queue."""
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self.sharing.weights
+
+    async def run(self) -> None:
+        """Return at once: the lanes act on events."""
+
+    # partitions come and go -----------------------------------------------------------------------
+
+    def assign(self, owned: Collection[PartitionKey]) -> None:
+        """Own exactly these partitions. What the table held of others is dropped already."""
+        mine = [key for key in owned if key.queue in self]
+        now = self._clock.monotonic()
+        self._owned = {key: self._owned.get(key, now) for key in mine}
+        for key in [key for key in self._lanes if PartitionKey(*key[:2]) not in self._owned]:
+            lane = self._lanes.pop(key)
+            self._context.look_ahead.leave(key)
+            self._context.events.on_dropped(lane.opening or ())
+        counts = Counter(key.queue for key in mine)
+        self._most = {
+            queue: most_of_lane(self._context.settings.look_ahead, count)
+            for queue, count in counts.items()
+        }
+
+    async def release(self, keys: Collection[PartitionKey]) -> None:
+        """Stop partitions before their leases are released."""
+        self.assign(self._owned.keys() - keys)
+
+    def positions(self, key: PartitionKey) -> dict[int, int] | None:
+        """Return where the channel must begin: at the first row of each lane."""
+        return {} if key in self._owned else None
+
+    def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
+        """Set weights by fairness key that replace those of tasks, from the next start on."""
+        changed = self.sharing.set_weights(queue, weights)
+        for lane in self._lanes.values():
+            if changed and lane.key.queue == queue:
+                self._table.reweigh(lane.key, changed)
+                lane.core.reweigh(changed)
+                self._context.events.on_ready()  # the table may offer again what a limit holds
+                self._ask(lane)
+
+    # room for triggers ----------------------------------------------------------------------------
+
+    def room(self, key: LaneKey) -> int:
+        """Return how many more triggers a lane takes that is read in the order of arrival."""
+        lane = self._lane(key)
+        if lane is None:
+            return 0
+        return min(PAGE, max(0, self._refill(lane) - lane.core.held))
+
+    def room_behind(self, key: LaneKey) -> int:
+        """Return how many triggers behind the lane's position may be read again now."""
+        return AGAIN if PartitionKey(*key[:2]) in self._owned else 0
+
+    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]]:
+        """Return which keys to read next, and how many triggers of each; see
+        `fairlead.ports.trigger_channel.Room`."""
+        lane = self._lane(key)
+        if lane is None:
+            return ()
+        lane.unread, lane.is_asked = news.unread, True
+        lane.core.remember(news.announced, news.found)
+        if news.unread:
+            self._refill(lane)
+        return lane.core.choose(news.unread, news.planned)
+
+    def held(self, key: LaneKey) -> int | None:
+        """Return how many triggers the lane has if all of them are in memory, else None."""
+        if (lane := self._lanes.get(key)) is None:
+            return 0
+        has_more = lane.unread or self._context.channel.is_behind(key)
+        return None if has_more else lane.core.held
+
+    def resize(self, lanes: Iterable[LaneKey]) -> None:
+        """Apply new shares of the look-ahead."""
+        for key in lanes:
+            if (lane := self._lanes.get(key)) is not None:
+                lane.core.capacity = self._context.look_ahead.capacity(key, self._most[key.queue])
+
+    def _refill(self, lane: _Lane) -> int:
+        found = self._context.look_ahead.refill(lane.key, self._most[lane.key.queue])
+        lane.core.capacity = found
+        return found
+
+    def _ask(self, lane: _Lane) -> None:
+        """Let the channel ask for keys if their triggers in memory come to an end."""
+        if lane.unread and lane.is_asked and lane.core.is_asking:
+            lane.is_asked = False
+            self._context.channel.room_freed()
+
+    # triggers come and go -------------------------------------------------------------------------
+
+    def accept(self, triggers: Sequence[Trigger]) -> None:
+        """Accept new triggers, in the order of the channel."""
+        context = self._context
+        for key, batch in by_lane(triggers):
+            if (lane := self._lane(key)) is None:
+                context.events.on_dropped(batch)
+                continue
+            count, most = lane.core.held + len(batch), self._most[key.queue]
+            lane.core.capacity = context.look_ahead.want(key, count, most)
+            context.look_ahead.measure(key, batch)
+            lane.core.came(batch)
+            if lane.opening is None:
+                self._push(lane, batch)
+            else:
+                lane.opening += batch
+
+    def on_drained(self) -> None:
+        """Note that the channel has no more triggers for now: open lanes whose keys are found."""
+        for lane in [lane for lane in self._lanes.values() if lane.opening is not None]:
+            until = self._owned[PartitionKey(*lane.key[:2])] + OPEN_SECONDS
+            if not self._context.channel.is_behind(lane.key) or self._clock.monotonic() >= until:
+                waiting, lane.opening = lane.opening or [], None
+                self._push(lane, waiting)
+
+    def _push(self, lane: _Lane, triggers: Iterable[Trigger]) -> None:
+        kept_out = []
+        for trigger in triggers:
+            if trigger.ordering_key is not None and not self._ordering.admits(trigger):
+                kept_out.append(trigger)
+            else:
+                self._table.push(trigger)
+        self._drop(lane, kept_out)
+        self._context.events.on_ready()
+
+    def _drop(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+        lane.core.left(triggers)
+        self._context.events.on_dropped(triggers)
+        self._ask(lane)
+
+    def taken(self, triggers: Sequence[Trigger]) -> None:
+        """Note that triggers left the table, to be claimed."""
+        for lane, batch in self._mine(triggers):
+            lane.core.left(batch)
+            self._context.look_ahead.took(lane.key, len(batch))
+            self._ask(lane)
+            if not lane.core.held and self.held(lane.key) == 0:
+                self._context.look_ahead.leave(lane.key)
+
+    def claim_ended(self, triggers: Sequence[Trigger]) -> None:
+        """Do nothing: nothing is stored of a trigger."""
+
+    def refused(self, triggers: Sequence[Trigger]) -> None:
+        """Note triggers whose claim was lost: their runs never began."""
+        for trigger in triggers:
+            self._charge(trigger, 0)
+
+    def keep_out(self, triggers: Sequence[Trigger]) -> None:
+        """Drop triggers in the table that must wait for the first task of their ordering key."""
+        self._table.remove(triggers)
+        for lane, batch in self._mine(triggers):
+            self._drop(lane, batch)
+
+    def returned(self, triggers: Sequence[Trigger]) -> None:
+        """Put back triggers whose claim has an unknown result."""
+        kept = set[int]()
+        for lane, batch in self._mine(triggers):
+            kept.update(map(id, batch))
+            lane.core.came(batch)
+            for trigger in batch:
+                self._charge(trigger, 0)  # it is charged again when it starts
+                self._table.push(trigger)
+        self._context.events.on_dropped([each for each in triggers if id(each) not in kept])
+
+    def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
+        """Charge a run that ended at `now` (microseconds); `started_at` is None if it never
+        began."""
+        cost = 0 if started_at is None else max(1, now - started_at)
+        self._charge(trigger, cost)
+        self.sharing.ended(trigger, cost)
+
+    def _charge(self, trigger: Trigger, cost: int) -> None:
+        if trigger.queue in self.sharing.run_times:
+            self._table.ended(trigger, cost)
+            self._context.events.on_ready()  # the table may offer again what a limit holds
+
+    def _mine(self, triggers: Sequence[Trigger]) -> Iterator[tuple[_Lane, list[Trigger]]]:
+        """Yield the lanes of these triggers, those of lost partitions left out."""
+        for key, batch in by_lane(triggers):
+            if (lane := self._lanes.get(key)) is not None:
+                yield lane, batch
+
+    def _lane(self, key: LaneKey) -> _Lane | None:
+        """Return a lane, made if needed; None if this node does not own its partition."""
+        lane = self._lanes.get(key)
+        if lane is None and PartitionKey(*key[:2]) in self._owned:
+            lane = self._lanes[key] = _Lane(key, KeyedLane(self._table.lane(key)))
+        return lane
