@@ -13,7 +13,6 @@ from contextlib import suppress
 import pytest
 
 from fairlead import App, Limit, LimitTree, RateLimit
-from fairlead.backends.sql import channel
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.triggers import evictions
 from fairlead.engine import fair_partition
@@ -42,9 +41,11 @@ def recorder(app: App, **queue) -> tuple[list[str], object]:
     return ran, push
 
 
-def store_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let triggers beyond memory be stored, as those of a channel that does not keep them."""
-    monkeypatch.setattr(channel.DatabaseChannel, "reads_by_key", False)
+def store_all(monkeypatch: pytest.MonkeyPatch, app: App) -> None:
+    """Let triggers beyond memory be stored in the task database."""
+    monkeypatch.setenv("FAIRLEAD_BACKLOG", "database")
+    app.close()  # so that its adapters are made again
+    app.migrate()
 
 
 async def test_a_flood_delays_no_other_key(app: App) -> None:
@@ -208,7 +209,7 @@ async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
 async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_all(monkeypatch)
+    store_all(monkeypatch, app)
     ran, push = recorder(app)
     keys = [random.Random(7).choice("aaaaaaab") for _ in range(1000)]
     push(keys)  # type: ignore[arg-type]
@@ -308,7 +309,7 @@ async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
 async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_all(monkeypatch)
+    store_all(monkeypatch, app)
     monkeypatch.setattr(evictions, "MOST_PINNED", 200)
     monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
     app.queue("q", partitions=1)
@@ -336,10 +337,9 @@ async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
 async def test_old_rows_that_the_store_does_not_delete_stop_no_worker(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store_all(monkeypatch)
     monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
     monkeypatch.setattr(fair_partition, "DELETE_AGAIN_SECONDS", 0.05, raising=False)
-    app, ran = App(sqlite_url), list[int]()
+    app, ran = App(sqlite_url, backlog="database"), list[int]()
     app.queue("q", partitions=1)
     app.migrate()
 
@@ -412,14 +412,14 @@ async def test_new_weights_act_on_tasks_that_wait_in_memory(app: App) -> None:
         await begun.wait()
         push("ab" * 500)
         push("c" * 300)
-        [partition] = node.parts.backlogs._partitions.values()
+        [lane] = node.parts.backlogs._lanes.values()
         async with asyncio.timeout(SOON):
-            while partition.held(5) != 1300:
+            while node.parts.backlogs.held(lane.key) != 1300:
                 await asyncio.sleep(0.01)
         app.management.set_weight("q", "a", 10.0)
         app.management.set_weight("q", "c", 0.5)
         async with asyncio.timeout(SOON):
-            while node.parts.backlogs._weights["q"] != {"a": 10.0, "c": 0.5}:
+            while node.parts.backlogs.sharing.weights["q"] != {"a": 10.0, "c": 0.5}:
                 await asyncio.sleep(0.01)
         has_weights.set()
         await settled(app, node)
@@ -470,7 +470,7 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first owner crashes: it saves nothing at its end."""
-    store_all(monkeypatch)
+    store_all(monkeypatch, app)
     ran, push = recorder(app)
     push("a" * 600)
     push("b" * 50)
@@ -491,18 +491,17 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
 
 
 async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_the_backlog(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str,
 ) -> None:
     """Each task costs four row operations: insert, claim, attempt, delete. A task that does not fit
     in memory costs one more insert and one more delete."""
-    app = App(sqlite_url)
+    app = App(sqlite_url, backlog="database")
     app.migrate()
     app.queue("q", partitions=1)
 
     @app.task(queue="q")
     async def nothing() -> None: ...
 
-    store_all(monkeypatch)
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
     connection.execute("CREATE TABLE operations (what TEXT PRIMARY KEY, count INTEGER)")
     for table in ("tasks", "attempts", "backlog", "results", "unique_keys"):

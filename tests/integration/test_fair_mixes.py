@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
-from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.triggers.flows import TenantFlow
+from fairlead.engine.keyed_lanes import KeyedLanes
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running
 from tests import tiers
@@ -38,10 +38,14 @@ def runs_of(node: Any) -> list[Any]:
 def check_empty(node: Any) -> None:
     """Check that a node whose tasks have all ended keeps nothing of them."""
     parts, table = node.parts, node.parts.context.table
-    for partition in parts.backlogs._partitions.values():
-        for lane in partition._lanes.values():
-            assert not len(lane.backlog) and not lane.arrivals
-            assert not lane.backlog._levels._tenants and not lane.backlog._levels._waiting
+    if isinstance(parts.backlogs, KeyedLanes):
+        for lane in parts.backlogs._lanes.values():
+            assert not lane.core.size and not lane.core._held and not lane.core.has_unread
+    else:
+        for partition in parts.backlogs._partitions.values():
+            for lane in partition._lanes.values():
+                assert not len(lane.backlog) and not lane.arrivals
+                assert not lane.backlog._levels._tenants and not lane.backlog._levels._waiting
     assert not len(table) and table.take(1, parts.context.clock.monotonic()) == ([], [])
     assert not table._board.columns and not table._board.strands
     for flow in [flow for lane in table._board.lanes.values() for flow in lane.flows.values()]:
@@ -208,8 +212,9 @@ class Mix:
 async def test_every_task_runs_once_and_in_order_whatever_is_mixed(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, number: int, cost: str, by_key: bool
 ) -> None:
-    """`by_key`: whether a long lane stays in the task table; else its triggers are stored."""
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", by_key)
+    """`by_key`: whether triggers beyond memory stay in their rows; else they are stored."""
+    if not by_key:
+        monkeypatch.setenv("FAIRLEAD_BACKLOG", "database")
     mix = Mix(sqlite_url, tiers.seed() + number, cost)
     await mix.run()
     mix.app.close()

@@ -9,7 +9,6 @@ import pytest
 
 from fairlead import App
 from fairlead.backends.sql.backlog import SqlBacklogStore
-from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.errors import UnknownQueue
 from fairlead.operate.doctor import explain
 from fairlead.operate.overview import overview
@@ -24,7 +23,8 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqlBacklogStore, "persist_seconds", 0.1)
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", False)  # so that they are stored
+    monkeypatch.setenv("FAIRLEAD_BACKLOG", "database")
+    app.close()  # so that its adapters are made again
     app.queue("q", partitions=1)
     begun, go_on = asyncio.Event(), asyncio.Event()
 

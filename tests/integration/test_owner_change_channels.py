@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.backends.sql.channel import DatabaseChannel
 from tests.integration.owner_change_kit import KEYS, Queue
 from tests.tiers import NIGHTLY
 
@@ -15,10 +14,8 @@ pytestmark = NIGHTLY  # the matrix
 async def test_a_new_owner_keeps_the_order_of_keys_and_their_turns(
     sqlite_url: str,
     request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
     option: str,
 ) -> None:
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", False)
     kind, server = option.split()
     queue = Queue(sqlite_url, **{kind: request.getfixturevalue(f"{server}_url")})
     await queue.change_owner([f"k{n}" for n in range(KEYS)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.backends.sql.channel import DatabaseChannel
 from tests.integration.owner_change_kit import KEYS, Queue
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
@@ -13,8 +12,7 @@ pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 @pytest.mark.parametrize("prefix", ["k", "t/k"])
 async def test_a_new_owner_keeps_the_order_of_keys_and_their_turns(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, prefix: str
+    sqlite_url: str, prefix: str
 ) -> None:
     """`prefix`: whether the keys are tenants, or keys of one tenant."""
-    monkeypatch.setattr(DatabaseChannel, "reads_by_key", False)
-    await Queue(sqlite_url).change_owner([f"{prefix}{n}" for n in range(KEYS)])
+    await Queue(sqlite_url, backlog="database").change_owner([f"{prefix}{n}" for n in range(KEYS)])

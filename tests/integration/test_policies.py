@@ -58,7 +58,7 @@ class Gate:
 
 async def until_weights(node, weights: dict[str, float]) -> None:
     async with asyncio.timeout(SOON):
-        while node.parts.backlogs._weights["q"] != weights:
+        while node.parts.backlogs.sharing.weights["q"] != weights:
             await asyncio.sleep(0.01)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from fairlead.core.fair.keyed_lane import KeyedLane
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, Trigger, tenant_of
+from fairlead.model import Feed, LaneKey, Trigger, tenant_of
 from tests import builders
 
 PRIORITY = 5
@@ -21,9 +21,9 @@ class StoredLane:
     ) -> None:
         self.keys = keys
         self.queue = queue
-        self.core = KeyedLane(table.lane(LaneKey(queue, 0, PRIORITY)))
+        self.core = KeyedLane(table.lane(LaneKey(queue, 0, PRIORITY)), table.column)
         self.core.capacity = capacity
-        self.core.remember((), keys)
+        self.core.remember((), [Feed(key) for key in keys])
         self.reading: list[tuple[str, int]] = []
         """Keys that are being read, and how many tasks of each."""
         self._table = table
@@ -33,7 +33,8 @@ class StoredLane:
         """Begin a read if the lane asks for one and none is under way."""
         if self.reading or not self.core.is_asking:
             return False
-        self.reading = self.core.choose(len({*map(tenant_of, self.keys)}), 0)
+        chosen = self.core.choose(len({*map(tenant_of, self.keys)}), 0)
+        self.reading = [(feed.key, most) for feed, most in chosen]
         return bool(self.reading)
 
     def read(self) -> None:
@@ -43,7 +44,7 @@ class StoredLane:
         self.core.came(made)
         for trigger in made:
             self._table.push(trigger)
-        self.core.remember((), [key for key, _ in read if key in self.keys])
+        self.core.remember((), [Feed(key) for key, _ in read if key in self.keys])
 
     def started(self, trigger: Trigger) -> None:
         """Take a trigger out of the lane, which runs now."""

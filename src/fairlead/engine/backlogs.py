@@ -138,6 +138,12 @@ class Backlogs(SimplePart):
         for partition in mine:
             await partition.close()
 
+    def on_stalled(self) -> None:
+        """Do nothing: the partitions look themselves for triggers that limits stop."""
+
+    def columns_changed(self, queue: str) -> None:
+        """Do nothing: levels know no columns."""
+
     def positions(self, key: PartitionKey) -> dict[int, int] | None:
         """Return where the channel must begin, by priority; None before the take-over."""
         partition = self._partitions.get(key)

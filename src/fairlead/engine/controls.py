@@ -29,6 +29,7 @@ class Controls:
         for queue, limits in view.limits.items():
             if limits != context.ledger.limits(queue):
                 context.table.set_limits(queue, limits)
+                self._backlogs.columns_changed(queue)
                 log.info("limits changed", extra={"queue": queue, "keys": len(limits)})
                 context.events.on_ready()
         self._known.update(view.queues)

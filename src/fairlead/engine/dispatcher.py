@@ -55,6 +55,8 @@ class Dispatcher:
                 if not await self._dispatch():
                     if len(self._context.table):
                         self._granting.on_spare()
+                        if self._context.ledger.room > 0:
+                            self._intake.backlogs.on_stalled()
                     self._helping.on_free_slots()
                     await self._wait()
         finally:

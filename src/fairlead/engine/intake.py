@@ -14,7 +14,7 @@ from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
-from fairlead.model import FifoLane, LaneKey, Trigger, TriggerPath
+from fairlead.model import Feed, FifoLane, LaneKey, Trigger, TriggerPath
 from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.intake")
@@ -136,7 +136,7 @@ class Intake(SimplePart):
         capacity = self._capacity(fifo)
         return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]] | None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
         """Return which fairness keys of a fair queue to read next, and how many triggers of each;
         None for a fifo queue."""
         if lane.queue not in self.backlogs:

@@ -7,18 +7,20 @@ A lane asks the channel for the rows of the fairness keys that come first
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
 from fairlead.core.fair.keyed_lane import KeyedLane
+from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.trigger_channel import KeyNews
 
 PAGE = 2000
@@ -26,6 +28,17 @@ PAGE = 2000
 
 AGAIN = 1000
 """Triggers in one repeated read."""
+
+KEPT_SHARE = 4
+"""Fraction (one in KEPT_SHARE) of memory that triggers may keep which limits stop, while others
+might run; the others are left in their rows."""
+
+SOON = 5.0
+"""Seconds. A trigger stays in memory if its limit, at its latest rate, lets it run within this
+time."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two looks for such triggers. The pause doubles while there are none."""
 
 OPEN_SECONDS = 10.0
 """Longest time for which a lane finds its keys before the first task starts."""
@@ -41,6 +54,8 @@ class _Lane:
     """Tenants with unread rows, as far as the channel knows."""
     is_asked: bool = True
     """Whether the channel asked for keys after the last call of `room_freed`."""
+    looked_at: float | None = None
+    """Monotonic seconds of the last look at what limits stop; None if memory was not full since."""
 
 
 class KeyedLanes(SimplePart):
@@ -58,12 +73,61 @@ class KeyedLanes(SimplePart):
         self._lanes: dict[LaneKey, _Lane] = {}
         self._most: dict[str, int] = {}
         """Triggers of a lane in memory, whatever its share is, by queue."""
+        self._stalled = asyncio.Event()
 
     def __contains__(self, queue: str) -> bool:
         return queue in self.sharing.weights
 
     async def run(self) -> None:
-        """Return at once: the lanes act on events."""
+        """Leave triggers in their rows which limits stop, while others wait for room in memory."""
+        pause = FIRST_PAUSE
+        while True:
+            await self._stalled.wait()
+            self._stalled.clear()
+            has_left = False
+            for lane in [*self._lanes.values()]:
+                has_left |= self._make_room(lane)
+            pause = FIRST_PAUSE if has_left else min(2 * pause, LONGEST_PAUSE)
+            await self._clock.sleep(pause)
+
+    def on_stalled(self) -> None:
+        """Note that slots are free and no trigger in memory may run."""
+        if self._lanes:
+            self._stalled.set()
+
+    def _make_room(self, lane: _Lane) -> bool:
+        """Leave triggers of a lane in their rows; return whether there were any."""
+        core, now = lane.core, self._clock.monotonic()
+        is_full = lane.unread and lane.opening is None and core.held > core.capacity // 2
+        before, lane.looked_at = lane.looked_at, now if is_full else None
+        if not is_full or before is None:
+            return False
+        held_back = self._table.held_back(lane.key, None)
+        most = core.full // KEPT_SHARE // max(1, len(held_back))
+        has_left = False
+        for column, triggers, taken in held_back:
+            if isinstance(column, OrderingKey):
+                self._ordering.leave_to_store(column)
+                has_left = True
+                continue
+            kept = max(1, most, round(taken * SOON / (now - before)))
+            if len(triggers) > kept:
+                left, feeds = core.set_apart(column, triggers, kept)
+                self._table.remove(left)
+                self._leave(lane, left, feeds)
+                has_left = True
+        return has_left
+
+    def _leave(self, lane: _Lane, triggers: Sequence[Trigger], feeds: Mapping[Feed, int]) -> None:
+        """Leave triggers in their rows, from which they are read again."""
+        self._context.events.on_dropped(triggers)
+        self._context.channel.read_later(lane.key, feeds)
+
+    def columns_changed(self, queue: str) -> None:
+        """Note that the limits of a queue have changed."""
+        for lane in self._lanes.values():
+            if lane.key.queue == queue:
+                lane.core.columns_changed()
 
     # partitions come and go -----------------------------------------------------------------------
 
@@ -103,17 +167,18 @@ class KeyedLanes(SimplePart):
     # room for triggers ----------------------------------------------------------------------------
 
     def room(self, key: LaneKey) -> int:
-        """Return how many more triggers a lane takes that is read in the order of arrival."""
+        """Return how many more triggers a lane takes that is read in the order of arrival. They
+        leave room for those of other keys."""
         lane = self._lane(key)
         if lane is None:
             return 0
-        return min(PAGE, max(0, self._refill(lane) - lane.core.held))
+        return min(PAGE, max(0, max(1, self._refill(lane) // 2) - lane.core.held))
 
     def room_behind(self, key: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""
         return AGAIN if PartitionKey(*key[:2]) in self._owned else 0
 
-    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]]:
+    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         """Return which keys to read next, and how many triggers of each; see
         `fairlead.ports.trigger_channel.Room`."""
         lane = self._lane(key)
@@ -129,14 +194,28 @@ class KeyedLanes(SimplePart):
         """Return how many triggers the lane has if all of them are in memory, else None."""
         if (lane := self._lanes.get(key)) is None:
             return 0
-        has_more = lane.unread or self._context.channel.is_behind(key)
-        return None if has_more else lane.core.held
+        has_more = lane.core.has_unread or self._context.channel.is_behind(key)
+        return None if lane.unread or has_more else lane.core.size
 
     def resize(self, lanes: Iterable[LaneKey]) -> None:
         """Apply new shares of the look-ahead."""
         for key in lanes:
             if (lane := self._lanes.get(key)) is not None:
                 lane.core.capacity = self._context.look_ahead.capacity(key, self._most[key.queue])
+                self._shrink(lane)
+
+    def _shrink(self, lane: _Lane) -> None:
+        """Leave triggers in their rows for which memory has no more room."""
+        core = lane.core
+        if core.held > core.most and lane.opening is None:
+            last = self._table.last(lane.key, core.held - core.capacity)
+            core.left(last)
+            self._table.remove(last)
+            feeds: dict[Feed, int] = {}
+            for trigger in last:
+                feed = Feed(trigger.fairness_key)
+                feeds[feed] = min(feeds.get(feed, trigger.seq), trigger.seq - 1)
+            self._leave(lane, last, feeds)
 
     def _refill(self, lane: _Lane) -> int:
         found = self._context.look_ahead.refill(lane.key, self._most[lane.key.queue])
@@ -145,7 +224,7 @@ class KeyedLanes(SimplePart):
 
     def _ask(self, lane: _Lane) -> None:
         """Let the channel ask for keys if their triggers in memory come to an end."""
-        if lane.unread and lane.is_asked and lane.core.is_asking:
+        if lane.is_asked and lane.core.is_asking:
             lane.is_asked = False
             self._context.channel.room_freed()
 
@@ -158,14 +237,17 @@ class KeyedLanes(SimplePart):
             if (lane := self._lane(key)) is None:
                 context.events.on_dropped(batch)
                 continue
-            count, most = lane.core.held + len(batch), self._most[key.queue]
+            count, most = lane.core.size + len(batch), self._most[key.queue]
             lane.core.capacity = context.look_ahead.want(key, count, most)
             context.look_ahead.measure(key, batch)
-            lane.core.came(batch)
+            kept, left = lane.core.keep(batch)
+            if left:
+                known = set(map(id, kept))
+                self._leave(lane, [each for each in batch if id(each) not in known], left)
             if lane.opening is None:
-                self._push(lane, batch)
+                self._push(lane, kept)
             else:
-                lane.opening += batch
+                lane.opening += kept
 
     def on_drained(self) -> None:
         """Note that the channel has no more triggers for now: open lanes whose keys are found."""
@@ -196,7 +278,7 @@ class KeyedLanes(SimplePart):
             lane.core.left(batch)
             self._context.look_ahead.took(lane.key, len(batch))
             self._ask(lane)
-            if not lane.core.held and self.held(lane.key) == 0:
+            if not lane.core.size and self.held(lane.key) == 0:
                 self._context.look_ahead.leave(lane.key)
 
     def claim_ended(self, triggers: Sequence[Trigger]) -> None:
@@ -246,5 +328,7 @@ class KeyedLanes(SimplePart):
         """Return a lane, made if needed; None if this node does not own its partition."""
         lane = self._lanes.get(key)
         if lane is None and PartitionKey(*key[:2]) in self._owned:
-            lane = self._lanes[key] = _Lane(key, KeyedLane(self._table.lane(key)))
+            lane = self._lanes[key] = _Lane(
+                key, KeyedLane(self._table.lane(key), self._table.column)
+            )
         return lane

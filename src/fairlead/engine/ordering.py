@@ -242,7 +242,7 @@ class Ordering(SimplePart):
             if head.id in found:
                 self._want(key)
             elif head.state == State.PROCESSING:
-                self._keep_out(key)  # its run takes long
+                self.leave_to_store(key)  # its run takes long
         return True
 
     def _remove_stale(
@@ -298,7 +298,7 @@ class Ordering(SimplePart):
             if len(first) > 1:
                 self._overflown.add(key)
             if head.state != State.PROCESSING:
-                self._keep_out(key)
+                self.leave_to_store(key)
             return
         waiting = {t.id for t in self._table.waiting(key)}
         self._context.events.on_runnable(
@@ -306,8 +306,9 @@ class Ordering(SimplePart):
         )
         self._table.try_again(key)
 
-    def _keep_out(self, key: OrderingKey) -> None:
-        """Drop the triggers behind a head from memory; its end makes this node read them again."""
+    def leave_to_store(self, key: OrderingKey) -> None:
+        """Drop the triggers that wait for a busy key from memory. Its end makes this node read them
+        again."""
         behind = [
             t
             for t in self._table.waiting(key)

@@ -20,6 +20,7 @@ from fairlead.model.incident import (
 from fairlead.model.keys import (
     BEFORE_ALL,
     PATH_SEPARATOR,
+    Feed,
     FifoLane,
     LaneKey,
     PartitionKey,
@@ -48,6 +49,7 @@ __all__ = [
     "TriggerPath",
     "PartitionKey",
     "LaneKey",
+    "Feed",
     "FifoLane",
     "TaskKey",
     "BEFORE_ALL",

@@ -27,6 +27,14 @@ class FifoLane(NamedTuple):
     priority: int
 
 
+class Feed(NamedTuple):
+    """Rows of a fair lane that are read together: those of one fairness key."""
+
+    key: str
+    name: str = ""
+    """Name of the tasks; empty for all names."""
+
+
 class TaskKey(NamedTuple):
     """Identity of a task in an ordered queue and its position in the schedule. Keys are compared
     field by field, texts by code point, in memory and in every store."""

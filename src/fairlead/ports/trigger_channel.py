@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
+from fairlead.model import Feed, LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Notification
 
@@ -15,8 +15,8 @@ class KeyNews(NamedTuple):
 
     announced: Sequence[str] = ()
     """Keys of new triggers."""
-    found: Sequence[str] = ()
-    """Other keys with unread triggers."""
+    found: Sequence[Feed] = ()
+    """Other feeds with unread triggers."""
     unread: int = 0
     """Number of tenants with unread triggers."""
     planned: int = 0
@@ -33,12 +33,11 @@ class Room(Protocol):
         """Return the room for triggers that may have been received before. The channel reads them
         again in case a notification was lost."""
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]] | None:
-        """Return which fairness keys to read next, and how many triggers of each at most; None if
-        the lane is read in the order of arrival. Keys that are not returned are remembered and
-        returned later, so the channel tells each key once, and again after it was returned if it
-        has more unread triggers. The room is not asked again before it was freed, unless there are
-        keys to tell."""
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
+        """Return which feeds to read next, and how many triggers of each at most; None if the lane
+        is read in the order of arrival. Feeds that are not returned are remembered and returned
+        later, so the channel names each feed once, and again after it was returned if it has more
+        unread triggers. The room is not asked again before it was freed, unless there is news."""
 
 
 class Owner(Protocol):
@@ -152,6 +151,10 @@ class TriggerChannel(Protocol):
 
     def unread(self, positions: Mapping[LaneKey, int]) -> None:
         """Deliver the triggers of these lanes from these positions on again, when there is room."""
+
+    def read_later(self, lane: LaneKey, feeds: Mapping[Feed, int]) -> None:
+        """Deliver the triggers of a lane's feeds above these positions again, when the room asks
+        for these feeds."""
 
     def room_freed(self) -> None:
         """Resume lanes that waited for room in the look-ahead."""

@@ -28,6 +28,7 @@ from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.model import (
     PRIORITIES,
+    Feed,
     LaneKey,
     NewTask,
     PartitionKey,
@@ -217,6 +218,16 @@ class DatabaseChannel:
             if (lane := self._lanes.get(key)) is not None:
                 lane.set_back_to(position - 1)
 
+    def read_later(self, lane: LaneKey, feeds: Mapping[Feed, int]) -> None:
+        found = self._lanes.get(lane)
+        if found is None or not feeds:
+            return
+        if found.keyed is not None:
+            found.keyed.read_later(feeds)
+        else:
+            found.set_back_to(min(feeds.values()))
+        self._changed.set()
+
     def room_freed(self) -> None:
         for lane in self._lanes.values():
             if lane.keyed is not None:
@@ -398,6 +409,7 @@ class DatabaseChannel:
         lane.read_seq = keyed.floor
         if rows is None and keyed.is_done:
             lane.keyed = None
+            room.of_keys(lane.key, KeyNews())
             lane.read_seq = lane.highest_seq = max(keyed.floor, keyed.highest)
         return rows or ()
 

@@ -10,13 +10,13 @@ of its key is unread.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.clock import Clock
-from fairlead.model import LaneKey, Trigger, tenant_of
+from fairlead.model import Feed, LaneKey, Trigger, tenant_of
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import KeyNews, Room
 
@@ -40,11 +40,16 @@ MOST_POSITIONS = 20_000
 """Keys without unread rows whose position is remembered. Rows of other such keys are read again."""
 
 
+APART = 500
+"""Least number of rows that a read looks at for those of one name."""
+
+
 class _Plan(NamedTuple):
-    """Keys to read next, and how many triggers of each."""
+    """Keys to read next, and how many triggers of each; of one name, if it is not empty."""
 
     keys: list[str]
     limit: int
+    name: str = ""
 
 
 class KeyedReader:
@@ -66,14 +71,18 @@ class KeyedReader:
         read."""
         self._read: dict[str, int] = {}
         """Position of keys without unread rows, at or below which their rows have been read."""
+        self._apart: dict[Feed, int] = {}
+        """Feeds of one name with rows above this position that the node has left."""
+        self._lowered: dict[Feed, int] = {}
+        """Positions of feeds that the node has left during the read under way."""
         self._tenants: Counter[str] = Counter()
         """Number of unread keys by tenant, without the keys that are tenants."""
         self._paths = 0
         """Number of these keys."""
         self._announced: list[str] = []
         """Unread keys of new rows that the node does not know of yet."""
-        self._found: list[str] = []
-        """Other unread keys that the node does not know of, or was given a part of."""
+        self._found: list[Feed] = []
+        """Other feeds with unread rows that the node does not know of, or was given a part of."""
         self._looks: set[int] = set()
         """Positions from which announced rows are to be looked at."""
         self._walk: str | None = ""
@@ -123,7 +132,7 @@ class KeyedReader:
     @property
     def is_done(self) -> bool:
         """Whether all rows were read, as far as is known."""
-        return not self.is_searching and not self._unread
+        return not (self.is_searching or self._unread or self._apart)
 
     # news -----------------------------------------------------------------------------------------
 
@@ -134,6 +143,17 @@ class KeyedReader:
     def look_from(self, seq: int) -> None:
         """Look at the rows from this position on, which a notification announces."""
         self._looks.add(seq)
+
+    def read_later(self, feeds: Mapping[Feed, int]) -> None:
+        """Read the rows of these feeds above these positions again, when the node asks for them."""
+        for feed, position in feeds.items():
+            self._lowered[feed] = min(position, self._lowered.get(feed, position))
+            if feed.name:
+                self._apart[feed] = min(position, self._apart.get(feed, position))
+                self._found.append(feed)
+                continue
+            self._add(feed.key, self._found)
+            self._unread[feed.key] = min(position, self._unread[feed.key])
 
     def look_on(self) -> None:
         """Look at the rows that have come since, because notifications were lost."""
@@ -164,14 +184,17 @@ class KeyedReader:
         self._walk, self._is_walk_due, self._walked = "", False, 0.0
         self._is_scanning = True
 
-    def _add(self, key: str, new: list[str]) -> None:
+    def _add(self, key: str, new: list[str] | list[Feed]) -> None:
         if key not in self._unread:
             position = self._read.pop(key, self.floor)
             self._unread[key] = position if key else max(position, self._without)
             if (tenant := tenant_of(key)) != key:
                 self._tenants[tenant] += 1
                 self._paths += 1
-            new.append(key)
+            if new is self._found:
+                self._found.append(Feed(key))
+            else:
+                self._announced.append(key)
 
     def _remove(self, key: str) -> None:
         position = self._read[key] = self._unread.pop(key)
@@ -194,7 +217,8 @@ class KeyedReader:
             await self._walk_on(self._walk)
         elif self._is_scanning and not self._plans:
             await self._scan()
-        if self._announced or self._found or (self._has_room and self._unread and not self._plans):
+        is_more = self._has_room and (self._unread or self._apart) and not self._plans
+        if self._announced or self._found or is_more:
             self._plan(room)
         if self._plans:
             return await self._read_plan()
@@ -208,27 +232,63 @@ class KeyedReader:
         planned = sum(len(plan.keys) * plan.limit for plan in self._plans)
         news = KeyNews(self._announced, self._found, unread, planned)
         self._announced, self._found, self._has_room = [], [], False
-        by_limit: defaultdict[int, list[str]] = defaultdict(list)
+        like: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
         plans: list[_Plan] = []
-        for key, limit in room.of_keys(self.lane, news) or ():
-            by_limit[limit].append(key)
-        for limit, keys in by_limit.items():
-            at_once = max(1, PAGE // limit)
+        for feed, limit in room.of_keys(self.lane, news) or ():
+            like[feed.name, limit].append(feed.key)
+        for (name, limit), keys in like.items():
+            at_once = max(1, PAGE // (max(limit, APART) if name else limit))
             plans += [
-                _Plan(keys[low : low + at_once], limit) for low in range(0, len(keys), at_once)
+                _Plan(keys[low : low + at_once], limit, name)
+                for low in range(0, len(keys), at_once)
             ]
         self._plans = [*plans, *self._plans] if news.announced else [*self._plans, *plans]
 
     async def _read_plan(self) -> Sequence[Trigger]:
-        keys, limit = self._plans.pop(0)
+        plan = self._plans.pop(0)
+        try:
+            return await (self._read_apart(plan) if plan.name else self._read_all(plan))
+        except BaseException:
+            self._plans.insert(0, plan)
+            raise
+
+    async def _read_apart(self, plan: _Plan) -> Sequence[Trigger]:
+        """Return the next rows of one name of some keys."""
+        self._lowered.clear()
+        feeds = {key: Feed(key, plan.name) for key in plan.keys}
+        asked = [(key, self._apart[feed]) for key, feed in feeds.items() if feed in self._apart]
+        most = max(plan.limit, APART)
+        rows, through = await self._rows_of(asked, most)
+        pages: defaultdict[str, list[Trigger]] = defaultdict(list)
+        for row in rows:
+            pages[row.fairness_key].append(row)
+        found: list[Trigger] = []
+        for key, _ in asked:
+            feed, page = feeds[key], pages[key]
+            named = [row for row in page if row.name == plan.name]
+            found += named[: plan.limit]
+            read = [self._lowered[feed]] if feed in self._lowered else []
+            if len(named) > plan.limit:
+                read.append(named[plan.limit - 1].seq)
+            elif not key and through is not None:
+                read.append(through)
+            elif key and len(page) == most:
+                read.append(page[-1].seq)
+            if not read:
+                del self._apart[feed]
+                continue
+            self._apart[feed] = min(read)
+            self._found.append(feed)
+        return sorted(found, key=attrgetter("seq"))
+
+    async def _read_all(self, plan: _Plan) -> Sequence[Trigger]:
+        """Return the next rows of some keys."""
+        self._lowered.clear()
+        keys, limit = plan.keys, plan.limit
         asked = [(key, self._unread[key]) for key in keys if key in self._unread]
         if not asked:
             return ()
-        try:
-            rows, through = await self._rows_of(asked, limit)
-        except BaseException:
-            self._plans.insert(0, _Plan(keys, limit))
-            raise
+        rows, through = await self._rows_of(asked, limit)
         counts = dict.fromkeys(keys, 0)
         for row in rows:
             counts[row.fairness_key] += 1
@@ -236,8 +296,11 @@ class KeyedReader:
         if through is not None:
             self._unread[""] = through
         for key, _ in asked:
-            if counts[key] == limit if key else through is not None:
-                self._found.append(key)
+            is_lower = Feed(key) in self._lowered
+            if is_lower:
+                self._unread[key] = min(self._lowered[Feed(key)], self._unread[key])
+            if is_lower or (counts[key] == limit if key else through is not None):
+                self._found.append(Feed(key))
             else:
                 self._remove(key)
         if rows:
@@ -301,9 +364,12 @@ class KeyedReader:
             is_full = counts[row.fairness_key] == limit and bool(row.fairness_key)
             if is_full and row.seq < self._position(row.fairness_key):
                 self._to_sweep.append((row.fairness_key, row.seq))
-        return [row for row in rows if row.seq <= self._position(row.fairness_key)]
+        return [row for row in rows if row.seq <= self._position(row.fairness_key, row.name)]
 
-    def _position(self, key: str) -> int:
+    def _position(self, key: str, name: str = "") -> int:
+        """Return the position through which the rows of a key, or of one name of it, were read."""
+        if name and (apart := self._apart.get(Feed(key, name))) is not None:
+            return apart
         if (unread := self._unread.get(key)) is not None:
             return unread
         return self._read.get(key, self.floor)

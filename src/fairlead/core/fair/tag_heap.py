@@ -54,11 +54,8 @@ class TagHeap:
         before = self._places.get(name)
         if before is not None and before <= tag:
             return
-        if before is None and name not in self._asked:
-            weight = self._weight_of(name)
-            self.total += weight
-            if weight != 1:
-                self._weights[name] = weight
+        if before is None:
+            self._weigh(name, is_known=name in self._asked)
         self._places[name] = tag
         heappush(self._entries, (tag, name))
         if len(self._entries) > 2 * len(self._places) + _FEWEST_STALE:
@@ -68,12 +65,17 @@ class TagHeap:
     def reweigh(self, name: str, tag: int) -> None:
         """Let a new weight of a name count; its rows come at `tag` at the earliest."""
         if name in self._places or name in self._asked:
-            weight = self._weight_of(name)
-            self.total += weight - self._weights.pop(name, 1.0)
-            if weight != 1:
-                self._weights[name] = weight
+            self._weigh(name, is_known=True)
         if name in self._places:
             self.add(name, tag)
+
+    def _weigh(self, name: str, is_known: bool) -> None:
+        """Count the weight of a name. `is_known`: whether an earlier weight counts."""
+        before = self._weights.pop(name, 1.0) if is_known else 0.0
+        weight = self._weight_of(name)
+        self.total += weight - before
+        if weight != 1:
+            self._weights[name] = weight
 
     def first(self, now: int) -> tuple[int, str] | None:
         """Return the lowest tag and its name; None if there is no name. `now`: the virtual time,

@@ -163,6 +163,10 @@ class Column:
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in
         which they would start if no limit were full."""
+        return [trigger for _, trigger in self.ranked()]
+
+    def ranked(self) -> list[tuple[int, Trigger]]:
+        """Return the same with the ranks at which they would start."""
         found: list[tuple[int, Entry]] = []
         for cell in self.cells():
             for rank, entry in cell.ranked():
@@ -171,7 +175,7 @@ class Column:
                     found.append((rank, entry))
                 elif strand.head is entry:
                     found += [(rank, entry[:2] + each[2:]) for each in sorted(strand)]
-        return [entry[3] for _, entry in sorted(found)]
+        return [(rank, entry[3]) for rank, entry in sorted(found)]
 
 
 class Strand(Entries):

@@ -85,7 +85,7 @@ class Evictions:
             return None  # the rates of the limits are unknown
         may_run = len(backlog)
         ranked: list[tuple[int, Level, Trigger]] = []
-        for triggers, taken in columns:
+        for _, triggers, taken in columns:
             soon = round(taken * SOON / passed)
             may_run -= max(0, len(triggers) - soon)
             ranked += [

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import itemgetter
 from typing import NamedTuple
 
 from fairlead.core.fair.run_times import RunTimes
@@ -28,6 +29,8 @@ from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 class Held(NamedTuple):
     """Triggers of a column that limits stop."""
 
+    column: Hashable
+    """Column; the ordering key that the triggers wait for, if that is what stops them."""
     triggers: list[Trigger]
     """Triggers in order, first to last."""
     taken: int
@@ -139,6 +142,10 @@ class TriggerTable:
         """Return the flows of a lane of a fair queue."""
         return self._board.lane((lane.queue, lane.partition, lane.priority))
 
+    def column(self, trigger: Trigger) -> Hashable:
+        """Return the column of a trigger: that of all triggers which the same limits stop."""
+        return self._slot_ledger.column(trigger)
+
     def is_fair(self, trigger: Trigger) -> bool:
         """Return whether the fairness key of a trigger gives it its rank."""
         return self._board.is_fair(trigger)
@@ -243,6 +250,17 @@ class TriggerTable:
             for *_, trigger in sorted(found)[kept[lane] :]
         ]
 
+    def last(self, lane: LaneKey, count: int) -> list[Trigger]:
+        """Return the triggers of a fair lane that start last, if no limit is full."""
+        found = [
+            (rank, trigger.seq, trigger)
+            for column in self._board.columns.values()
+            if column.priority == lane.priority
+            for rank, trigger in column.ranked()
+            if self._is_in(trigger, lane)
+        ]
+        return [trigger for *_, trigger in sorted(found, key=itemgetter(0, 1))[-count:]]
+
     def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
         """Return the triggers of a fair lane that limits stop, by column, with the number of
         triggers that left each column since the last call; but none that a limit of all these
@@ -253,22 +271,20 @@ class TriggerTable:
         for column in self._board.columns.values():
             if column.priority != lane.priority:
                 continue
-            held: list[tuple[Hashable, list[Trigger], int]] = []
             if column.is_held:
                 limit = self._board.stopped_by(column)
-                held.append((limit, column.in_order(), column.taken))
+                if limit not in stops_all:
+                    stops_all[limit] = self._slot_ledger.stops_all(limit, lane.queue, names)
+                if not stops_all[limit]:
+                    found.append(Held(column.key, column.in_order(), column.taken))
             column.taken = 0
             for strand in column.strands.values():
                 if strand.head is None:
                     triggers = [entry[3] for entry in sorted(strand)]
-                    held.append((strand.ordering_key, triggers, strand.taken))
+                    found.append(Held(strand.ordering_key, triggers, strand.taken))
                 strand.taken = 0
-            for limit, triggers, taken in held:
-                if limit not in stops_all:
-                    stops_all[limit] = self._slot_ledger.stops_all(limit, lane.queue, names)
-                if not stops_all[limit]:
-                    found.append(Held([t for t in triggers if self._is_in(t, lane)], taken))
-        return found
+        inside = [(held, [t for t in held.triggers if self._is_in(t, lane)]) for held in found]
+        return [held._replace(triggers=triggers) for held, triggers in inside if triggers]
 
     def _is_in(self, trigger: Trigger, lane: LaneKey) -> bool:
         """Return whether a trigger is of this fair lane, apart from the priority."""
