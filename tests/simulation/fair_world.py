@@ -10,6 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 from sys import maxsize
 
+from fairlead.lab.lane import ListedBacklog
+
 from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
@@ -18,7 +20,6 @@ from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.lab.lane import ListedBacklog
 from fairlead.model import LaneKey, Level, Trigger, tenant_of
 from tests.unit.ledger_store import LedgerStore
 

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from sys import maxsize
 
 import pytest
+from fairlead.lab.lane import ListedBacklog
 
 from bench.lcg_limits import Lateness, WatchedTree
 from fairlead.core.fair.backlog import Changes
@@ -16,7 +17,6 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.flows import Flow
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
 from tests import builders, tiers
 from tests.tiers import block, seeds

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from fairlead.lab.lane import ListedBacklog
+
 from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
 from fairlead.pipeline.tuning.control import Key, Used, propose
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from fairlead.core.fair.key_choice import EARLY_CREDIT
 
 from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.key_choice import EARLY_CREDIT
 from fairlead.core.fair.levels import FIRST_PASS
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.model import LaneRecord, Level, Trigger

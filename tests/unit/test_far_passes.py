@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from fairlead.lab.list_store import ListStore
 
 from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import LAST_PASS, Counters
@@ -15,7 +16,6 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.lab.list_store import ListStore
 from fairlead.model import LaneRecord, Level
 from tests import tiers
 from tests.builders import trigger

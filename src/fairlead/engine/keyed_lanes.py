@@ -73,6 +73,9 @@ class KeyedLanes(SimplePart):
         self._lanes: dict[LaneKey, _Lane] = {}
         self._most: dict[str, int] = {}
         """Triggers of a lane in memory, whatever its share is, by queue."""
+        self._awaited: set[LaneKey] = set()
+        """Lanes that wait for rows: those which are not open, and those that have asked for
+        some."""
         self._stalled = asyncio.Event()
 
     def __contains__(self, queue: str) -> bool:
@@ -104,19 +107,20 @@ class KeyedLanes(SimplePart):
             return False
         held_back = self._table.held_back(lane.key, None)
         most = core.full // KEPT_SHARE // max(1, len(held_back))
+        ordering_keys = dict[str, None]()
         has_left = False
         for column, triggers, taken in held_back:
-            if isinstance(column, OrderingKey):
-                self._ordering.leave_to_store(column)
-                has_left = True
-                continue
             kept = max(1, most, round(taken * SOON / (now - before)))
-            if len(triggers) > kept:
-                left, feeds = core.set_apart(column, triggers, kept)
+            ordering_keys |= {t.ordering_key: None for t in triggers[kept:] if t.ordering_key}
+            plain = [trigger for trigger in triggers if trigger.ordering_key is None]
+            if len(plain) > kept:
+                left, feeds = core.set_apart(column, plain, kept)
                 self._table.remove(left)
                 self._leave(lane, left, feeds)
                 has_left = True
-        return has_left
+        for ordering_key in ordering_keys:
+            self._ordering.leave_to_store(OrderingKey(lane.key.queue, ordering_key))
+        return has_left or bool(ordering_keys)
 
     def _leave(self, lane: _Lane, triggers: Sequence[Trigger], feeds: Mapping[Feed, int]) -> None:
         """Leave triggers in their rows, from which they are read again."""
@@ -168,11 +172,12 @@ class KeyedLanes(SimplePart):
 
     def room(self, key: LaneKey) -> int:
         """Return how many more triggers a lane takes that is read in the order of arrival. They
-        leave room for those of other keys."""
+        leave room for those of other keys. One more is always read: it shows whether there are
+        any."""
         lane = self._lane(key)
         if lane is None:
             return 0
-        return min(PAGE, max(0, max(1, self._refill(lane) // 2) - lane.core.held))
+        return min(PAGE, max(1, self._refill(lane) // 2 - lane.core.held))
 
     def room_behind(self, key: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""
@@ -188,7 +193,10 @@ class KeyedLanes(SimplePart):
         lane.core.remember(news.announced, news.found)
         if news.unread:
             self._refill(lane)
-        return lane.core.choose(news.unread, news.planned)
+        chosen = lane.core.choose(news.unread, news.planned)
+        if chosen:
+            self._awaited.add(key)
+        return chosen
 
     def held(self, key: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""
@@ -250,12 +258,17 @@ class KeyedLanes(SimplePart):
                 lane.opening += kept
 
     def on_drained(self) -> None:
-        """Note that the channel has no more triggers for now: open lanes whose keys are found."""
-        for lane in [lane for lane in self._lanes.values() if lane.opening is not None]:
-            until = self._owned[PartitionKey(*lane.key[:2])] + OPEN_SECONDS
-            if not self._context.channel.is_behind(lane.key) or self._clock.monotonic() >= until:
-                waiting, lane.opening = lane.opening or [], None
+        """Note that a read has ended, which may have brought less than was asked for. Open lanes
+        whose keys are found."""
+        for lane in [self._lanes[key] for key in self._awaited if key in self._lanes]:
+            if lane.opening is not None:
+                until = self._owned[PartitionKey(*lane.key[:2])] + OPEN_SECONDS
+                if self._context.channel.is_behind(lane.key) and self._clock.monotonic() < until:
+                    continue
+                waiting, lane.opening = lane.opening, None
                 self._push(lane, waiting)
+            self._awaited.discard(lane.key)
+            self._ask(lane)
 
     def _push(self, lane: _Lane, triggers: Iterable[Trigger]) -> None:
         kept_out = []
@@ -298,7 +311,9 @@ class KeyedLanes(SimplePart):
     def returned(self, triggers: Sequence[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result."""
         kept = set[int]()
-        for lane, batch in self._mine(triggers):
+        for key, batch in by_lane(triggers):
+            if (lane := self._lane(key)) is None:
+                continue
             kept.update(map(id, batch))
             lane.core.came(batch)
             for trigger in batch:
@@ -328,7 +343,7 @@ class KeyedLanes(SimplePart):
         """Return a lane, made if needed; None if this node does not own its partition."""
         lane = self._lanes.get(key)
         if lane is None and PartitionKey(*key[:2]) in self._owned:
-            lane = self._lanes[key] = _Lane(
-                key, KeyedLane(self._table.lane(key), self._table.column)
-            )
+            core = KeyedLane(self._table.lane(key), self._table.column)
+            lane = self._lanes[key] = _Lane(key, core)
+            self._awaited.add(key)
         return lane

@@ -252,9 +252,8 @@ class DatabaseChannel:
                 await self._search()
             for lane in self._in_turn():
                 if lane.keyed is not None:
-                    was_searching = lane.keyed.is_searching
                     found = await self._read_keys(lane, lane.keyed, room)
-                    if found or was_searching:
+                    if found is not None:
                         self._note_served(lane)
                         return [*self._arrived(room, found), *found]
                 elif (space := room.ahead(lane.key)) > 0:
@@ -403,15 +402,16 @@ class DatabaseChannel:
 
     async def _read_keys(
         self, lane: LaneReader, keyed: KeyedReader, room: Room
-    ) -> Sequence[Trigger]:
-        """Return the next triggers of a long lane; read by position again when it is short."""
+    ) -> Sequence[Trigger] | None:
+        """Return the next triggers of a long lane, which may be none; None if there is nothing to
+        read now. Read by position again when the lane is short."""
         rows = await keyed.read(room)
         lane.read_seq = keyed.floor
         if rows is None and keyed.is_done:
             lane.keyed = None
             room.of_keys(lane.key, KeyNews())
             lane.read_seq = lane.highest_seq = max(keyed.floor, keyed.highest)
-        return rows or ()
+        return rows
 
     async def _sweep(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return one page of the rows behind the reader. Rows that are new to the node had lost

@@ -77,7 +77,7 @@ class KeyedLane:
             return triggers, {}
         kept, left, passed = list[Trigger](), dict[Feed, int](), set[str]()
         for trigger in triggers:
-            apart = self._apart.get(self._column_of(trigger))
+            apart = self._apart.get(self._column(trigger))
             feed = Feed(trigger.fairness_key, "" if apart is None else apart.name)
             has_room = self.held < self.most if apart is None else apart.held < apart.most
             if has_room and feed not in left:  # those of a key stay in their order
@@ -86,7 +86,7 @@ class KeyedLane:
             else:
                 left.setdefault(feed, trigger.seq - 1)
                 if apart is not None:
-                    self._feeds[feed] = self._column_of(trigger)
+                    self._feeds[feed] = self._column(trigger)
                     passed.add(feed.key)
         least, brought = self._unread.least, {trigger.fairness_key for trigger in kept}
         for key in passed - brought:
@@ -111,7 +111,7 @@ class KeyedLane:
         self.held += sign * len(triggers)
         if self._apart:
             for trigger in triggers:
-                if (apart := self._apart.get(self._column_of(trigger))) is not None:
+                if (apart := self._apart.get(self._column(trigger))) is not None:
                     apart.held += sign
                     self.held -= sign
                     if not apart.held and len(apart.unread):
@@ -124,6 +124,11 @@ class KeyedLane:
                 if not held[name]:
                     del held[name]
         return keys.items()
+
+    def _column(self, trigger: Trigger) -> Hashable:
+        """Return the column that a trigger may be read apart with. The store shows which trigger of
+        an ordering key comes next."""
+        return None if trigger.ordering_key is not None else self._column_of(trigger)
 
     def set_apart(
         self, column: Hashable, triggers: Sequence[Trigger], most: int
