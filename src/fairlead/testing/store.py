@@ -81,6 +81,8 @@ def _has_rows(statement: str) -> Steps[bool]:
 
 
 def _emptied(store: SqlStore) -> Steps[None]:
-    files = [f"empty.{store.database.dialect}.sql", *(["empty.levels.sql"] * store.keeps_levels)]
-    for statement in (*_EMPTYING, *(each for file in files for each in _statements(file))):
+    statements = [*_EMPTYING, *_statements(f"empty.{store.database.dialect}.sql")]
+    if store.keeps_levels:
+        statements += _statements("empty.levels.sql")
+    for statement in statements:
         yield Statement(statement)

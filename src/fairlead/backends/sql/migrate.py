@@ -147,7 +147,8 @@ def _migrate(database: SqlDatabase, levels: bool) -> Steps[list[str]]:
         yield Statement(sql["add"], (migration.version, migration.name, SYSTEM_CLOCK.now()))
         done.append(migration.name)
     if levels and not (yield from _exists(database, LEVELS)):
-        for statement in (made := levels_of(package_of(database))).statements:
+        made = levels_of(package_of(database))
+        for statement in made.statements:
             yield Statement(statement)
         done.append(made.name)
     return done
