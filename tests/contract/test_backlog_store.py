@@ -55,7 +55,8 @@ async def opened(kind: str, url: str) -> Adapter:
         return store
     if kind == "memory":
         return MemoryBacklogStore()
-    connections = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None)
+    settings = Settings(url, backlog="database")
+    connections = connect(settings, SYSTEM_CLOCK, {}, lambda what, count: None)
     connections.cluster.migrate()
     return connections.backlog
 

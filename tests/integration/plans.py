@@ -42,7 +42,7 @@ COMPILED_COST = 100_000
 def unanalyzed(url: str) -> Iterator[PostgresDatabase]:
     """Yield a database with tables of its own, which no other process analyses."""
     database = PostgresDatabase(url)
-    migrate(database)
+    migrate(database, levels=True)
     with database.connection() as connection:
         for table in GROWING:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")

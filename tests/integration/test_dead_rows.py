@@ -75,7 +75,7 @@ def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgr
     search adds no statement to those that a test counts."""
     monkeypatch.setattr(task_store, "SLOW_SECONDS", math.inf)
     database = PostgresDatabase(postgres_url)
-    migrate(database)
+    migrate(database, levels=True)
     yield PostgresTaskStore(database)
     database.close()
 

@@ -75,7 +75,7 @@ def started() -> Iterator[Pair]:
     with skip_if_missing("postgres"):
         primary = PostgresServer()
     with primary:
-        app = App(primary.url)
+        app = App(primary.url, backlog="database")
         app.migrate()
         app.close()
         with PostgresServer(primary=primary) as standby:

@@ -248,7 +248,8 @@ def run_sql(app: App, sql: str) -> None:
     app.sql_store.database.run(steps())
 
 
-async def test_a_lane_whose_record_cannot_be_read_loses_no_task(app: App) -> None:
+async def test_a_lane_whose_record_cannot_be_read_loses_no_task(sqlite_url: str) -> None:
+    app = App(sqlite_url, backlog="database")
     ran: Counter[str] = Counter()
     app.queue("shop", partitions=1)
 
@@ -265,6 +266,7 @@ async def test_a_lane_whose_record_cannot_be_read_loses_no_task(app: App) -> Non
     async with running(app) as node:
         await settled(app, node)
     assert ran == Counter(dict.fromkeys(["before", "waits", "other lane"], 1))
+    app.close()
 
 
 # stuck runs ---------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
-from fairlead.testing import running
+from fairlead.testing import drain, running
 from tests.end_to_end.test_command_line import ROOT, environment
 
 AnyDatabase = SqliteDatabase | PostgresDatabase
@@ -90,7 +90,7 @@ def test_an_empty_database_is_reported_and_then_migrated_once(database: AnyDatab
 def _migrate(url: str, results: Any) -> None:
     database = open_database(url)
     try:
-        results.put(migrate(database))
+        results.put(migrate(database, levels=True))
     except Exception as error:
         results.put(repr(error))
     database.close()
@@ -107,11 +107,76 @@ def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url:
         process.join(30)
     database = open_database(store_url)
     assert [outcome for outcome in outcomes if isinstance(outcome, str)] == []
-    assert sorted(outcomes) == sorted(
-        [[], [], [], [migration.name for migration in migrations(database)]]
-    )
-    check(database)
+    names = [migration.name for migration in migrations(database)]
+    assert sorted(outcomes) == sorted([[], [], [], [*names, "levels"]])
+    check(database, levels=True)
     database.close()
+
+
+def test_tables_of_levels_are_asked_for_and_made_where_an_application_keeps_levels(
+    database: AnyDatabase, store_url: str
+) -> None:
+    migrate(database)
+    check(database)
+    assert not _level_tables(database)
+    app = App(store_url, backlog="database")
+    note = app.task(name="note")(lambda: None)
+    cure = r"run `fairlead migrate` with the backlog setting .*FAIRLEAD_BACKLOG=database"
+    with pytest.raises(SchemaMismatch, match=cure):
+        note.submit()
+    with pytest.raises(SchemaMismatch, match=cure):
+        asyncio.run(drain(app))
+    assert app.migrate() == ["levels"]
+    assert app.migrate() == []
+    assert len(_level_tables(database)) == 3
+    note.submit()
+    asyncio.run(drain(app))
+    app.close()
+
+
+def _level_tables(database: AnyDatabase) -> set[str]:
+    tables = (
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+        if isinstance(database, SqliteDatabase)
+        else "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema()"
+    )
+    return {name for (name,) in rows_of(database, tables) if name.startswith("fairlead_backlog")}
+
+
+def test_an_application_with_levels_in_cassandra_has_no_tables_of_levels(
+    database: AnyDatabase, store_url: str
+) -> None:
+    pytest.importorskip("cassandra", reason="pip install 'fairlead[cassandra]'")
+    app = App(store_url, backlog="cassandra://127.0.0.1:1/nowhere")
+    assert app.connections.cluster.migrate() == [each.name for each in migrations(database)]
+    assert not _level_tables(database)
+    app.close()
+
+
+def test_a_worker_makes_the_tables_of_levels_in_a_new_file(sqlite_url: str) -> None:
+    app = App(sqlite_url, backlog="database")
+    app.task(name="note")(lambda: None).submit()
+    asyncio.run(drain(app))
+    app.close()
+    database = open_database(sqlite_url)
+    check(database, levels=True)
+    database.close()
+
+
+def test_the_command_makes_the_tables_of_levels_that_the_environment_names(
+    database: AnyDatabase, store_url: str
+) -> None:
+    migrate(database)
+    said = subprocess.run(
+        [sys.executable, "-m", "fairlead", "migrate", "--url", store_url],
+        cwd=ROOT,
+        env=environment() | {"FAIRLEAD_BACKLOG": "database"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout == "levels\n"
+    check(database, levels=True)
 
 
 def add_migration(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
@@ -206,10 +271,11 @@ def test_a_database_of_another_package_has_its_own_migrations(
 
 def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
     database = open_database(sqlite_url)
-    script = print_sql(database)
+    assert "fairlead_backlog" not in print_sql(database)
+    script = print_sql(database, levels=True)
     printed = sqlite3.connect(":memory:")
     printed.executescript(script)
-    migrate(database)
+    migrate(database, levels=True)
     tables = (
         "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -17,6 +19,14 @@ from fairlead.testing import drain, running, settled
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 SOON = 20.0
+
+
+@pytest.fixture
+def app(store_url: str) -> Iterator[App]:
+    """Yield an application that keeps levels in the database of its tasks."""
+    with closing(App(store_url, backlog="database")) as app:
+        app.migrate()
+        yield app
 
 
 async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_keys_share(

@@ -50,7 +50,7 @@ FREE = PartitionKey("letters", 0)
 def store(postgres_url: str) -> Iterator[PostgresTaskStore]:
     """Return a store on tables of its own: a TRUNCATE between tests would take their pages."""
     database = PostgresDatabase(postgres_url)
-    migrate(database)
+    migrate(database, levels=True)
     store = PostgresTaskStore(database)
     database.run(store.registration({"letters": 2}))
     yield store

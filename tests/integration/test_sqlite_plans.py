@@ -192,6 +192,7 @@ def _faults(connection: sqlite3.Connection, sql: str) -> Iterator[str]:
 @pytest.mark.parametrize("statistics", ["none", "empty", "few", "many"])
 def test_no_frequent_statement_scans_a_growing_table(tmp_path: Path, statistics: str) -> None:
     store = SqliteTaskStore(SqliteDatabase(tmp_path / "tasks.db"))
+    store.keeps_levels = True
     store.prepare()
     if statistics in ("empty", "few"):
         with store.database.connection() as connection:

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
+from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
 from fairlead.connect import task_store
@@ -54,9 +54,9 @@ COLUMNS = (
 
 def migrated(url: str) -> Any:
     """Return the migrated task store of the URL; the caller closes its database."""
-    store = task_store(url)
-    migrate(store.database)
-    return store
+    with closing(App(url)) as app:
+        app.migrate()
+    return task_store(url)
 
 
 @contextmanager
@@ -181,8 +181,8 @@ async def _write(url: str, lane: LaneKey, entries: list[Trigger], record: LaneRe
 
         store: Any = CassandraBacklogStore(url)
     else:
-        migrated(url)
-        store = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None).backlog
+        settings = Settings(url, backlog="database")
+        store = connect(settings, SYSTEM_CLOCK, {}, lambda what, count: None).backlog
     try:
         await store.migrate()
         owned = (await store.take_over([PartitionKey(lane.queue, lane.partition)]))[

@@ -25,6 +25,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputP
 from pyspark.testing import assertSchemaEqual
 
 from fairlead import App
+from fairlead.backends.sql.migrate import migrate
+from fairlead.connect import task_store
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LaneKey
@@ -321,6 +323,18 @@ def test_an_empty_table_has_no_rows(
     spark: SparkSession, store: Any, store_url: str, table: str
 ) -> None:
     assert load(spark, store_url, table).count() == 0
+
+
+def test_a_store_without_tables_of_levels_has_no_backlog(
+    spark: SparkSession, sqlite_url: str, postgres_url: str
+) -> None:
+    Path(sqlite_url.removeprefix("sqlite:///")).touch()
+    for url in (sqlite_url, postgres_url):
+        with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+            scan_of(options(url, "backlog")).plan()
+        with closing(task_store(url).database) as database:
+            migrate(database)
+        assert load(spark, url, "backlog").count() == 0
 
 
 def test_an_empty_backlog_in_cassandra_has_no_rows(spark: SparkSession, cassandra_url: str) -> None:

@@ -222,7 +222,8 @@ def migrate(options: MigrateOptions) -> None:
     with one_line_errors():
         app = app_on(options.url)
         if options.print_only:
-            say(print_sql(app.connections.store.as_sql().database))
+            store = app.connections.store.as_sql()
+            say(print_sql(store.database, levels=store.keeps_levels))
             return
         applied = app.migrate()
         if options.json:

@@ -23,6 +23,11 @@ class SqlStore(TaskRecords, Protocol):
         """Database that runs the steps."""
 
     @property
+    def keeps_levels(self) -> bool:
+        """Whether the application keeps the levels of fair queues in this database, so that the
+        store makes and checks their tables."""
+
+    @property
     def run_notes(self) -> RunNotesStore:
         """Progress, checkpoints and log lines of runs."""
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from fairlead.connector import Connector
 from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.urls import shown_url, split_url
 
@@ -45,7 +46,8 @@ def prepare(connector: Connector) -> None:
     """Make the tables, and empty them. Raise ConfigurationError, before anything is deleted, for a
     database that somebody has used and whose name does not say that it is for tests; NotSupported
     for a store without SQL."""
-    database, url = connector.connections.store.as_sql().database, connector.settings.url
+    store, url = connector.connections.store.as_sql(), connector.settings.url
+    database = store.database
     is_safe = url in _own or is_named_for_tests(url)
     is_used = False if is_safe else _is_used(database)
     if not is_used:
@@ -57,7 +59,7 @@ def prepare(connector: Connector) -> None:
             f"{shown_url(url)} has tasks or a history of others, and a test would delete them: give"
             " the kit a database of its own, whose name has the word `test`, as shop_test"
         )
-    database.run(_emptied(database.dialect))
+    database.run(_emptied(store))
     _own.add(url)
 
 
@@ -78,6 +80,9 @@ def _has_rows(statement: str) -> Steps[bool]:
     return bool((yield Statement(statement))[0][0])
 
 
-def _emptied(dialect: str) -> Steps[None]:
-    for statement in (*_EMPTYING, *_statements(f"empty.{dialect}.sql")):
+def _emptied(store: SqlStore) -> Steps[None]:
+    statements = [*_EMPTYING, *_statements(f"empty.{store.database.dialect}.sql")]
+    if store.keeps_levels:
+        statements += _statements("empty.levels.sql")
+    for statement in statements:
         yield Statement(statement)

@@ -16,7 +16,8 @@ CREATE TABLE IF NOT EXISTS fairlead_schema (
 )
 
 -- name: exists
-SELECT 1 WHERE to_regclass('fairlead_schema') IS NOT NULL
+-- $1 table
+SELECT 1 WHERE to_regclass($1::text) IS NOT NULL
 
 -- name: hidden
 -- Returns the role, and a schema of its search_path that has the tables and that it may not use.

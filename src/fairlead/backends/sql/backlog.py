@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.sql.fences import Fences
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import ALL_ROWS, canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -37,7 +36,8 @@ _encode = msgspec.json.encode
 
 
 class SqlBacklogStore(ABC):
-    """A `fairlead.ports.backlog_store.BacklogStore` in the database of a task store."""
+    """A `fairlead.ports.backlog_store.BacklogStore` in the database of a task store, which from
+    then on makes and checks the tables of levels too."""
 
     persist_seconds = 5.0
     delete_acks = 2000
@@ -47,14 +47,15 @@ class SqlBacklogStore(ABC):
     are then made durable."""
 
     def __init__(self, store: SqlTaskStore) -> None:
-        self._database = store.database
+        store.keeps_levels = True
+        self._store, self._database = store, store.database
         self._sql = load("backlog.sql", package_of(self._database))
         self._fences = Fences()
         self._deleted: dict[LaneKey, tuple[int, Level]] = {}
         """Level through which each lane's rows are deleted, with the range id of that delete."""
 
     async def migrate(self) -> None:
-        await asyncio.to_thread(migrate, self._database)
+        await asyncio.to_thread(self._store.migrate)
 
     async def take_over(
         self, partitions: Sequence[PartitionKey]

@@ -2,8 +2,11 @@
 
 All missing migrations are applied in one transaction. The package of a database has the files in
 `migrations/`. Its `migrations.sql` has the statements that record which ones are applied: create,
-exists, applied, columns, add, and also isolate and lock, if writers run concurrently, and hidden,
-if a right can be missing.
+exists, applied, add, and also isolate and lock, if writers run concurrently, and hidden, if a right
+can be missing.
+
+`migrations/levels.sql` makes the tables of levels, in the same transaction, where an application
+keeps levels (`SqlStore.keeps_levels`).
 """
 
 from __future__ import annotations
@@ -51,6 +54,16 @@ def migrations_of(package: str) -> list[Migration]:
     return sorted(found)
 
 
+def levels_of(package: str) -> Migration:
+    """Return what makes the tables of levels, in the package of a database; it has no number."""
+    file = resources.files(package).joinpath("migrations", "levels.sql")
+    return Migration(0, "levels", file.read_text())
+
+
+LEVELS = "fairlead_backlog"
+"""One of the tables of levels, which are made together."""
+
+
 CURE = "run `fairlead migrate`"
 """Cure for a missing table or column."""
 
@@ -58,14 +71,15 @@ _RAISED = "P0001"
 """SQLSTATE of an exception that a function of the database raised."""
 
 
-def migrate(database: SqlDatabase) -> list[str]:
-    """Apply the missing migrations and return their names.
+def migrate(database: SqlDatabase, *, levels: bool = False) -> list[str]:
+    """Apply the missing migrations and return their names. With `levels`, also make the tables of
+    levels if they are missing, and return "levels" too.
 
     Safe to run twice, and by many processes at once. Raise SchemaMismatch, and change nothing, if
     the tables are newer than this code. Raise ConfigurationError if a trigger refuses a command.
     """
     try:
-        return database.run(_migrate(database), is_patient=True)
+        return database.run(_migrate(database, levels), is_patient=True)
     except Exception as error:
         if getattr(error, "sqlstate", None) != _RAISED:
             raise
@@ -76,9 +90,10 @@ def migrate(database: SqlDatabase) -> list[str]:
         ) from error
 
 
-def check(database: SqlDatabase) -> None:
-    """Raise SchemaMismatch if the tables are missing, older or newer than this code. Raise
-    ConfigurationError if this role may not use their schema.
+def check(database: SqlDatabase, *, levels: bool = False) -> None:
+    """Raise SchemaMismatch if the tables are missing, older or newer than this code, and with
+    `levels` also if the tables of levels are missing. Raise ConfigurationError if this role may not
+    use their schema.
 
     The error names the migrations and the command to run, or the grant.
     """
@@ -98,6 +113,11 @@ def check(database: SqlDatabase) -> None:
             f"the tables in {database.location} are older than this code: {', '.join(missing)} not"
             " applied; run `fairlead migrate`"
         )
+    if levels and not database.read_now(_exists(database, LEVELS)):
+        raise SchemaMismatch(
+            f"{database.location} has no tables for the levels of fair queues; run `fairlead"
+            " migrate` with the backlog setting of this application (FAIRLEAD_BACKLOG=database)"
+        )
 
 
 def is_new(database: SqlDatabase) -> bool:
@@ -105,14 +125,14 @@ def is_new(database: SqlDatabase) -> bool:
     return not database.read_now(_applied(database))
 
 
-def print_sql(database: SqlDatabase) -> str:
-    """Return all migrations for this database as one script, to be read or run by hand."""
-    return "\n".join(
-        f"-- {migration.name}\n{migration.sql.strip()}\n" for migration in migrations(database)
-    )
+def print_sql(database: SqlDatabase, *, levels: bool = False) -> str:
+    """Return all migrations for this database, and with `levels` the tables of levels, as one
+    script, to be read or run by hand."""
+    every = [*migrations(database), *([levels_of(package_of(database))] if levels else [])]
+    return "\n".join(f"-- {each.name}\n{each.sql.strip()}\n" for each in every)
 
 
-def _migrate(database: SqlDatabase) -> Steps[list[str]]:
+def _migrate(database: SqlDatabase, levels: bool) -> Steps[list[str]]:
     sql = _statements(database)
     if "lock" in sql:
         yield Statement(sql["isolate"])
@@ -126,14 +146,22 @@ def _migrate(database: SqlDatabase) -> Steps[list[str]]:
             yield Statement(statement)
         yield Statement(sql["add"], (migration.version, migration.name, SYSTEM_CLOCK.now()))
         done.append(migration.name)
+    if levels and not (yield from _exists(database, LEVELS)):
+        made = levels_of(package_of(database))
+        for statement in made.statements:
+            yield Statement(statement)
+        done.append(made.name)
     return done
 
 
+def _exists(database: SqlDatabase, table: str) -> Steps[bool]:
+    return bool((yield Statement(_statements(database)["exists"], (table,))))
+
+
 def _applied(database: SqlDatabase) -> Steps[list[Row]]:
-    sql = _statements(database)
-    if not (yield Statement(sql["exists"])):
+    if not (yield from _exists(database, "fairlead_schema")):
         return []
-    return list((yield Statement(sql["applied"])))
+    return list((yield Statement(_statements(database)["applied"])))
 
 
 def _hidden(database: SqlDatabase) -> Steps[Sequence[Row]]:

@@ -76,6 +76,8 @@ _decode = msgspec.json.Decoder(list[str]).decode
 class SqlTaskStore(SqlTaskRecords):
     """A `fairlead.ports.task_store.TaskStore` for both dialects."""
 
+    keeps_levels = False  # until a backlog store is made on this store
+
     def __init__(self, database: SqlDatabase, sql: dict[str, str]) -> None:
         super().__init__(database, sql)
         self._served: dict[str, tuple[list[str], list[str]]] = {}
@@ -84,10 +86,10 @@ class SqlTaskStore(SqlTaskRecords):
     # other ports on the same tables ---------------------------------------------------------------
 
     def prepare(self) -> None:
-        check(self.database)
+        check(self.database, levels=self.keeps_levels)
 
     def migrate(self) -> list[str]:
-        return migrate(self.database)
+        return migrate(self.database, levels=self.keeps_levels)
 
     @property
     def run_notes(self) -> RunNotesStore:

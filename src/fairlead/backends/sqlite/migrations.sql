@@ -9,7 +9,8 @@ CREATE TABLE IF NOT EXISTS fairlead_schema (
 )
 
 -- name: exists
-SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fairlead_schema'
+-- ?1 table
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1
 
 -- name: applied
 SELECT version, name FROM fairlead_schema ORDER BY version

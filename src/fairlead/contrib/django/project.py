@@ -131,8 +131,9 @@ class DjangoApp(App):
 
     def check_tables(self) -> None:
         """Raise SchemaMismatch unless Django's migrations have made the tables."""
+        store = self.sql_store
         try:
-            check(self.sql_store.database)
+            check(store.database, levels=store.keeps_levels)
         except SchemaMismatch as error:
             cure = f"run `{self.migrate_command}`"
             raise SchemaMismatch(str(error).replace("run `fairlead migrate`", cure)) from error

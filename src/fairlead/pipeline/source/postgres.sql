@@ -28,6 +28,10 @@ SELECT {columns}
  WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR submitted_at >= {since})
    AND ({until}::bigint IS NULL OR submitted_at < {until})
 
+-- name: levels
+-- Return a row if the store has tables of levels. A database without tables of Fairlead is refused.
+SELECT 1 FROM fairlead_store WHERE to_regclass('fairlead_backlog') IS NOT NULL
+
 -- name: lanes
 -- $1: queue, or NULL for all queues
 SELECT queue, partition, priority

@@ -57,9 +57,12 @@ class SqlScan(Scan):
     """Names in a checkpoint of the fields of a position, of which the last is `seq`."""
 
     def plan(self) -> list[Piece]:
-        """Return a piece for each lane of the backlog, or those of a table."""
+        """Return a piece for each lane of the backlog, none in a store without levels, or the
+        pieces of a table."""
         if self._options.table is not BACKLOG_READ:
             return self._plan_table()
+        if not self._ask("levels"):
+            return []
         names = ("lane_queue", "lane_partition", "lane_priority")
         lanes = self._ask("lanes", self._options.queue)
         return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]

@@ -19,6 +19,10 @@ SELECT {columns}
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
    AND (:since IS NULL OR submitted_at >= :since) AND (:until IS NULL OR submitted_at < :until)
 
+-- name: levels
+-- Return a row if the store has tables of levels. A database without tables of Fairlead is refused.
+SELECT 1 FROM fairlead_store WHERE EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'fairlead_backlog')
+
 -- name: lanes
 -- ?1: queue, or NULL for all queues
 SELECT queue, partition, priority

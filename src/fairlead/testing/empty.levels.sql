@@ -1,0 +1,3 @@
+DELETE FROM fairlead_backlog;
+DELETE FROM fairlead_backlog_lanes;
+DELETE FROM fairlead_backlog_owners;
