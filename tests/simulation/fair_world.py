@@ -1,5 +1,5 @@
-"""A random world of a fair queue: the trigger table, the ledger of limits and the backlogs of its
-lanes, with arrivals, ends, passing time, evictions and changed limits. It measures how far apart
+"""A random world of a fair queue: the trigger table, the ledger of limits and the lanes, with
+arrivals, ends, passing time and changed limits. It measures how far apart
 the service of two keys, or of two tenants, is while both are runnable."""
 
 from __future__ import annotations
@@ -8,19 +8,16 @@ import random
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
-from sys import maxsize
 
-from fairlead.lab.lane import ListedBacklog
-
-from fairlead.core.fair.backlog import Changes
-from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import STRIDE_SCALE, phase, step
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.flows import FairLane, TenantFlow
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, Level, Trigger, tenant_of
+from fairlead.model import LaneKey, Trigger, tenant_of
 from tests.unit.ledger_store import LedgerStore
 
 QUEUE = "q"
@@ -67,21 +64,6 @@ class Cluster:
         return self.policy.limits_of(roomy or ())
 
 
-class _Lane(ListedBacklog):
-    def spread(self, key: str) -> None:
-        """Let the next task of a key come less than one step after the virtual time, and after that
-        of its tenant, as for a key that is found among many."""
-        passes, start = self._backlog._passes, self._backlog.virtual_time
-        passes.resume(key, passes.spread(key, 1.0, start))
-        if tenant_of(key) != key:
-            passes.take_turn(key, passes.first_turn(key, is_early=False))
-
-    @property
-    def turns(self) -> Mapping[str, int]:
-        """Turns at which keys of tenants were spread."""
-        return self._backlog.turns_taken
-
-
 class FairWorld:
     """One world; `run` returns the worst gap between two keys, or two tenants."""
 
@@ -92,9 +74,8 @@ class FairWorld:
     more_keys = 0
     """Keys of one tenant besides the others."""
 
-    def __init__(self, seed: int, is_mixed: bool = False, capacity: int = maxsize) -> None:
-        """`is_mixed`: tasks of a key have several names, and some have ordering keys. `capacity`:
-        triggers in memory of each lane."""
+    def __init__(self, seed: int, is_mixed: bool = False) -> None:
+        """`is_mixed`: tasks of a key have several names, and some have ordering keys."""
         self.chance = chance = random.Random(f"fair world {seed}")
         self.now = 0.0
         self.names = [f"name {n}" for n in range(chance.randint(1, 4))]
@@ -107,7 +88,6 @@ class FairWorld:
         self._name_of = {key: chance.choice(self.names) for key in self.keys}
         self._partitions = chance.choice([1, 1, 2])
         self._is_mixed = is_mixed
-        self._capacity = capacity
         self.ledger = SlotLedger(chance.randint(1, 6))
         self._clusters: list[Cluster] = []
         self._register_limits()
@@ -120,13 +100,10 @@ class FairWorld:
             if chance.random() < 0.7:
                 self._set_weights[tenant] = chance.choice([2.0, 5.0, 0.5])
         self.weights.update(self._set_weights)
-        self.table.weigh(QUEUE, self._set_weights)
-        self._lanes: dict[int, _Lane] = {}
+        self.table.weigh(QUEUE, self._set_weights, is_keyed=True)
         self.waiting: defaultdict[Flow, dict[str, Trigger]] = defaultdict(dict)
         """Triggers in the table by flow and id."""
         self._running: list[Trigger] = []
-        self._dispatched: set[str] = set()
-        """Ids of the triggers that left their lane; a returned claim is only in the table."""
         self._number = 0
         self._services: dict[tuple[Sharer, Sharer], Service] = {}
 
@@ -197,14 +174,26 @@ class FairWorld:
     def _arrive(self) -> None:
         key, partition = self.chance.choice(self.keys), self.chance.randrange(self._partitions)
         triggers = [self._trigger(key, partition) for _ in range(self.chance.choice([1, 1, 3, 20]))]
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = _Lane(Counters(), self._capacity, self._apply)
-            self._lanes[partition] = lane
-            self.table.spread(LaneKey(QUEUE, partition, PRIORITY), lane.turns)
+        flows = self.table.lane(LaneKey(QUEUE, partition, PRIORITY))
         if self.chance.random() < 0.3:
-            lane.spread(key)
-        lane.push(triggers)
+            self._spread(flows, key)
+        for trigger in triggers:
+            self._add(trigger)
+
+    def _spread(self, flows: FairLane, key: str) -> None:
+        """Let the next task of a key come less than one step after the virtual time, and after that
+        of its tenant, as for a key that is found among many."""
+        tenant = tenant_of(key)
+        tag = flows.time.now + phase(tenant, step(STRIDE_SCALE, flows.rate(tenant)))
+        flows.beginners.starts[tenant] = tag
+        flow = flows.flows.get(tenant)
+        if isinstance(flow, TenantFlow):
+            stride = step(STRIDE_SCALE, flows.rate_inside(tenant, key))
+            flow.beginners.starts[key] = flow.time.now + phase(key, stride)
+
+    def _add(self, trigger: Trigger) -> None:
+        self.push(trigger)
+        self.waiting[_flow(trigger)][trigger.id] = trigger
 
     def _trigger(self, key: str, partition: int) -> Trigger:
         chance = self.chance
@@ -227,15 +216,6 @@ class FairWorld:
             seq=self._number,
         )
 
-    def _apply(self, changes: Changes) -> None:
-        if changes.dropped:
-            self.table.remove(changes.dropped)
-            for trigger in changes.dropped:
-                del self.waiting[_flow(trigger)][trigger.id]
-        for trigger in changes.added:
-            self.push(trigger)
-            self.waiting[_flow(trigger)][trigger.id] = trigger
-
     def _end(self) -> None:
         """End a run, or return its claim: its result is unknown."""
         if not self._running:
@@ -245,8 +225,7 @@ class FairWorld:
             freed = self.ledger.release(trigger, self.now)
         else:
             freed = self.ledger.cancel(trigger, self.now)
-            self.push(trigger)
-            self.waiting[_flow(trigger)][trigger.id] = trigger
+            self._add(trigger)
         if trigger.ordering_key is not None:
             freed += self.ledger.release_reservation(OrderingKey(QUEUE, trigger.ordering_key))
         self.table.freed(freed)
@@ -294,7 +273,7 @@ class FairWorld:
         if key:
             self._set_weights[key] = self.weights[key] = self.chance.choice([0.5, 1.0, 3.0, 20.0])
             self._services.clear()
-            for partition in self._lanes:
+            for partition in range(self._partitions):
                 self.table.reweigh(LaneKey(QUEUE, partition, PRIORITY), [key])
 
     # what is measured -----------------------------------------------------------------------------
@@ -305,9 +284,9 @@ class FairWorld:
         for flow, triggers in self.waiting.items():
             heads: dict[Hashable, Trigger] = {}
             for trigger in sorted(triggers.values(), key=_place):
-                column = (self.ledger.column(trigger), trigger.ordering_key or trigger.level)
+                column = (self.ledger.column(trigger), trigger.ordering_key or trigger.id)
                 heads.setdefault(column, trigger)
-            for trigger in sorted(heads.values(), key=_level):
+            for trigger in sorted(heads.values(), key=lambda trigger: trigger.seq):
                 if self._could_run(trigger):
                     found[flow] = trigger
                     break
@@ -338,9 +317,6 @@ class FairWorld:
             service = self._services.setdefault((one, other), Service())
             service.count((amount * (one in served), amount * (other in served)), costs)
             worst = max(worst, service.gap / self._bound(one, other))
-        if trigger.id not in self._dispatched:
-            self._dispatched.add(trigger.id)
-            self._lanes[trigger.partition].dispatch([trigger])
         return worst
 
     def _pairs(self, runnable: Iterable[Flow]) -> set[tuple[Sharer, Sharer]]:
@@ -384,13 +360,8 @@ def _flow(trigger: Trigger) -> Flow:
     return trigger.partition, trigger.fairness_key
 
 
-def _level(trigger: Trigger) -> Level:
-    assert trigger.level is not None
-    return trigger.level
-
-
 def _place(trigger: Trigger) -> tuple[object, ...]:
-    """Return the place of a trigger in the order of its ordering key, or by level."""
+    """Return the place of a trigger in the order of its ordering key, or by position."""
     if trigger.ordering_key is None:
-        return (0, 0, _level(trigger))
+        return (0, 0, trigger.seq)
     return (1, trigger.order_at, trigger.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.triggers.flows import Scope
 from tests.simulation.queues_world import QueuesWorld
 from tests.tiers import block, seeds
 
@@ -26,16 +26,6 @@ def test_a_new_key_waits_for_no_more_than_the_read_beside_deep_queues(number: in
         assert wait <= MOST_WAIT, f"seed {seed}: waited for {wait} starts"
 
 
-def test_a_new_key_waits_if_a_queue_that_reads_acknowledges_through_the_virtual_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    advance = Backlog._advance
-
-    def acknowledge_all(backlog: Backlog) -> None:
-        advance(backlog)
-        if not backlog._loaded and not backlog._taken and backlog.is_at_end:
-            backlog.ack_level = backlog.read_level
-
-    monkeypatch.setattr(Backlog, "_advance", acknowledge_all)
-    likely = 25  # the first of all seeds that shows it
-    assert any(QueuesWorld(seed).run(STARTS) > 20 for seed in (likely, *range(5 * WORLDS)))
+def test_a_new_key_waits_if_newcomers_do_not_go_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scope, "started", lambda scope: None)
+    assert any(QueuesWorld(seed).run(STARTS) > 20 for seed in range(WORLDS))

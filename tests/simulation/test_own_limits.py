@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import random
 from heapq import heappop, heappush
-from sys import maxsize
 
 import pytest
-from fairlead.lab.lane import ListedBacklog
 
 from bench.lcg_limits import Lateness, WatchedTree
-from fairlead.core.fair.backlog import Changes
-from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.flows import Flow
@@ -29,10 +25,10 @@ WORLDS = 4
 class World:
     """A node that runs the tasks of some keys, all pushed first, under a tree of limits."""
 
-    def __init__(self, seed: int, stretch: float, is_stalled: bool, capacity: int) -> None:
+    def __init__(self, seed: int, stretch: float, is_stalled: bool) -> None:
         """`stretch`: factor by which a tenth of the runs take longer; with 1, all take the same
         time. `is_stalled`: whether the node has too little processor time, and notes many ends at
-        once. `capacity`: triggers in memory."""
+        once."""
         self._chance = chance = random.Random(f"own limits {seed}")
         self._stretch, self._is_stalled = stretch, is_stalled
         skew = chance.uniform(0.3, 1.5)
@@ -45,23 +41,16 @@ class World:
         self._ledger = SlotLedger(chance.choice([2, 30, 200]))
         self._ledger.register_queue("q", tree)
         self._table = TriggerTable(self._ledger)
-        self._lane = ListedBacklog(Counters(maxsize), capacity, self._apply)
-        self._lane.push(
-            [builders.trigger(f"{n:09}", "work", key, seq=n) for n, key in enumerate(keys, 1)]
-        )
+        self._table.weigh("q", {}, is_keyed=True)
+        for n, key in enumerate(keys, 1):
+            self._table.push(builders.trigger(f"{n:09}", "work", key, seq=n))
         self._tasks = len(keys)
-
-    def _apply(self, changes: Changes) -> None:
-        self._table.remove(changes.dropped)
-        for trigger in changes.added:
-            self._table.push(trigger)
 
     def run(self) -> Lateness:
         """Run all tasks; return how late they came."""
         chance, now, runs = self._chance, 0.0, list[tuple[float, int, Trigger]]()
         while True:
             while taken := self._table.take(chance.choice([1, 3, 500]), now)[0]:
-                self._lane.dispatch(taken)
                 for trigger in taken:
                     heappush(runs, (now + self._seconds(), trigger.seq, trigger))
             if not runs:
@@ -83,14 +72,13 @@ class World:
         return RUN * self._chance.uniform(0.5, 1.5) * (self._stretch if is_long else 1)
 
 
-@pytest.mark.parametrize("capacity", [maxsize, 100])
 @pytest.mark.parametrize("is_stalled", [False, True])
 @pytest.mark.parametrize("stretch", [1, 1.01, 100])
 @pytest.mark.parametrize("number", seeds(20, 1))
 def test_no_task_is_late_but_by_starts_that_pass_a_key_at_its_own_limit(
-    number: int, stretch: float, is_stalled: bool, capacity: int
+    number: int, stretch: float, is_stalled: bool
 ) -> None:
-    worlds = [World(seed, stretch, is_stalled, capacity) for seed in block(number, WORLDS)]
+    worlds = [World(seed, stretch, is_stalled) for seed in block(number, WORLDS)]
     found = [world.run() for world in worlds]
     assert [each.worst for each in found] == [0] * WORLDS
     # Runs of different lengths fill the own limits of some keys for longer than those of others.
@@ -108,4 +96,4 @@ def test_the_tasks_of_a_key_are_late_if_each_moves_it_two_strides_on(
         flow.rank += STRIDE_SCALE * (flow.key == "key 1")
 
     monkeypatch.setattr(Flow, "ran", run_twice_as_far)
-    assert World(tiers.seed(), stretch, False, maxsize).run().worst > 0
+    assert World(tiers.seed(), stretch, False).run().worst > 0

@@ -32,10 +32,8 @@ class TimedWorld(FairWorld):
 
     has_tenants = True
 
-    def __init__(
-        self, seed: int, is_mixed: bool = False, capacity: int = maxsize, is_exact: bool = False
-    ) -> None:
-        super().__init__(seed, is_mixed, capacity)
+    def __init__(self, seed: int, is_mixed: bool = False, is_exact: bool = False) -> None:
+        super().__init__(seed, is_mixed)
         self._usual = {key: round(10 ** self.chance.uniform(3, 8)) for key in self.keys}
         self._spread = 0.0 if is_exact else self.chance.choice([0.0, 0.3, 1.5])
         self._run_times = Exact(self._usual) if is_exact else Steady()
@@ -95,7 +93,6 @@ class TimedWorld(FairWorld):
         partition = self.chance.randrange(self._partitions)
         for trigger in self.table.drop([PartitionKey(QUEUE, partition)]):
             del self.waiting[partition, trigger.fairness_key][trigger.id]
-        self._lanes.pop(partition, None)
         self._services.clear()
 
     def _lane(self, partition: int) -> FairLane:
@@ -103,7 +100,7 @@ class TimedWorld(FairWorld):
 
     def _note_doubt(self) -> None:
         doubt: defaultdict[Sharer, int] = defaultdict(int)
-        for partition in self._lanes:
+        for partition in range(self._partitions):
             if (QUEUE, partition, PRIORITY) not in self.table._board.lanes:
                 continue
             for run in self._lane(partition).runs.values():

@@ -1,6 +1,5 @@
 """Shares of run time among tenants, and among the keys of each, in a long lane that is read by
-fairness key: levels by expected run time, turns inside tenants, the trigger table, and several
-workers. Run times are constant, change in steps, or have a heavy tail."""
+fairness key: the trigger table, and several workers. Run times are constant, change in steps, or have a heavy tail."""
 
 from __future__ import annotations
 
@@ -11,8 +10,6 @@ from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
@@ -23,8 +20,7 @@ from tests.tiers import block, seeds
 
 WORLDS = tiers.worlds(6)
 LEARNT = 300
-"""Starts after which the run times of the keys are known. The tasks that are in memory then have
-levels from before: the test passes over these too."""
+"""Starts after which the run times of the keys are known."""
 STARTS = 2000
 ENOUGH = 400
 """Starts of a tenant from which the shares of its keys count."""
@@ -68,10 +64,9 @@ class TimedWorld(StoredLane):
         self._ledger = SlotLedger(self._workers)
         self._ledger.register_task("q", "pay")
         table = TriggerTable(self._ledger)
-        table.weigh("q", weights)
+        table.weigh("q", weights, is_keyed=True)
         table.share_run_time("q", self._run_times)
-        passes = Passes(Counters(), weights, self._run_times)
-        super().__init__(keys, passes, self.capacity, table)
+        super().__init__(keys, self.capacity, table)
         self._running: list[tuple[int, int, int, Trigger]] = []
         """End, number, run time and trigger of each current run."""
         self._now = 0

@@ -7,15 +7,10 @@ import heapq
 import itertools
 import math
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.lab.lane import ListedBacklog
-
-from fairlead.core.fair.backlog import Changes
-from fairlead.core.fair.counters import Counters
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
@@ -101,10 +96,7 @@ class Loop:
         self._limits: dict[str, int] = {}
         self._slot_ledger = SlotLedger(slots)
         self._table = TriggerTable(self._slot_ledger)
-        self._table.weigh("q", self._weights)
-        self._backlog = ListedBacklog(
-            Counters(sys.maxsize), sys.maxsize, self._apply, self._weights
-        )
+        self._table.weigh("q", self._weights, is_keyed=True)
         self._numbers = itertools.count(1)
         self._ends: list[tuple[float, int, Trigger]] = []
         self._arrivals: list[tuple[float, int, str]] = []
@@ -176,7 +168,6 @@ class Loop:
             taken, _ = self._table.take(self.slots, self._now)
             if not taken:
                 return
-            self._backlog.dispatch(taken)
             for trigger in taken:
                 key = trigger.fairness_key
                 came, run = self._waiting[key].pop(trigger.id)
@@ -213,11 +204,7 @@ class Loop:
         task = builders.trigger(f"{number:012}", "work", key, weight=load.due, seq=number)
         self._waiting[key][task.id] = (self._now, load.run)
         self._hour.asked[key] = self._hour.asked.get(key, 0.0) + load.run
-        self._backlog.push((task,))
-
-    def _apply(self, changes: Changes) -> None:
-        for task in changes.added:
-            self._table.push(task)
+        self._table.push(task)
 
     # the feedback ---------------------------------------------------------------------------------
 
