@@ -61,8 +61,6 @@ class Owner:
     placed: Sequence[Trigger] = ()
     """Triggers that got their levels for the current write."""
     is_write_to_repeat: bool = False
-    to_reweigh: set[str] = field(default_factory=set)
-    """Keys whose weight has changed."""
     is_busy: set[str] = field(default_factory=set)
     """Kinds of calls that the owner makes one at a time, with one under way."""
     ack_level: Level = LOWEST

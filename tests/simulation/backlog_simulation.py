@@ -142,7 +142,6 @@ class Simulation:
         yield self._ack, 3.0
         yield self._delete, 1.0
         yield self._keep_record, 1.0
-        yield self._reweigh, 1.0
 
     def _step(self) -> None:
         self.steps += 1
@@ -362,23 +361,7 @@ class Simulation:
         self.weights.pop(key, None)
         if self.chance.random() < 0.8:
             self.weights[key] = self.chance.choice((0.1, 0.5, 1.0, 5.0, 20.0))
-        for owner in (self.owner, self.former):
-            if owner is not None:
-                owner.to_reweigh.add(key)
         self._log("weight of %s: %s", key, self.weights.get(key))
-        return True
-
-    def _reweigh(self, owner: Owner) -> bool:
-        """Give the triggers of keys with another weight new levels."""
-        if not owner.to_reweigh or not self._may_write(owner) or not owner.backlog.can_reweigh:
-            return False
-        keys, owner.to_reweigh = owner.to_reweigh, set()
-        old, new = owner.backlog.reweigh(keys)
-        for trigger in old:
-            del owner.table[level_of(trigger)]
-        self._log("owner %d gives new levels to %s", owner.range_id, old)
-        self._apply(owner, Changes(new))
-        self._check_given(owner, old, new)
         return True
 
     def _begin_write(

@@ -176,11 +176,12 @@ class FairWorld:
         triggers = [self._trigger(key, partition) for _ in range(self.chance.choice([1, 1, 3, 20]))]
         flows = self.table.lane(LaneKey(QUEUE, partition, PRIORITY))
         if self.chance.random() < 0.3:
-            self._spread(flows, key)
+            self._begin_later(flows, key)
         for trigger in triggers:
             self._add(trigger)
+        flows.beginners.starts.clear()
 
-    def _spread(self, flows: FairLane, key: str) -> None:
+    def _begin_later(self, flows: FairLane, key: str) -> None:
         """Let the next task of a key come less than one step after the virtual time, and after that
         of its tenant, as for a key that is found among many."""
         tenant = tenant_of(key)
@@ -189,7 +190,7 @@ class FairWorld:
         flow = flows.flows.get(tenant)
         if isinstance(flow, TenantFlow):
             stride = step(STRIDE_SCALE, flows.rate_inside(tenant, key))
-            flow.beginners.starts[key] = flow.time.now + phase(key, stride)
+            flow.beginners.starts = {key: flow.time.now + phase(key, stride)}
 
     def _add(self, trigger: Trigger) -> None:
         self.push(trigger)

@@ -157,7 +157,7 @@ def test_the_bound_breaks_if_a_new_key_of_a_tenant_starts_several_strides_later(
     def find_late(tenant: TenantFlow, key: str, first: Trigger) -> Member:
         is_new = key not in tenant.members
         member = find(tenant, key, first)
-        if is_new and member.turn is not None:
+        if is_new:
             member.rank += 3 * stride(first.weight)
         return member
 

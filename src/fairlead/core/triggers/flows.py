@@ -89,7 +89,7 @@ class Beginners:
     At most every second trigger that starts is a newcomer's, so none of the others waits for ever.
     Further newcomers are spread over one stride if there are many: at one rank, one of a great
     weight would wait for a trigger of each other. A name of which older rows were read begins where
-    the order of these reads put it.
+    the order of these reads put it, at most one stride later.
     """
 
     __slots__ = ("is_crowded", "starts", "time")
@@ -106,7 +106,7 @@ class Beginners:
         `others`: number of names in memory."""
         now = self.time.now
         if (start := self.starts.pop(name, None)) is not None:
-            return max(now, start)
+            return max(now, min(start, now + step))
         if self.time.early:
             self.time.early -= 1
             return now - 1
