@@ -19,7 +19,6 @@ from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sqlite.backlog import SqliteBacklogStore
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SYSTEM_CLOCK
@@ -161,7 +160,7 @@ class Machine:
         notifier = FleetNotifier(link)
         return Connections(
             cluster=store,
-            backlog=SqliteBacklogStore(store),
+            backlog=None,
             notifier=notifier,
             channel=DatabaseChannel(store, notifier, SYSTEM_CLOCK),
             coordinator=DatabaseCoordinator(store),

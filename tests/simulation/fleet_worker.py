@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fairlead import App
 from fairlead.core.look_ahead import TRIGGER_BYTES
-from fairlead.engine.backlogs import LOOK_AHEADS
 from fairlead.engine.liveness import Liveness
 from fairlead.engine.settings import LOOK_AHEAD_BYTES, Intervals
+from fairlead.engine.sharing import LOOK_AHEADS
 from tests.simulation.fleet_loop import Process, current_process
 from tests.simulation.fleet_plan import Scope
 from tests.simulation.fleet_store import Link, Machine

@@ -252,10 +252,11 @@ class DatabaseChannel:
                 await self._search()
             for lane in self._in_turn():
                 if lane.keyed is not None:
+                    was_searching = lane.keyed.is_searching
                     found = await self._read_keys(lane, lane.keyed, room)
-                    if found is not None:
+                    if found is not None or was_searching:
                         self._note_served(lane)
-                        return [*self._arrived(room, found), *found]
+                        return [*self._arrived(room, found or ()), *(found or ())]
                 elif (space := room.ahead(lane.key)) > 0:
                     self._note_served(lane)
                     if triggers := await self._read(lane, min(space, PAGE), room):
