@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from fairlead.backends.memory.backlog import MemoryBacklogStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
 from fairlead.connections import connect
@@ -29,6 +28,7 @@ from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.postgres import PostgresServer
 from tests.builders import trigger
 from tests.cassandra_scans import traced
+from tests.simulation.memory_backlog import MemoryBacklogStore
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from fairlead.backends.memory.backlog import MemoryBacklogStore
 from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
@@ -41,6 +40,7 @@ from tests.simulation.backlog_promises import (
     check_next_owner,
     check_none_lost,
 )
+from tests.simulation.memory_backlog import MemoryBacklogStore
 
 KEYS = "abcd"
 NAMES = ("mail", "pay", "sync")

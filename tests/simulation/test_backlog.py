@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from fairlead.backends.memory.backlog import MemoryBacklogStore
 from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
@@ -21,6 +20,7 @@ from tests import tiers
 from tests.builders import trigger
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
+from tests.simulation.memory_backlog import MemoryBacklogStore
 from tests.tiers import seeds
 
 BLOCKS = 100

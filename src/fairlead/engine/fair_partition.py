@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import FIRST_CREDIT, Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
@@ -216,8 +216,6 @@ class FairPartition:
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        if len(triggers) > FIRST_CREDIT and self._context.channel.is_behind(lane.key):
-            lane.backlog.spread_through = triggers[-1].seq
         if lane.backlog.is_stored:
             self._events.on_dropped(lane.arrivals.separate(triggers, lane.backlog.highest_seq))
         else:

@@ -82,7 +82,5 @@ def _has_rows(statement: str) -> Steps[bool]:
 
 def _emptied(store: SqlStore) -> Steps[None]:
     statements = [*_EMPTYING, *_statements(f"empty.{store.database.dialect}.sql")]
-    if store.keeps_levels:
-        statements += _statements("empty.levels.sql")
     for statement in statements:
         yield Statement(statement)

@@ -61,12 +61,9 @@ class CassandraBackend(Backend):
         return DatabaseChannel(None, context.notifier, context.clock)
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        if url is None:
-            from fairlead.backends.memory.backlog import MemoryBacklogStore
-
-            return MemoryBacklogStore()  # no queue has one
         from fairlead.backends.cassandra.backlog import CassandraBacklogStore
 
+        assert url is not None  # `check` refuses a backlog without tasks in a database
         return CassandraBacklogStore(url, context.store)
 
     def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:

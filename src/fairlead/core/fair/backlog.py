@@ -33,13 +33,6 @@ HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
 
-FIRST_CREDIT = 50
-"""Number of tenants of the first triggers of a long lane whose first turns are not spread."""
-
-SPREAD_CAPACITY = 1000
-"""Least capacity of a lane whose first triggers are spread: spread ones stay in memory for longer,
-and few tied ones are soon gone."""
-
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
 last moved."""
@@ -112,9 +105,6 @@ class Backlog:
         """Position in the channel up to which every trigger found has been given a level."""
         self.highest_seq = max(record.read_seq, record.highest_seq)
         """Highest position in the channel of a trigger that has a level."""
-        self.spread_through = -1
-        """Position through which the triggers of a long lane have come in the order of arrival: the
-        first turns of their tenants are spread."""
         self._passes = passes
         self._timing = timing
         self._levels = Levels(range_id, max(record.virtual_time, record.ack_level.pass_), passes)
@@ -487,14 +477,9 @@ class Backlog:
     # levels ---------------------------------------------------------------------------------------
 
     def _level(self, trigger: Trigger) -> Trigger:
-        seq, credit = trigger.seq, 0
-        if seq > self.highest_seq:
-            self.highest_seq = seq
-        if seq > self.read_seq:
-            self.read_seq = seq
-        if seq <= self.spread_through and self.capacity >= SPREAD_CAPACITY:
-            credit = FIRST_CREDIT
-        return self._levels.assign(trigger, self.ack_level, credit)
+        self.highest_seq = max(self.highest_seq, trigger.seq)
+        self.read_seq = max(self.read_seq, trigger.seq)
+        return self._levels.assign(trigger, self.ack_level)
 
     def _load(self, triggers: Sequence[Trigger]) -> None:
         levels = [*map(_level, triggers)]

@@ -150,10 +150,8 @@ class Levels:
                 trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time, trigger.name
             )
 
-    def assign(self, trigger: Trigger, above: Level, credit: int = 0) -> Trigger:
-        """Return a new trigger with its level, which lies above `above`. `credit`: number of idle
-        keys that may go ahead of others besides those that were earned; at or below -MOST_EARLY if
-        the key was not idle. Above 0, the turns of idle keys beyond it are spread."""
+    def assign(self, trigger: Trigger, above: Level) -> Trigger:
+        """Return a new trigger with its level, which lies above `above`."""
         name = trigger.name
         if not self._waiting.get(name):
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
@@ -164,11 +162,8 @@ class Levels:
         if served > start:
             start = served
         key, weight = trigger.fairness_key, trigger.weight
-        is_ahead = self._early + credit > 0
-        if credit > 0 and not is_ahead:
-            self._passes.resume(key, self._passes.spread(key, weight, start, name))
         pass_ = self._passes.assign(key, weight, start, name)
-        if is_ahead and pass_ == start:
+        if self._early and pass_ == start:
             pass_ = self._before_ties(pass_, above)
         return trigger.at(pass_, self.last_id)
 

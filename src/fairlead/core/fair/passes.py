@@ -96,14 +96,6 @@ class Passes:
         """Return the next pass of the key's tenant, or more; 0 if it is unknown."""
         return self._counters.next_pass(tenant_of(key))
 
-    def spread(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
-        """Return the next pass of the key's tenant; less than a step after the virtual time if the
-        tenant is idle."""
-        next_pass = self.next_pass(key)
-        if next_pass > virtual_time:
-            return next_pass
-        return virtual_time + phase(tenant_of(key), self.step(key, weight, name))
-
     def resume(self, key: str, next_pass: int) -> None:
         """Let the next pass of the key's tenant be no less than `next_pass`."""
         self._raise(key, next_pass, 0)

@@ -1,3 +1,0 @@
-DELETE FROM fairlead_backlog;
-DELETE FROM fairlead_backlog_lanes;
-DELETE FROM fairlead_backlog_owners;
