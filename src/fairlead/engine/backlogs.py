@@ -210,15 +210,17 @@ class Backlogs(SimplePart):
             if partition is not None:
                 partition.taken(priority, batch)
 
-    def claim_ended(self, triggers: Sequence[Trigger]) -> None:
+    def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
-        for partition, priority, batch in self._lanes(triggers):
+        levelled = [trigger for trigger in triggers if trigger.level is not None]
+        for partition, priority, batch in self._lanes(levelled):
             if partition is not None:
                 partition.claim_ended(priority, batch)
 
-    def refused(self, triggers: Sequence[Trigger]) -> None:
+    def refused(self, triggers: Collection[Trigger]) -> None:
         """Note triggers whose claim was lost."""
-        for partition, priority, batch in self._lanes(triggers):
+        levelled = [trigger for trigger in triggers if trigger.level is not None]
+        for partition, priority, batch in self._lanes(levelled):
             if partition is not None:
                 partition.refused(priority, batch)
 

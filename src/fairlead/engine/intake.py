@@ -223,14 +223,12 @@ class Intake(SimplePart):
     def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
         self._channel.settled(triggers)
-        if fair := self._split(triggers)[1]:
-            self.backlogs.claim_ended(fair)
+        self.backlogs.claim_ended(triggers)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers whose claim was lost."""
         self.drop(triggers)
-        if fair := self._split(triggers)[1]:
-            self.backlogs.refused(fair)
+        self.backlogs.refused(triggers)
 
     def keep_out(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""

@@ -294,10 +294,10 @@ class KeyedLanes(SimplePart):
             if not lane.core.size and self.held(lane.key) == 0:
                 self._context.look_ahead.leave(lane.key)
 
-    def claim_ended(self, triggers: Sequence[Trigger]) -> None:
+    def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Do nothing: nothing is stored of a trigger."""
 
-    def refused(self, triggers: Sequence[Trigger]) -> None:
+    def refused(self, triggers: Collection[Trigger]) -> None:
         """Note triggers whose claim was lost: their runs never began."""
         for trigger in triggers:
             self._charge(trigger, 0)

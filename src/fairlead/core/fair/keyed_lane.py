@@ -98,8 +98,7 @@ class KeyedLane:
     def came(self, triggers: Iterable[Trigger]) -> None:
         """Count triggers that came into memory."""
         for key, rows in self._count(triggers, 1):
-            for unread in self._all_unread():
-                unread.came(key, rows)
+            self._unread.came(key, rows)
 
     def left(self, triggers: Iterable[Trigger]) -> None:
         """Count triggers that left memory: they started, or were dropped."""
@@ -114,6 +113,8 @@ class KeyedLane:
                 if (apart := self._apart.get(self._column(trigger))) is not None:
                     apart.held += sign
                     self.held -= sign
+                    if sign > 0:
+                        apart.unread.came(trigger.fairness_key, 1)
                     if not apart.held and len(apart.unread):
                         apart.most = min(2 * apart.most, self.full)  # they start quickly
         held, keys = self._held, Counter([trigger.fairness_key for trigger in triggers])
@@ -245,8 +246,6 @@ class KeyedLane:
         self._flows.beginners.starts.clear()
         for unread in self._all_unread():
             unread.settle()
-        for column, apart in [*self._apart.items()]:
-            if not len(apart.unread):
-                self.held += apart.held
-                del self._apart[column]
-                self._feeds = {feed: of for feed, of in self._feeds.items() if of != column}
+        if read := [column for column, apart in self._apart.items() if not len(apart.unread)]:
+            self.held += sum(self._apart.pop(column).held for column in read)
+            self._feeds = {feed: of for feed, of in self._feeds.items() if of in self._apart}

@@ -24,7 +24,7 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.core.triggers.accounts import Account
 from fairlead.core.triggers.charged_runs import Run, RunMeter
-from fairlead.model import Trigger, tenant_of
+from fairlead.model import Level, Trigger, tenant_of
 
 if TYPE_CHECKING:
     from fairlead.core.triggers.columns import Cell, Column
@@ -198,13 +198,10 @@ class FairLane:
             self.pass_ = level.pass_
         return now + max(-1, min(level.pass_ - self.pass_, most))
 
-    def started(self, trigger: Trigger) -> None:
-        """Note a trigger that has started."""
-        level = trigger.level
-        if level is None:
-            self.time.started()
-        elif self.pass_ is None or level[0] > self.pass_:
-            self.pass_ = level[0]
+    def started(self, level: Level) -> None:
+        """Note the level of a trigger that has started."""
+        if self.pass_ is None or level.pass_ > self.pass_:
+            self.pass_ = level.pass_
 
     def tag(self, tenant: str, rows: int) -> int:
         """Return the start tag of a tenant's trigger that comes after so many others."""
@@ -403,7 +400,10 @@ class Flow(Account):
         start = self.start(time.now, charge)
         if start > time.now:
             time.now = start
-        lane.started(trigger)
+        if trigger.level is None:
+            time.started()
+        else:
+            lane.started(trigger.level)
 
     def correct(self, key: str, more: int) -> None:
         """Correct the charge of a run of a key by a difference of virtual time at weight 1."""
@@ -469,7 +469,10 @@ class TenantFlow(Flow):
         lane.time.now = max(lane.time.now, self.start(lane.time.now, charge))
         self.time.now = max(self.time.now, member.start(self.time.now, charge))
         self.time.started()
-        lane.started(trigger)
+        if trigger.level is None:
+            lane.time.started()
+        else:
+            lane.started(trigger.level)
 
     def correct(self, key: str, more: int) -> None:
         super().correct(key, more)
