@@ -305,8 +305,7 @@ async def test_a_task_whose_completion_was_lost_in_a_failover_runs_again(pair: P
         await until(lambda: ran == [1])
         with psycopg.connect(pair.standby.url, autocommit=True) as standby:
             states = "SELECT 1 FROM fairlead_tasks WHERE state = 'PROCESSING'"
-            while standby.execute(states).fetchone() is None:
-                await asyncio.sleep(0.02)
+            await until(lambda: standby.execute(states).fetchone() is not None)
         pair.cut()
         gate.set()
         await settled(app, node)  # on the old primary only

@@ -36,6 +36,7 @@ from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
 from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
+from tests.waiting import until
 
 SOON = 20.0
 TRACE, SPAN = 0xABCDEF0123456789ABCDEF0123456789, 0xABCDEF0123456789
@@ -156,9 +157,7 @@ async def test_spans_of_a_child_process_are_below_the_run_in_the_worker(
     async with running(app, application="own_provider_app:app") as node:
         assert tuple(await handle.result_async(SOON)) == ids(spans.only("run default"))
         dead = die.submit()
-        async with asyncio.timeout(SOON):
-            while node.in_flight or dead.state() is not State.ERROR:
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.in_flight and dead.state() is State.ERROR)
     died = spans.only("run dying")
     assert died.status.status_code is StatusCode.ERROR
     assert attributes(died)["error.type"] == "fairlead.engine.executors.process.ChildDied"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
 from tests.integration.ordered_kit import SOON, Kit  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
+from tests.waiting import until
 
 Open = Callable[..., Kit]
 
@@ -61,12 +62,6 @@ def open_app(
     yield open_one
     for app in opened:
         app.close()
-
-
-async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await is_true():
-            await asyncio.sleep(0.02)
 
 
 async def test_tasks_run_in_order_and_once_without_a_sql_database(

@@ -29,6 +29,7 @@ from fairlead.operate.changes import Cancel, Fail
 from fairlead.testing import drain, running, settled
 from fairlead.testing.clock import TravelClock
 from tests.attempts import SOON, reaches
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -272,9 +273,7 @@ async def test_a_queue_can_be_paused_and_resumed_while_workers_run(app: App) -> 
 
     async with running(app) as node:
         app.management.pause("mail")
-        async with asyncio.timeout(SOON):
-            while "mail" not in node.parts.controls.paused:
-                await asyncio.sleep(0.01)
+        await until(lambda: "mail" in node.parts.controls.paused)
         handle = send.submit()
         await asyncio.sleep(0.2)
         assert handle.state() == State.SUBMITTED

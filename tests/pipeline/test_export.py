@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +44,7 @@ from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.forks import FORKS, KILLED, exit_code
 from tests.pipeline.test_warehouse import MINUTE, files_of, now
 from tests.tiers import NIGHTLY
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -262,9 +262,7 @@ def _last(history: SqlHistory) -> Any:
 
 def wait_until_exported(lake: Warehouse, count: int) -> None:
     """Wait until other processes have exported `count` attempts, by polling the lake."""
-    until = time.monotonic() + 60
-    while len(exported(lake)) < count and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: len(exported(lake)) >= count)
 
 
 @pytest.mark.nightly("a long run")
