@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from fairlead.engine.claimers import TaskClaimer
-from fairlead.engine.execution import Execution
 from fairlead.engine.expiry import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
@@ -17,8 +16,6 @@ from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Claim, Woken
 from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
-
-TASKS, ORDERED = object(), object()
 
 
 class Limited:
@@ -54,9 +51,7 @@ class Limited:
         return 0 if self.rows else None
 
 
-def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
-    """Return a claimer, and the ids of the runs that it drops."""
-    back: list[str] = []
+def make_claimer(store: object) -> TaskClaimer:
     context = SimpleNamespace(
         name="a",
         store=store,
@@ -72,7 +67,7 @@ def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
         events=SimpleNamespace(
             on_incidents=lambda reports: None,
             on_ready=lambda: None,
-            on_settled=lambda executions: back.extend(each.claimed.id for each in executions),
+            on_settled=lambda executions: None,
             on_claim_unknown=lambda: None,
         ),
     )
@@ -81,12 +76,12 @@ def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
         claim_ended=lambda triggers: None,
     )
     context.heartbeats.extend(context.heartbeats.now(), 60.0)
-    return TaskClaimer(context, sources, None), back  # type: ignore[arg-type]
+    return TaskClaimer(context, sources, None)  # type: ignore[arg-type]
 
 
 async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
     store = Limited(30)
-    claimer, _ = make_claimer(store)
+    claimer = make_claimer(store)
     triggers = [trigger(n) for n in range(200)]
     executions = await claimer.claim(triggers, True)
     assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]
@@ -110,15 +105,3 @@ async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_
     assert await pollers.due() is None
     assert store.rows == 0
     assert sum(size > 100 for size in store.sizes) <= 6
-
-
-async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from_stopping() -> None:
-    class Store:
-        async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> None:
-            raise ValueError("no changes before Monday")
-
-    claimer, settled = make_claimer(Store())
-    task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
-    execution = Execution(trigger(1), task, None, True)
-    await claimer.hand_back([execution])
-    assert settled == ["1"]
