@@ -18,6 +18,7 @@ from fairlead.declare.task import Draft
 from fairlead.engine.membership import HEARTBEAT_SECONDS
 from fairlead.model import Outcome
 from services.postgres import PostgresServer
+from tests.builders import idle
 from tests.conftest import url_of
 from tests.end_to_end.workers import Crew
 from tests.tiers import NIGHTLY
@@ -28,9 +29,7 @@ def app_of(url: str) -> App:
     app = App(url)
     app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair") or None)
     app.migrate()
-
-    @app.task(queue="crash")
-    async def work(n: int) -> None: ...
+    idle(app, "work", queue="crash")
 
     @app.task(queue="crash")
     def load(n: int) -> None: ...

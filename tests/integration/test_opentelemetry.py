@@ -35,6 +35,7 @@ from opentelemetry import baggage, context, trace  # noqa: E402
 from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
 from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
+from tests.builders import idle
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
 from tests.waiting import until
 
@@ -191,8 +192,7 @@ async def test_spans_and_submits_of_a_handler_are_below_its_run(app: App, spans:
 
 
 async def test_runs_of_a_traced_worker_are_below_their_submits_only(app: App, spans: Spans) -> None:
-    @app.task
-    async def work() -> None: ...
+    work = idle(app, "work")
 
     @app.task
     def in_thread() -> None: ...
@@ -358,9 +358,7 @@ async def test_the_trace_context_of_a_submit_is_stored_in_the_users_transaction(
 
 
 async def test_a_trace_context_that_the_user_chose_stays(app: App, spans: Spans) -> None:
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     handle = work.options(context={"traceparent": TRACEPARENT, "mine": "1"}).submit()
     assert carried(app, handle.id) == {"traceparent": TRACEPARENT, "mine": "1"}
     await drain(app)

@@ -19,6 +19,7 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
 from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
+from tests.builders import idle
 from tests.integration.ordered_kit import (
     AHEAD,
     PAIRS,
@@ -423,10 +424,7 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
     kit.submit("fine").result(timeout=SOON)
     lost = App(f"sqlite:///{tmp_path}/no/such/folder/tasks.db")
     lost.queue("reminders", kind="ordered")
-
-    @lost.task(queue="reminders")
-    async def remind() -> None: ...
-
+    remind = idle(lost, "remind", queue="reminders")
     with pytest.raises(StoreUnavailable):
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 

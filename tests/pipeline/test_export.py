@@ -30,6 +30,7 @@ from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.builders import idle
 from tests.pipeline.export_until import ROWS, STEPS, export_forever, export_until
 from tests.pipeline.filling import (
     COLUMNS,
@@ -195,10 +196,7 @@ def test_an_export_loses_no_attempt_of_a_clock_that_jumped(
 def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: Warehouse) -> None:
     app = App(store_url)
     app.migrate()
-
-    @app.task
-    async def pay() -> None: ...
-
+    pay = idle(app, "pay")
     history = SqlHistory(app.store.database)
     due = datetime.now(UTC) + timedelta(days=1)
     handles = [pay.options(run_at=due).submit() for _ in range(10)]

@@ -40,6 +40,7 @@ from fairlead.pipeline.source.options import (
 )
 from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
 from fairlead.pipeline.source.stream import FairleadStreamReader
+from tests.builders import idle
 from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -305,10 +306,7 @@ def test_each_task_that_does_not_change_is_in_one_piece(
 ) -> None:
     app = App(store_url)
     app.queue("shop")
-
-    @app.task(queue="shop")
-    async def work(n: int) -> None: ...
-
+    work = idle(app, "work", queue="shop")
     ids = [submitted.id for n in range(5) for submitted in work.submit_many([{"n": n}] * 100)]
     app.close()
     chosen = {} if partitions is None else {"partitions": str(partitions)}
