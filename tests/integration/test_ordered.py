@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +29,6 @@ from tests.integration.ordered_kit import (
     is_loaded_before,
     keys_of_partitions,
     open_app,
-    open_pair,
     rows_of,
 )
 from tests.tiers import matrix
@@ -45,19 +43,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "url" in metafunc.fixturenames:
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
         metafunc.parametrize("url", PAIRS if is_smoke else matrix(*PAIRS), indirect=True)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of the task store of each pair in turn."""
-    return open_pair(request.param, request, monkeypatch)
-
-
-@pytest.fixture
-def kit(url: str) -> Iterator[Kit]:
-    kit = open_app(url)
-    yield kit
-    kit.app.close()
 
 
 async def test_tasks_with_any_mix_of_ordering_keys_times_and_unique_keys_run_once_in_order(

@@ -43,7 +43,8 @@ from tests.pipeline.filling import (
 )
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.forks import FORKS, KILLED, exit_code
-from tests.pipeline.test_warehouse import MINUTE, files_of, now
+from tests.pipeline.test_warehouse import MINUTE, commit_of_another_engine, files_of, now
+from tests.pipeline.warehouses import overtake
 from tests.tiers import NIGHTLY
 from tests.waiting import wait_until
 
@@ -298,40 +299,22 @@ def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
 ) -> None:
     add(store_url, *range(10))
     other = exporter(history, lake)
-    write, wrote = WarehouseTable.write, []
-
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(written)
-        if len(wrote) == 1:
-            other.round()  # between the files and the commit of the first exporter
-        return written
-
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    wrote = overtake(monkeypatch, lambda table, number: number == 1 and other.round())
     assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
-    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0])
+    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0][1])
 
 
 def test_a_commit_of_another_engine_moves_no_cursor_and_repeats_no_row(
     store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(store_url, *range(10))
-    write, wrote = WarehouseTable.write, []
 
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(written)
-        if table.table is ATTEMPTS and len(wrote) == 2:
-            # The library's own commit, as a compaction makes one.
-            stored = lake.catalog.load_table("fairlead.bronze_attempts")
-            transaction = stored.transaction()
-            with transaction.update_snapshot().fast_append():
-                pass
-            transaction.commit_transaction()
-        return written
+    def commit(table: WarehouseTable, number: int) -> None:
+        if table.table is ATTEMPTS and number == 2:
+            commit_of_another_engine(lake, "bronze_attempts")
 
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    wrote = overtake(monkeypatch, commit)
     assert exporter(history, lake).round().attempts == 10
     assert len(wrote) == 3, "the second batch was refused once"
     assert exported(lake) == list(range(10))
@@ -342,20 +325,12 @@ def test_rows_of_a_key_that_is_erased_during_an_export_are_left_out_and_noted(
 ) -> None:
     add(store_url, *range(6))
     key = attempt(0)[7]
-    write, wrote = WarehouseTable.write, []
-
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(table.table.name)
-        if len(wrote) == 1:
-            bury(table, [tombstone(lake, key)])
-        return written
-
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    stone = tombstone(lake, key)
+    wrote = overtake(monkeypatch, lambda table, number: number == 1 and bury(table, [stone]))
     exporter(history, lake).round()
     gone = [n for n in range(6) if attempt(n)[7] == key]
     assert exported(lake) == [n for n in range(6) if n not in gone]
-    assert wrote == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
+    assert [name for name, _ in wrote] == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
     noted = lake.table(ledger.LEDGER).load()
     assert noted.num_rows == len(gone) > 0
     assert sorted(noted.column_names) == sorted(ledger.COLUMNS)

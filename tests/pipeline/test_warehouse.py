@@ -97,6 +97,14 @@ def metadata_of(table: WarehouseTable) -> Any:
     return stored.metadata
 
 
+def commit_of_another_engine(lake: Warehouse, table: str) -> None:
+    """Commit nothing to a table, by the library's own means, as a compaction does."""
+    transaction = lake.catalog.load_table(f"fairlead.{table}").transaction()
+    with transaction.update_snapshot().fast_append():
+        pass
+    transaction.commit_transaction()
+
+
 def now() -> int:
     return time.time_ns() // 1000
 
@@ -192,11 +200,7 @@ def test_a_cursor_survives_a_commit_of_another_engine(
     lake: Warehouse, table: WarehouseTable
 ) -> None:
     assert add(table, 1, store="1")
-    stored = lake.catalog.load_table("fairlead.bronze_tries")
-    transaction = stored.transaction()
-    with transaction.update_snapshot().fast_append():
-        pass
-    transaction.commit_transaction()
+    commit_of_another_engine(lake, "bronze_tries")
     assert table.state().cursors == {"store": "1"}
 
 
