@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
@@ -38,7 +36,7 @@ from fairlead.pipeline.source.options import (
     TASKS_READ,
     ReadOptions,
 )
-from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
+from fairlead.pipeline.source.scan import FairleadReader, Piece, scan_of
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests.builders import idle
 from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
@@ -339,25 +337,6 @@ def test_ranges_of_cassandra_cover_every_token(
         bounds = [(piece.values["above"], piece.values["through"]) for piece in pieces]
         assert (bounds[0][0], bounds[-1][1]) == (-(2**63), 2**63 - 1)
         assert all(a[1] == b[0] and a[0] < a[1] for a, b in zip(bounds, bounds[1:]))
-
-
-@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
-def test_ranges_contain_every_number_once(first: int, length: int, step: int) -> None:
-    found = ranges(first, first + length, step)
-    assert [n for start, end in found for n in range(start, end)] == list(
-        range(first, first + length)
-    )
-    assert found and all(end - start <= step for start, end in found)
-
-
-@given(st.integers(0, 50), st.none() | st.integers(1, 60))
-def test_every_piece_is_in_one_part(count: int, parts: int | None) -> None:
-    pieces = [Piece("attempts", {"first": n}) for n in range(count)]
-    spreaded = spread(pieces, parts)
-    assert len(spreaded) == max(1, min(count, parts or count))
-    assert sorted(piece.values["first"] for part in spreaded for piece in part.pieces) == list(
-        range(count)
-    )
 
 
 def test_large_gaps_between_numbers_do_not_make_many_pieces(sqlite_url: str) -> None:
