@@ -32,6 +32,7 @@ from fairlead.operate.overview import overview  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
+from tests.builders import idle
 from tests.integration.ordered_kit import SOON, Kit  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
 from tests.waiting import until
@@ -222,10 +223,7 @@ async def _has_ended(kit: Kit, task_id: str) -> bool:
 
 def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:
     kit = open_app()
-
-    @kit.app.task
-    def pay() -> None: ...
-
+    pay = idle(kit.app, "pay")
     with pytest.raises(NotSupported, match=r"has ordered queues only: .*FAIRLEAD_URL"):
         pay.submit()
     refused = r"'default' is not ordered.*FAIRLEAD_URL"

@@ -21,6 +21,7 @@ from fairlead.operate.doctor import examine
 from fairlead.ordered import repartition
 from fairlead.testing import running
 from services.postgres import PostgresServer
+from tests.builders import idle
 from tests.waiting import until, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "postgresql.md"
@@ -102,10 +103,7 @@ class Submitting:
         @self.app.task
         def note(n: int) -> int:
             return n
-
-        @self.app.task(queue="moves")
-        def move(n: int) -> None: ...
-
+        move = idle(self.app, "move", queue='moves')
         self.note, self.move = note, move
 
 
