@@ -232,6 +232,7 @@ async def test_whole_and_broken_weights_go_together(
 ) -> None:
     app = App(migrated_postgres_url)
     note = idle(app, "note")
+
     def work(connection: Any) -> Any:
         drafts = [note.options(weight=n, connection=connection).draft() for n in (1, 0.5)]
         if connection is not None and is_async(connection):

@@ -30,7 +30,7 @@ HERE = NodeFacts(7, VERSION, platform.python_version())
 def app(sqlite_url: str) -> Iterator[App]:
     app = App(sqlite_url, name="shop")
     app.migrate()
-    idle(app, "send", queue='mail')
+    idle(app, "send", queue="mail")
     yield app
     app.close()
 

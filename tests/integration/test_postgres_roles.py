@@ -103,7 +103,8 @@ class Submitting:
         @self.app.task
         def note(n: int) -> int:
             return n
-        move = idle(self.app, "move", queue='moves')
+
+        move = idle(self.app, "move", queue="moves")
         self.note, self.move = note, move
 
 

@@ -102,7 +102,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with tasks.db: one task of acme in the queue `mail`."""
     app = App(f"sqlite:///{tmp_path}/tasks.db", name="shop")
     app.migrate()
-    send = idle(app, "send", queue='mail')
+    send = idle(app, "send", queue="mail")
     send.options(fairness_key="acme").submit()
     asyncio.run(_register(app))
     app.close()
