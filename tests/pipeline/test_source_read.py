@@ -39,7 +39,15 @@ from fairlead.pipeline.source.options import (
 from fairlead.pipeline.source.scan import FairleadReader, Piece, scan_of
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests.builders import idle
-from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
+from tests.pipeline.filling import (
+    COLUMNS,
+    START,
+    add_attempts,
+    add_backlog,
+    attempt,
+    connected,
+    migrated,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -95,54 +103,13 @@ def test_every_column_of_an_attempt_is_read_as_it_was_written(
     first = rows[0]["seq"]
     assert first == 1 or not store_url.startswith("sqlite")
     for n, row in enumerate(rows, 1):
-        (
-            task_id,
-            attempts,
-            tries,
-            queue,
-            name,
-            partition,
-            priority,
-            key,
-            weight,
-            order,
-            unique,
-            version,
-            *times,
-            outcome,
-            state,
-            error,
-            text,
-            node,
-            path,
-            size,
-        ) = attempt(n)
         read = row.asDict()
-        names = [column.name for column in ATTEMPTS_READ.columns if column.type == "timestamp"]
-        assert [micros(read.pop(name)) for name in names] == times
         assert read.pop("seq") == first + n - 1
         assert (read.pop("xid") > 0) == (not store_url.startswith("sqlite"))
-        assert read == {
-            "task_id": task_id,
-            "attempt": attempts,
-            "tries": tries,
-            "queue": queue,
-            "name": name,
-            "partition": partition,
-            "priority": priority,
-            "fairness_key": key,
-            "weight": weight,
-            "ordering_key": order,
-            "unique_key": unique,
-            "version": version,
-            "outcome": outcome,
-            "next_state": state,
-            "error_type": error,
-            "error_text": text,
-            "node": node,
-            "trigger_path": path,
-            "payload_bytes": size,
-        }
+        for column in ATTEMPTS_READ.columns:
+            if column.type == "timestamp":
+                read[column.name] = micros(read[column.name])
+        assert read == dict(zip(COLUMNS, attempt(n), strict=True))
 
 
 def test_tasks_are_read_with_their_payload_only_on_request(
