@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from fairlead.engine.claimers import TaskClaimer
+from fairlead.engine.execution import Execution
 from fairlead.engine.expiry import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
@@ -51,7 +52,9 @@ class Limited:
         return 0 if self.rows else None
 
 
-def make_claimer(store: object) -> TaskClaimer:
+def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
+    """Return a claimer, and the ids of the runs that it drops."""
+    back: list[str] = []
     context = SimpleNamespace(
         name="a",
         store=store,
@@ -67,7 +70,7 @@ def make_claimer(store: object) -> TaskClaimer:
         events=SimpleNamespace(
             on_incidents=lambda reports: None,
             on_ready=lambda: None,
-            on_settled=lambda executions: None,
+            on_settled=lambda executions: back.extend(each.claimed.id for each in executions),
             on_claim_unknown=lambda: None,
         ),
     )
@@ -76,12 +79,12 @@ def make_claimer(store: object) -> TaskClaimer:
         claim_ended=lambda triggers: None,
     )
     context.heartbeats.extend(context.heartbeats.now(), 60.0)
-    return TaskClaimer(context, sources, None)  # type: ignore[arg-type]
+    return TaskClaimer(context, sources, None), back  # type: ignore[arg-type]
 
 
 async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
     store = Limited(30)
-    claimer = make_claimer(store)
+    claimer, _ = make_claimer(store)
     triggers = [trigger(n) for n in range(200)]
     executions = await claimer.claim(triggers, True)
     assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]
@@ -105,3 +108,15 @@ async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_
     assert await pollers.due() is None
     assert store.rows == 0
     assert sum(size > 100 for size in store.sizes) <= 6
+
+
+async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from_stopping() -> None:
+    class Store:
+        async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> None:
+            raise ValueError("no changes before Monday")
+
+    claimer, settled = make_claimer(Store())
+    task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
+    execution = Execution(trigger(1), task, None, True)
+    await claimer.hand_back([execution])
+    assert settled == ["1"]
