@@ -1,4 +1,5 @@
-"""Tasks and triggers with defaults, for tests that care about a few of their fields."""
+"""Tasks and triggers with defaults, for tests that care about a few of their fields, and tasks that do
+nothing, for tests that care only about their submits."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead import App
 from fairlead.model import NewTask, Trigger
 from fairlead.testing.contract.tasks import make
 
@@ -35,3 +37,11 @@ def trigger(id: int | str = 0, name: str = "pay", key: str = "", **fields: Any) 
     that is a number is its position too."""
     fields = {"seq": id if isinstance(id, int) else 0} | fields
     return msgspec.structs.replace(_TRIGGER, id=str(id), name=name, fairness_key=key, **fields)
+
+
+def idle(app: App, name: str, **options: Any) -> Any:
+    """Return a task of the application that takes a number, or nothing, and does nothing."""
+
+    async def nothing(n: int = 0) -> None: ...
+
+    return app.task(name=name, **options)(nothing)

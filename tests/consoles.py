@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,9 +59,3 @@ def working(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def until(is_true: Callable[[], object]) -> None:
-    """Wait for what other processes do, which tell it to nobody."""
-    while not is_true():
-        time.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 
@@ -11,9 +12,10 @@ PATIENCE = 120.0
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Wait until the condition is true. Raise TimeoutError when patience ends."""
+    """Wait until the condition, which may be a coroutine function, is true. Raise TimeoutError when
+    patience ends."""
     async with asyncio.timeout(PATIENCE):
-        while not is_so():
+        while not (await found if inspect.isawaitable(found := is_so()) else found):
             await asyncio.sleep(0.01)
 
 

@@ -141,11 +141,7 @@ async def coordinator(cluster: Cluster) -> AsyncIterator[Coordinator]:
     await close(coordinator)
 
 
-@pytest.fixture
-def databases(store_url: str) -> Iterator[Databases]:
-    cluster = Databases(store_url)
-    yield cluster
-    cluster.close()
+on_databases = pytest.mark.parametrize("cluster", ["sqlite", "postgres"], indirect=True)
 
 
 def run(cluster: Cluster, test: Callable[[Coordinator], Awaitable[None]]) -> None:
@@ -283,8 +279,9 @@ async def test_what_a_coordinator_remembers_equals_what_another_one_reads(
     await close(there)
 
 
-def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
-    databases: Databases, monkeypatch: pytest.MonkeyPatch
+@on_databases
+async def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
+    cluster: Databases, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_the_last_change() -> Steps[None]:
         yield Statement("UPDATE fairlead_leases SET owner = 'two', changed = 1")
@@ -292,50 +289,45 @@ def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost
     async def unavailable(steps: Steps[None]) -> None:
         raise StoreUnavailable("the server restarts")
 
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["b"], "two", TTL)
-        await coordinator.acquire(["a"], "one", TTL)
-        assert await coordinator.owners() == {"a": "one", "b": "two"}
-        databases.store.database.run(lose_the_last_change())
-        with monkeypatch.context() as patch:
-            patch.setattr(coordinator._database, "read", unavailable)
-            with pytest.raises(StoreUnavailable):
-                await coordinator.owners()
-        assert await coordinator.owners() == {"a": "two", "b": "two"}
-
-    run(databases, test)
+    await coordinator.acquire(["b"], "two", TTL)
+    await coordinator.acquire(["a"], "one", TTL)
+    assert await coordinator.owners() == {"a": "one", "b": "two"}
+    cluster.store.database.run(lose_the_last_change())
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator._database, "read", unavailable)
+        with pytest.raises(StoreUnavailable):
+            await coordinator.owners()
+    assert await coordinator.owners() == {"a": "two", "b": "two"}
 
 
-def test_a_clock_that_is_set_back_extends_no_lease_by_more_than_minutes(
-    databases: Databases,
+@on_databases
+async def test_a_clock_that_is_set_back_extends_no_lease_by_more_than_minutes(
+    cluster: Databases,
+    coordinator: Coordinator,
 ) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a"], "one", TTL)
-        databases.pass_time(-100)
-        assert await coordinator.owners() == {"a": "one"}
-        assert await coordinator.acquire(["a"], "two", TTL) == {}
-        databases.pass_time(-3600)
-        assert await coordinator.owners() == {}
-        assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
-        assert await coordinator.renew("one", TTL) == {}
-        with pytest.raises(ValueError, match="300"):
-            await coordinator.acquire(["b"], "two", MOST_TTL + 1)
-
-    run(databases, test)
+    await coordinator.acquire(["a"], "one", TTL)
+    cluster.pass_time(-100)
+    assert await coordinator.owners() == {"a": "one"}
+    assert await coordinator.acquire(["a"], "two", TTL) == {}
+    cluster.pass_time(-3600)
+    assert await coordinator.owners() == {}
+    assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
+    assert await coordinator.renew("one", TTL) == {}
+    with pytest.raises(ValueError, match="300"):
+        await coordinator.acquire(["b"], "two", MOST_TTL + 1)
 
 
-def test_a_renewal_shortens_a_lease_that_is_too_long_because_the_clock_was_set_back(
-    databases: Databases,
+@on_databases
+async def test_a_renewal_shortens_a_lease_that_is_too_long_because_the_clock_was_set_back(
+    cluster: Databases,
+    coordinator: Coordinator,
 ) -> None:
-    async def test(coordinator: Coordinator) -> None:
-        await coordinator.acquire(["a"], "one", TTL)
-        databases.pass_time(-3600)
-        assert await coordinator.renew("one", TTL) == {"a": 1}
-        assert await coordinator.owners() == {"a": "one"}
-        databases.pass_time(TTL + 1)
-        assert await coordinator.owners() == {}
-
-    run(databases, test)
+    await coordinator.acquire(["a"], "one", TTL)
+    cluster.pass_time(-3600)
+    assert await coordinator.renew("one", TTL) == {"a": 1}
+    assert await coordinator.owners() == {"a": "one"}
+    cluster.pass_time(TTL + 1)
+    assert await coordinator.owners() == {}
 
 
 @pytest.mark.parametrize("first", ["renewal", "acquisition"])
@@ -457,15 +449,16 @@ async def test_concurrent_writers_of_a_ledger_overwrite_no_change(
     )
 
 
+@on_databases
 def test_leases_expire_by_the_clock_of_the_node_on_sqlite_and_of_the_server_on_postgresql(
-    databases: Databases,
+    cluster: Databases,
 ) -> None:
     async def test() -> None:
         clock = TravelClock()
-        coordinator = DatabaseCoordinator(databases.store, clock)
+        coordinator = DatabaseCoordinator(cluster.store, clock)
         assert await coordinator.acquire(["a"], "one", TTL) == {"a": 1}
         clock.travel(timedelta(seconds=TTL + 1))
-        is_sqlite = databases.url.startswith("sqlite")
+        is_sqlite = cluster.url.startswith("sqlite")
         assert await coordinator.owners() == ({} if is_sqlite else {"a": "one"})
         await close(coordinator)
 

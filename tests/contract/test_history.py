@@ -33,6 +33,7 @@ from fairlead.model.history import (
 from fairlead.ports.statements import Row
 from fairlead.testing import drain
 from fairlead.testing.contract.tasks import NOW, SECOND, make
+from tests.builders import idle
 from tests.pipeline.filling import COLUMNS, add_attempts, add_rows, attempt, connected, migrated
 
 EVERYTHING = Position(2**62, 2**62)
@@ -396,9 +397,7 @@ def events(app: App) -> list[dict[str, Any]]:
 
 
 def test_a_change_by_a_person_is_an_event_with_version_and_actor(app: App) -> None:
-    @app.task
-    async def pay() -> None: ...
-
+    pay = idle(app, "pay")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     handle = pay.options(run_at=tomorrow, fairness_key="acme", weight=3.0, priority=2).submit()
     management = app.management
@@ -424,9 +423,7 @@ def test_a_change_by_a_person_is_an_event_with_version_and_actor(app: App) -> No
 
 
 def test_a_change_of_priority_or_key_is_an_event_with_the_values_before(app: App) -> None:
-    @app.task
-    async def pay() -> None: ...
-
+    pay = idle(app, "pay")
     handle = pay.options(fairness_key="acme", priority=2).submit()
     app.management.change(handle.id, priority=7, actor="Ada")
     app.management.change(handle.id, fairness_key="bulk", actor="Grace")
@@ -533,9 +530,7 @@ async def test_attempts_are_kept_until_every_reader_has_read_and_every_lake_has_
 
 
 async def test_events_are_kept_until_their_reader_has_read_them(store_url: str, app: App) -> None:
-    @app.task
-    async def pay() -> None: ...
-
+    pay = idle(app, "pay")
     history = SqlHistory(app.store.database)
     run = history.database.run
     run(history.advance("lake/events", "events", START, NOW))

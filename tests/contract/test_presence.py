@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fairlead.engine.deaths import watched_by
 from fairlead.ports.presence import Presence
 from fairlead.testing.contract.tasks import FACTS
 from tests.end_to_end.workers import ROOT
+from tests.waiting import until
 
 SOON = 20.0  # seconds; a guard against a hang
 
@@ -54,12 +55,6 @@ async def holder(url: str, node: str) -> AsyncIterator[subprocess.Popen[str]]:
             process.kill()
         process.wait()
         process.stdout.close()
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await is_so():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("watches", ["before the death", "after the death"])

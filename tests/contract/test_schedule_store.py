@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -178,6 +178,15 @@ async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> lis
     return list(await store.read(partition, BEFORE_ALL, END, 100_000))
 
 
+async def holding(
+    store: Adapter, tasks: Sequence[NewTask], record: ScheduleRecord = ScheduleRecord()
+) -> tuple[int, list[ScheduledTask]]:
+    """Take over the partition and persist these tasks; return the range id and their rows."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, tasks, record)
+    return range_id, await everything(store)
+
+
 async def test_every_take_over_raises_the_range_id_and_finds_the_saved_record(
     store: Adapter,
 ) -> None:
@@ -305,9 +314,7 @@ async def test_a_task_with_a_completed_key_is_never_persisted(store: Adapter) ->
 async def test_a_run_is_in_the_history_once_even_if_its_end_is_reported_twice(
     store: Adapter, tasks: SqlTaskStore
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW)], RECORD)
-    (stored,) = await everything(store)
+    range_id, (stored,) = await holding(store, [task(NOW)], RECORD)
     failed = again(stored, NOW + 50)
     for _ in range(3):
         await store.finish(PARTITION, range_id, [failed])
@@ -531,10 +538,8 @@ async def test_a_row_that_cannot_be_read_is_returned_as_unreadable_and_hides_no_
 ) -> None:
     if kind == "memory":
         pytest.skip("the store in memory has no rows to damage")
-    range_id = (await store.take_over(PARTITION)).range_id
     new = [task(n, f"k{n}") for n in range(1, len(DAMAGES) + 3)]
-    await store.persist(PARTITION, range_id, new, ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, new)
     for row, damage in zip(rows[1:], DAMAGES.values(), strict=False):
         await overwrite(store, tasks, row.key, damage(row))
     found = await everything(store)
@@ -630,10 +635,8 @@ def change_cassandra(
 
 
 async def test_keep_deletes_the_given_completed_ranges_and_nothing_else(store: Adapter) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(n, unique_key=u) for n in (1, 2, HOUR - 1, HOUR, 3 * HOUR) for u in "uv"]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, tasks)
     for kept, done in ((rows, rows[2:8]), ([*rows[:2], *rows[8:]], [rows[8]])):
         await store.finish(PARTITION, range_id, [ended(row) for row in done])
         left = [row for row in kept if row not in done]
@@ -675,10 +678,8 @@ async def test_unfinished_tasks_are_counted(store: Adapter) -> None:
 
 async def test_concurrent_writes_of_one_partition_are_atomic(store: Adapter) -> None:
     """The engine stores the ends of runs while it persists the same tasks again."""
-    range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(n) for n in range(40)]
-    await store.persist(PARTITION, range_id, tasks, RECORD)
-    rows = await everything(store)
+    range_id, rows = await holding(store, tasks, RECORD)
     await asyncio.gather(
         *(store.finish(PARTITION, range_id, [ended(row)]) for row in rows),
         *(store.persist(PARTITION, range_id, tasks, RECORD) for _ in range(10)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from django.db import connection, connections, transaction
 from fairlead.contrib.django import get_app
 from tests.django import sample_tasks as tasks
 from tests.django.conftest import settings_of, use_database
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -46,10 +46,8 @@ def test_an_enqueue_is_one_statement_of_the_callers_transaction(
     alone = sent(tmp_path / "trace", lambda: tasks.echo.enqueue(1))
     assert (alone.count("Parse"), alone.count("Query")) == (1, 2)  # BEGIN and COMMIT
     with connection.cursor() as cursor:
-        deadline = time.monotonic() + 60.0
-        while clients(cursor) > 1 and time.monotonic() < deadline:
-            time.sleep(0.02)  # the server ends the connection that made the tables a little later
-        assert clients(cursor) == 1
+        # The server ends the connection that made the tables a little later.
+        wait_until(lambda: clients(cursor) == 1)
 
 
 def clients(cursor: Any) -> int:

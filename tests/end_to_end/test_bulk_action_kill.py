@@ -18,6 +18,7 @@ from fairlead import App
 from fairlead.operate.changes import Cancel
 from fairlead.operate.store.actions import ActionState
 from fairlead.ports.statements import Statement, Steps
+from tests.builders import idle
 from tests.conftest import url_of
 from tests.tiers import matrix
 
@@ -30,10 +31,7 @@ PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}
 def full(request: pytest.FixtureRequest) -> App:
     """Return an application with 20,000 waiting tasks, for each kind of store."""
     app = App(url_of(request.param, request))
-
-    @app.task(name="pay")
-    async def pay(n: int) -> None: ...
-
+    pay = idle(app, "pay")
     app.migrate()
     later = datetime.now(UTC) + timedelta(days=1)
     pay.options(run_at=later).submit_many([{"n": n} for n in range(TASKS)])

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app
+from tests.builders import idle
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,10 +187,7 @@ def test_a_bulk_change_of_many_tasks_is_asked_for(shop: Path) -> None:
     url = f"sqlite:///{shop / 'shop.db'}"
     shop_app = App(url)
     shop_app.migrate()
-
-    @shop_app.task
-    async def pay() -> None: ...
-
+    pay = idle(shop_app, "pay")
     later = datetime.now(UTC) + timedelta(hours=1)
     pay.options(run_at=later).submit_many([{}] * 1100)
     cancel = ("tasks", "cancel", "--all", "--url", url)
@@ -209,10 +207,7 @@ def test_a_bulk_change_that_leaves_tasks_unchanged_exits_with_code_1(shop: Path)
     url = f"sqlite:///{shop / 'shop.db'}"
     shop_app = App(url)
     shop_app.migrate()
-
-    @shop_app.task
-    async def pay() -> None: ...
-
+    pay = idle(shop_app, "pay")
     pay.submit_many([{}] * 3)
     retry = ("tasks", "retry", "--all", "--state", "SUBMITTED", "--url", url)
     output = fairlead_here(shop, *retry, exits=1)

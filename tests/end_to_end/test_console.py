@@ -24,8 +24,9 @@ from fairlead.model import State, tenant_of
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft
 from fairlead.web import console
-from tests.consoles import serving, until, working
+from tests.consoles import serving, working
 from tests.end_to_end.console_app import HOSTILE
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -138,7 +139,7 @@ def _world(url: str, folder: Path, browser: Browser) -> Iterator[World]:
     with ExitStack() as stack:
         stack.callback(app.close)
         stack.enter_context(working(folder, "console_app:app", environment=environment))
-        until(lambda: app.management.periodic.list() and len(app.management.queues()) >= 4)
+        wait_until(lambda: app.management.periodic.list() and len(app.management.queues()) >= 4)
         module.fill()
         _publish_policies(app)
         waiting = app.management.page(state=State.WAITING, name="send_mail", limit=1).tasks[0]
@@ -146,8 +147,10 @@ def _world(url: str, folder: Path, browser: Browser) -> Iterator[World]:
         _, base, token = stack.enter_context(
             serving(folder, "web", "console_app:app", environment=environment)
         )
-        until(lambda: app.management.page(state=State.DONE, name=HOSTILE, limit=1).tasks)
-        until(lambda: len(app.management.page(state=State.ERROR, name="charge_card").tasks) == 4)
+        wait_until(lambda: app.management.page(state=State.DONE, name=HOSTILE, limit=1).tasks)
+        wait_until(
+            lambda: len(app.management.page(state=State.ERROR, name="charge_card").tasks) == 4
+        )
         workload.start()
         stack.callback(workload.join)
         stack.callback(stop.set)
@@ -233,7 +236,7 @@ def test_each_action_on_one_task_is_done(world: World) -> None:
         assert changed.run_at == int(datetime(2099, 1, 31, 9, tzinfo=UTC).timestamp()) * 1_000_000
         page.get_by_role("button", name="Run now").click()
         _check_notice(page, "Done: resume.")
-        until(lambda: management.show(task).state == State.DONE)
+        wait_until(lambda: management.show(task).state == State.DONE)
 
 
 def test_selected_tasks_are_changed_after_a_confirmation(world: World) -> None:

@@ -16,6 +16,7 @@ import pytest
 from fairlead import App
 from fairlead.lab.demo import TENANTS, DemoSettings, workload
 from tests.end_to_end.test_command_line import fairlead_here
+from tests.waiting import wait_until
 
 
 def demo(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -105,10 +106,7 @@ def test_no_worker_is_left_when_the_demo_is_stopped_or_killed(
     tmp_path: Path, signal_sent: signal.Signals
 ) -> None:
     def wait(workers: int) -> None:
-        end = time.monotonic() + 30
-        while len(workers_below(tmp_path)) != workers and time.monotonic() < end:
-            time.sleep(0.05)
-        assert len(workers_below(tmp_path)) == workers
+        wait_until(lambda: len(workers_below(tmp_path)) == workers)
 
     command = [sys.executable, "-m", "fairlead", "demo", "--seconds", "60"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -16,6 +16,7 @@ from tests.conftest import skip_if_missing
 from tests.end_to_end.test_kill import app_of, submit, wait_until_finished
 from tests.end_to_end.workers import Crew
 from tests.tiers import NIGHTLY
+from tests.waiting import wait_until
 
 IN_FLIGHT = 3.0
 """Seconds before a crash from which on a task counts as in flight."""
@@ -52,8 +53,7 @@ class Load:
     def wait_for(self, count: int) -> None:
         """Wait until this many more tasks were acknowledged."""
         aim = len(self.acknowledged) + count
-        while len(self.acknowledged) < aim:
-            time.sleep(0.05)
+        wait_until(lambda: len(self.acknowledged) >= aim)
 
 
 @pytest.fixture

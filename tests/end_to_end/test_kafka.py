@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from fairlead import App
 from services.kafka import KafkaServer
 from tests.end_to_end.test_kill import (
-    PATIENCE,
     app_of,
     judge,
     submit,
@@ -37,15 +35,14 @@ def submit_in_pieces(app: App, numbers: range) -> None:
 def wait_until_shared(crew: Crew) -> None:
     """Wait until the two workers own all six partitions: a partition that moves while the broker stops
     would have no owner."""
-    deadline = time.monotonic() + PATIENCE
-    owned: list[str] = []
-    while sorted(owned) != [f"crash/{n}" for n in range(6)] and time.monotonic() < deadline:
-        time.sleep(0.05)  # only the log of the workers shows this
-        changes = [
-            line for line in crew.log.read_text().splitlines() if "partitions changed" in line
-        ]
-        owned = re.findall(r"crash/\d", " ".join(changes[-2:])) if len(changes) > 1 else []
-    assert len(owned) == 6, crew.log.read_text()[-4000:]
+
+    def owned() -> list[str]:
+        """Return the partitions of both workers; only their log shows them."""
+        lines = crew.log.read_text().splitlines()
+        changes = [line for line in lines if "partitions changed" in line]
+        return re.findall(r"crash/\d", " ".join(changes[-2:])) if len(changes) > 1 else []
+
+    crew.wait_until(lambda: sorted(owned()) == [f"crash/{n}" for n in range(6)])
 
 
 def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_flight(

@@ -18,11 +18,10 @@ from fairlead.declare.task import Draft
 from fairlead.engine.membership import HEARTBEAT_SECONDS
 from fairlead.model import Outcome
 from services.postgres import PostgresServer
+from tests.builders import idle
 from tests.conftest import url_of
 from tests.end_to_end.workers import Crew
 from tests.tiers import NIGHTLY
-
-PATIENCE = 90.0  # timeout in seconds
 
 
 def app_of(url: str) -> App:
@@ -30,9 +29,7 @@ def app_of(url: str) -> App:
     app = App(url)
     app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair") or None)
     app.migrate()
-
-    @app.task(queue="crash")
-    async def work(n: int) -> None: ...
+    idle(app, "work", queue="crash")
 
     @app.task(queue="crash")
     def load(n: int) -> None: ...
@@ -52,25 +49,16 @@ def submit(app: App, name: str, numbers: range, **options: Any) -> None:
 
 
 def wait_until_finished(app: App, crew: Crew) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        left, in_error = app.store.database.read_now(app.store.unfinished(["crash"]))
-        if not left:
-            assert in_error == 0
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                f"seed {crew.seed}: {left} unfinished; workers said:\n{crew.log.read_text()[-4000:]}"
-            )
-        time.sleep(0.1)
+    def unfinished() -> tuple[int, int]:
+        return app.store.database.read_now(app.store.unfinished(["crash"]))
+
+    crew.wait_until(lambda: not unfinished()[0])
+    assert unfinished() == (0, 0), "no task is in error"
 
 
 def wait_for_runs(crew: Crew, count: int) -> None:
     """Wait until so many tasks have begun; the trace of the workers alone shows this."""
-    deadline = time.monotonic() + PATIENCE
-    while len(crew.runs()) < count and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
+    crew.wait_until(lambda: len(crew.runs()) >= count)
 
 
 def kill_after(crew: Crew, *counts: int) -> None:
@@ -122,11 +110,8 @@ def test_a_killed_worker_is_known_to_be_dead_by_its_lock(
     app = app_of(url)
     with Crew(url, tmp_path, workers, seconds=60) as crew:
         submit(app, "work", range(20))
-        deadline = time.monotonic() + PATIENCE
-        while len(crew.runs()) < 20 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        while crew.started < workers and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_runs(crew, 20)
+        crew.wait_until(lambda: crew.started == workers)
         time.sleep(2 * HEARTBEAT_SECONDS)  # each node has seen a heartbeat of the other
         [(busiest, _)] = Counter(runs[0][0] for runs in crew.runs().values()).most_common(1)
         [victim] = [process for process in crew.processes if process.pid == busiest]
@@ -135,11 +120,8 @@ def test_a_killed_worker_is_known_to_be_dead_by_its_lock(
         if workers == 1:
             crew.processes.append(crew.start())
         theirs = {n for n, runs in crew.runs().items() if runs[0][0] == victim.pid}
-        again: dict[int, list[tuple[int, float]]] = {}
-        while len(again) < len(theirs) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            again = {n: runs for n, runs in crew.runs().items() if len(runs) == 2}
-        assert theirs and again.keys() == theirs
+        assert theirs
+        crew.wait_until(lambda: {n for n, runs in crew.runs().items() if len(runs) == 2} == theirs)
         assert "nodes died" in crew.log.read_text()  # found by its lock, not by its silence
         for process in crew.processes:
             process.kill()
@@ -153,11 +135,8 @@ def test_the_next_attempt_begins_after_the_checkpoint_of_a_killed_worker(
     with Crew(store_url, tmp_path, 1) as crew:
         submit(app, "load", range(20, 21))
         (handle,) = [app.handle(task.id) for task in app.management.find(limit=2)]
-        deadline = time.monotonic() + PATIENCE
-        while -1 not in crew.runs() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        while (seen := handle.progress()) is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        crew.wait_until(lambda: -1 in crew.runs() and handle.progress())
+        seen = handle.progress()
         assert seen is not None and seen.attempt == 1
         crew.kill_one()
         wait_until_finished(app, crew)
@@ -199,11 +178,7 @@ def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path) -> None:
         numbers = range(3000)
         with Crew(url, tmp_path, 2) as crew:
             submit(app, "work", numbers)
-            deadline = time.monotonic() + PATIENCE
-            while (
-                not (crew.runs() and crew.started == 2) and time.monotonic() < deadline
-            ):  # a worker that cannot start gives up
-                time.sleep(0.05)
+            crew.wait_until(lambda: crew.runs() and crew.started == 2)
             server.restart("immediate")
             wait_until_finished(app, crew)
             assert [process.poll() for process in crew.processes] == [None, None]
@@ -220,9 +195,7 @@ def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
     app = app_of(store_url)
     with Crew(store_url, tmp_path, 1, seconds=4) as crew:
         submit(app, "work", range(60))
-        deadline = time.monotonic() + PATIENCE
-        while len(crew.runs()) < 60 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_runs(crew, 60)
         time.sleep(0.5)
         (first,) = crew.processes
         os.kill(first.pid, signal.SIGSTOP)

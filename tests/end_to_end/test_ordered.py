@@ -70,6 +70,21 @@ def log_of(folder: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def worker_killed_after(folder: Path, lines: int) -> str:
+    """Run a worker until the log has so many lines, and kill it; return its pid."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
+        cwd=folder,
+        env=environment(),
+        stderr=subprocess.DEVNULL,
+    )
+    while len(log_of(folder)) < lines:
+        pause(worker)
+    worker.kill()
+    worker.wait()
+    return str(worker.pid)
+
+
 def test_a_worker_runs_what_is_in_the_log_and_stops_when_nothing_is_left(shop: Path) -> None:
     subprocess.run([sys.executable, "shop.py", "40"], cwd=shop, env=environment(), check=True)
     fairlead(shop, "worker", "shop:app", "--until-empty")
@@ -83,18 +98,8 @@ def test_after_a_kill_another_worker_runs_the_tasks_of_each_key_in_order_and_one
     shop: Path,
 ) -> None:
     subprocess.run([sys.executable, "shop.py", "200"], cwd=shop, env=environment(), check=True)
-    first = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
-        cwd=shop,
-        env=environment(),
-        stderr=subprocess.DEVNULL,
-    )
-    while len(log_of(shop)) < 60:
-        pause(first)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    killed = worker_killed_after(shop, 60)
     fairlead(shop, "worker", "shop:app", "--until-empty")
-    killed = str(first.pid)
     lines = log_of(shop)
     for key in (f"k{n}" for n in range(10)):
         of_key = [line for line in lines if line[1] == key]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +19,7 @@ pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
-from tests.end_to_end.test_ordered import log_of  # noqa: E402
+from tests.end_to_end.test_ordered import log_of, worker_killed_after  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 TASKS, KEYS = 120, 10
@@ -75,6 +74,18 @@ def shop(
     return tmp_path
 
 
+def submit(folder: Path, tasks: int, keys: int) -> list[str]:
+    """Submit tasks as another program does; return their ids."""
+    return subprocess.run(
+        [sys.executable, "shop.py", str(tasks), str(keys)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+
 def lake_of(folder: Path) -> Counter[tuple[str, int]]:
     """Return how often the lake has each run that ended with success, by task and attempt."""
     table = lake_in(folder / "lake").table(ATTEMPTS)
@@ -87,30 +98,14 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
     shop: Path,
 ) -> None:
     assert "up to date" in fairlead_here(shop, "migrate")
-    submitted = subprocess.run(
-        [sys.executable, "shop.py", str(TASKS), str(KEYS)],
-        cwd=shop,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    first = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
-        cwd=shop,
-        env=environment(),
-        stderr=subprocess.DEVNULL,
-    )
-    while len(log_of(shop)) < TASKS // 2:
-        pause(first)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    submitted = submit(shop, TASKS, KEYS)
+    killed = worker_killed_after(shop, TASKS // 2)
     assert len(log_of(shop)) < 2 * TASKS
     fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
     fairlead(shop, "worker", "shop:app", "--until-empty")
     fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
 
-    lines, killed = log_of(shop), str(first.pid)
+    lines = log_of(shop)
     for key in (f"k{n}" for n in range(KEYS)):
         of_key = [line for line in lines if line[1] == key]
         ends = [int(line[2]) for line in of_key if line[0] == "end" and line[3] != killed]
@@ -150,14 +145,7 @@ def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(
 ) -> None:
     monkeypatch.setenv("FAIRLEAD_LAKE", str(shop / "lake"))
     fairlead_here(shop, "migrate")
-    submitted = subprocess.run(
-        [sys.executable, "shop.py", "40", "4"],
-        cwd=shop,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    submitted = submit(shop, 40, 4)
     code = (
         "import asyncio; from shop import app; from fairlead.engine.settings import Intervals\n"
         "node = app.node(intervals=Intervals(export=0.1)); asyncio.run(node.run())"

@@ -23,6 +23,7 @@ from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from services.process import free_port
 from tests import tiers
+from tests.builders import idle
 from tests.end_to_end.test_command_line import environment
 
 SHOP = """
@@ -138,12 +139,8 @@ def start(folder: Path) -> Iterator[Start]:
 def shop(folder: Path) -> App:
     """Return the application of the shop, to submit its tasks."""
     app = App(f"sqlite:///{folder}/shop.db")
-
-    @app.task
-    async def pay(n: int) -> None: ...
-
-    @app.task
-    async def hold(n: int) -> None: ...
+    idle(app, "pay")
+    idle(app, "hold")
 
     @app.task(executor="process")
     def spin(n: int) -> None: ...

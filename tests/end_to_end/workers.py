@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from tests import tiers
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +82,14 @@ class Crew:
     def started(self) -> int:
         """Return the number of workers that have begun to serve."""
         return self.log.read_text().count("node started")
+
+    def wait_until(self, is_so: Callable[[], object]) -> None:
+        """Wait until the condition is true. If patience ends, show what the workers said last."""
+        try:
+            wait_until(is_so)
+        except TimeoutError as error:
+            error.add_note(f"seed {self.seed}; workers said:\n{self.log.read_text()[-4000:]}")
+            raise
 
     def runs(self) -> dict[int, list[tuple[int, float]]]:
         """Return (pid, time) of every run, by task number."""

@@ -16,6 +16,7 @@ import pytest
 from fairlead import App
 from fairlead.submit import submission
 from tests.conftest import url_of
+from tests.integration.ordered_kit import Kit, open_app, open_pair
 from tests.tiers import matrix
 from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
 
@@ -132,3 +133,17 @@ def celery(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         fairlead.migrate()
     with closing(Celery("shop", url=sqlite_url, task_queues=["celery", "mail"])) as app:
         yield app
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of the task store of each pair of a log and a schedule in turn."""
+    return open_pair(request.param, request, monkeypatch)
+
+
+@pytest.fixture
+def kit(url: str) -> Iterator[Kit]:
+    """Yield an application with an ordered queue on each pair."""
+    kit = open_app(url)
+    yield kit
+    kit.app.close()

@@ -24,6 +24,7 @@ from fairlead.operate.store.actions import ActionState, ActionStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Statement, Steps
 from tests import tiers
+from tests.builders import idle
 from tests.conftest import url_of
 from tests.tiers import seeds
 
@@ -164,10 +165,7 @@ def killing(
 ) -> Iterator[tuple[App, Any]]:
     """Yield an application and a task, for each kind of store, with pages of four tasks."""
     app = App(url_of(request.param, request))
-
-    @app.task(name="pay")
-    async def pay(n: int) -> None: ...
-
+    pay = idle(app, "pay")
     app.migrate()
     monkeypatch.setattr(batches, "MOST_CHANGED", PAGE)
     yield app, pay

@@ -20,6 +20,7 @@ from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore
 from fairlead.operate.store.audit import AuditEntry, AuditLog
 from fairlead.operate.store.policies import SwitchMode
 from fairlead.testing import drain, running, settled
+from tests.builders import idle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -28,8 +29,7 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture
 def shop(app: App):
-    @app.task(name="pay")
-    async def pay(n: int) -> None: ...
+    pay = idle(app, "pay")
 
     @app.task(name="bad", retry=NoRetry())
     async def bad(n: int) -> None:

@@ -22,6 +22,7 @@ from fairlead.model import ScheduleRecord  # noqa: E402
 from services.cassandra import TwoDatacentres  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
 from tests.contract.test_schedule_store import NOW, PARTITION, ended, everything, task  # noqa: E402
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -53,9 +54,7 @@ async def test_a_datacentre_that_was_away_gives_no_page_without_the_one_that_has
     await until_works(lambda: store.finish(PARTITION, range_id, [ended(row) for row in rows[:5]]))
     assert await until_works(lambda: everything(store)) == rows[5:]
     await asyncio.to_thread(datacentres.dc1.start)
-    async with asyncio.timeout(120):
-        while not all(host.is_up for host in store.session._cluster.metadata.all_hosts()):
-            await asyncio.sleep(0.1)
+    await until(lambda: all(host.is_up for host in store.session._cluster.metadata.all_hosts()))
 
     os.kill(datacentres.dc2.pid, signal.SIGSTOP)
     try:

@@ -32,7 +32,16 @@ from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.task_log import Submit, encode  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from tests.cassandra_scans import Scan, traced
-from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
+from tests.contract.test_schedule_store import (  # noqa: E402
+    END,
+    NOW,
+    PARTITION,
+    again,
+    ended,
+    everything,
+    holding,
+    task,
+)
 
 DAY = 24 * HOUR
 
@@ -125,10 +134,8 @@ async def test_runs_end_while_the_history_is_away_and_are_moved_once_when_it_is_
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cassandra_schedule, "MOVED_AT_ONCE", 3)
-    range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(NOW + n * HOUR // 4, f"k{n}") for n in range(10)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, tasks)
     with history_away(store):
         await store.finish(PARTITION, range_id, [again(row, NOW) for row in rows])
         rows = await everything(store)
@@ -160,9 +167,7 @@ async def test_the_next_owner_moves_the_runs_that_a_former_owner_has_left(
     opened: Callable[[], CassandraScheduleStore],
 ) -> None:
     former, later = opened(), opened()
-    range_id = (await former.take_over(PARTITION)).range_id
-    await former.persist(PARTITION, range_id, [task(NOW), task(NOW + 9 * DAY)], ScheduleRecord())
-    rows = await everything(former)
+    range_id, rows = await holding(former, [task(NOW), task(NOW + 9 * DAY)])
     with history_away(former):
         await former.finish(PARTITION, range_id, [ended(row) for row in rows])
     range_id = (await later.take_over(PARTITION)).range_id
@@ -174,10 +179,8 @@ async def test_the_next_owner_moves_the_runs_that_a_former_owner_has_left(
 async def test_a_run_that_ends_during_a_move_of_its_hour_is_kept_for_the_next_move(
     store: CassandraScheduleStore,
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(NOW + n, f"k{n}") for n in range(3)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, tasks)
     await store.finish(PARTITION, range_id, [ended(rows[0])])
     batch = store.session.batch
 
@@ -202,9 +205,7 @@ async def test_a_run_that_ends_during_a_move_of_its_hour_is_kept_for_the_next_mo
 async def test_a_move_during_the_end_of_a_run_does_not_delete_the_run(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW, "a"), task(NOW, "b")])
     await store.finish(PARTITION, range_id, [ended(rows[0])])
 
     async def move_first(runs: Any) -> bool:
@@ -224,9 +225,7 @@ async def test_a_run_whose_end_was_cut_off_before_the_history_had_it_is_moved_la
     opened: Callable[[], CassandraScheduleStore],
 ) -> None:
     store, later = opened(), opened()
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW, "a"), task(NOW, "b")])
     await store.move_attempts(PARTITION, range_id)
     await store.finish(PARTITION, range_id, [ended(rows[0])])
     is_appending = asyncio.Event()
@@ -251,10 +250,8 @@ async def test_a_run_whose_end_was_cut_off_before_the_history_had_it_is_moved_la
 async def test_a_batch_that_the_database_of_the_history_refuses_is_moved_in_parts(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(NOW, f"k{n}") for n in range(9)]
-    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, tasks)
     with history_away(store):
         await store.finish(PARTITION, range_id, [ended(row) for row in rows])
     run_async = store._history._database.run_async
@@ -275,9 +272,7 @@ async def test_a_batch_that_the_database_of_the_history_refuses_is_moved_in_part
 async def test_a_run_that_cannot_be_read_hides_no_other_from_the_history(
     store: CassandraScheduleStore, row: str
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW, "a"), task(NOW, "b")])
     with history_away(store):
         await store.finish(PARTITION, range_id, [ended(row) for row in rows])
 
@@ -417,9 +412,7 @@ async def test_a_late_task_below_the_low_water_mark_survives_the_deletes(
     opened: Callable[[], CassandraScheduleStore],
 ) -> None:
     store = opened()
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW + n) for n in range(10)])
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:8]])
     await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 8))
     late = [task(NOW - HOUR), task(NOW + 3, "late"), task(NOW + 7)]
@@ -480,11 +473,7 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that is completed while its row is unfinished would run again at the next load."""
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(
-        PARTITION, range_id, [task(NOW + n, f"k{n}") for n in range(40)], ScheduleRecord()
-    )
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW + n, f"k{n}") for n in range(40)])
     batch, begun, written, are_written = store.session.batch, 0, 0, asyncio.Event()
 
     async def cut_off(statements: Any) -> None:
@@ -516,9 +505,7 @@ async def test_a_completion_written_during_a_cleaning_is_kept(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleaning has the later timestamp and would delete the completion."""
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(3)], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW + n) for n in range(3)])
     await store.finish(PARTITION, range_id, [ended(rows[1], finished_at=NOW + 1)])
     append, cleaned = store._history.append, list[int]()
 
@@ -566,9 +553,7 @@ async def test_while_a_datacentre_is_away_nothing_is_deleted_and_afterwards_all_
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = SecondDatacentre(monkeypatch)
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW + n) for n in range(10)])
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:3]])
     await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 2))
     assert other.reads and store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
@@ -614,9 +599,7 @@ async def test_runs_of_a_datacentre_that_is_away_are_not_deleted_before_they_wer
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = SecondDatacentre(monkeypatch)
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW, "a"), task(NOW, "b")])
     with history_away(store):
         await store.finish(PARTITION, range_id, [ended(row) for row in rows])
     range_id = (await store.take_over(PARTITION)).range_id
@@ -645,9 +628,7 @@ async def test_a_datacentre_that_lacks_a_take_over_raises_store_unavailable_and_
 async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
     store: CassandraScheduleStore, own_cassandra_server: CassandraServer
 ) -> None:
-    range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(100)], ScheduleRecord())
-    rows = await everything(store)
+    range_id, rows = await holding(store, [task(NOW + n) for n in range(100)])
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:50]])
     own_cassandra_server.crash()  # kill -9; only the commit log is on disk
     try:

@@ -23,6 +23,7 @@ from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain, running, settled
+from tests.builders import idle
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,9 +86,7 @@ async def test_an_application_whose_event_loops_do_not_run_closes_all_sessions(
     url = postgres_server.create_database()
     app = App(url)
     app.migrate()
-
-    @app.task
-    async def note() -> None: ...
+    note = idle(app, "note")
 
     def work() -> None:
         stopped.run_until_complete(note.submit_async())
@@ -326,10 +325,7 @@ async def test_a_worker_whose_table_is_gone_ends_and_its_tasks_stay(
     migrated_postgres_url: str,
 ) -> None:
     app = App(migrated_postgres_url)
-
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     later = datetime.now(UTC) + timedelta(hours=1)
     handle = work.options(run_at=later).submit()
     with psycopg.connect(migrated_postgres_url, autocommit=True) as admin:

@@ -15,6 +15,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask
 from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
@@ -136,9 +137,7 @@ async def test_a_key_is_charged_for_no_task_whose_claim_the_store_refuses(
         for key in ("a", "b"):
             keyed = work.options(fairness_key=key)
             await app.submit_many_async([keyed.draft(key=key) for _ in range(300)])
-        async with asyncio.timeout(100.0):
-            while len(ran) < 500:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(ran) >= 500)
         refused.clear()
     ahead = [abs(2 * ran[:n].count("a") - n) for n in range(500)]
     assert max(ahead) <= 5

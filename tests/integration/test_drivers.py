@@ -30,6 +30,7 @@ from fairlead.ports.notification import decode
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.testing.contract.tasks import FACTS, NOW, make
+from tests.builders import idle
 
 pytestmark = pytest.mark.asyncio
 
@@ -230,9 +231,7 @@ async def test_whole_and_broken_weights_go_together(
     migrated_postgres_url: str, using: Using
 ) -> None:
     app = App(migrated_postgres_url)
-
-    @app.task
-    def note() -> None: ...
+    note = idle(app, "note")
 
     def work(connection: Any) -> Any:
         drafts = [note.options(weight=n, connection=connection).draft() for n in (1, 0.5)]

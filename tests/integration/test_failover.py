@@ -28,6 +28,7 @@ from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.tasks import FACTS
 from services.postgres import PostgresServer
+from tests.builders import idle
 from tests.conftest import skip_if_missing
 from tests.waiting import until
 
@@ -305,8 +306,7 @@ async def test_a_task_whose_completion_was_lost_in_a_failover_runs_again(pair: P
         await until(lambda: ran == [1])
         with psycopg.connect(pair.standby.url, autocommit=True) as standby:
             states = "SELECT 1 FROM fairlead_tasks WHERE state = 'PROCESSING'"
-            while standby.execute(states).fetchone() is None:
-                await asyncio.sleep(0.02)
+            await until(lambda: standby.execute(states).fetchone() is not None)
         pair.cut()
         gate.set()
         await settled(app, node)  # on the old primary only
@@ -320,10 +320,7 @@ def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_r
     lasting: Pair, tmp_path: Path
 ) -> None:
     app = App(lasting.primary.url)
-
-    @app.task
-    def pay(n: int) -> None: ...
-
+    pay = idle(app, "pay")
     task_id = pay.submit(n=1).id
     app.close()
     lasting.wait_until_replayed()

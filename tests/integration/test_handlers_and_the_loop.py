@@ -12,6 +12,7 @@ from fairlead import App, NoRetry, State
 from fairlead.engine.executors.handler_tasks import guard_loop
 from fairlead.engine.lifecycle import PartCancelled, SimplePart, serve
 from fairlead.testing import running, settled
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -77,13 +78,9 @@ async def test_a_handler_that_misuses_the_loop_hurts_no_other_task(app: App, how
 
     innocent = waiting.submit()
     async with running(app) as node:
-        async with asyncio.timeout(30):
-            while not node.in_flight:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: node.in_flight)
         handle = odd.submit()
-        async with asyncio.timeout(30):
-            while not app.management.attempts(handle.id):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: app.management.attempts(handle.id))
         await asyncio.sleep(20)  # several heartbeats, renewals and rounds of all parts
         release.set()
         others = [plain.submit(n=n) for n in range(20)]

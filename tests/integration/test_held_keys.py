@@ -17,6 +17,7 @@ from fairlead.engine import ordering
 from fairlead.engine.ordering import CHECK_SECONDS, MOST_OF_KEY
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
@@ -107,9 +108,7 @@ async def test_idle_checks_of_held_keys_ask_in_batches_and_read_no_key_again(
         step.options(ordering_key=f"key {n}").submit_many([{}] * 3)
     asked = Asked(app, monkeypatch)
     async with running(app) as node:
-        async with asyncio.timeout(SOON):
-            while asked.keys["ordered"] < keys or len(node.parts.context.table):
-                await asyncio.sleep(0.5)
+        await until(lambda: asked.keys["ordered"] >= keys and not len(node.parts.context.table))
         await asyncio.sleep(HEAL_SECONDS)
         asked.clear()
         await asyncio.sleep(sweeps * HEAL_SECONDS)
@@ -146,9 +145,7 @@ async def test_a_first_task_that_ends_without_a_notification_frees_its_key_at_th
     )
     step.options(ordering_key="a").submit_many([{}] * (MOST_OF_KEY + 5))
     async with running(app) as node:
-        async with asyncio.timeout(SOON):
-            while len(node.parts.context.table):
-                await asyncio.sleep(0.1)
+        await until(lambda: not len(node.parts.context.table))
         await asyncio.sleep(2 * HEAL_SECONDS)
         assert not ran.is_set()
         assert len(node.parts.context.table) == 0
@@ -166,8 +163,9 @@ async def test_a_person_who_ends_a_waiting_first_task_frees_its_key_at_once(
     async with running(app) as node:
         async with asyncio.timeout(SOON):
             await failed.wait()
-            while first.state() != State.WAITING or len(node.parts.context.table):
-                await asyncio.sleep(0.1)
+            await until(
+                lambda: first.state() == State.WAITING and not len(node.parts.context.table)
+            )
             app.management.cancel(first.id)
         async with asyncio.timeout(5.0):
             await ran.wait()
@@ -182,8 +180,7 @@ async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(
     async with running(app):
         async with asyncio.timeout(SOON):
             await failed.wait()
-            while first.state() != State.WAITING:
-                await asyncio.sleep(0.1)
+            await until(lambda: first.state() == State.WAITING)
         keyed.options(run_at=datetime.now(UTC) - timedelta(hours=1)).submit(n=1)
         async with asyncio.timeout(5.0):
             await ran.wait()
@@ -241,8 +238,6 @@ async def test_tasks_behind_a_held_key_cost_their_fairness_key_nothing_while_the
         await asyncio.sleep(5 * HEAL_SECONDS)
         drafts = [note.options(fairness_key=key).draft(key=key) for key in "ab"]
         app.submit_many(drafts * more)
-        async with asyncio.timeout(SOON):
-            while len(ran) < 2 * more:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(ran) >= 2 * more)
     # The tasks behind the held one were charged once, when they arrived.
     assert ran[:more].count("a") >= (more - behind) // 2 - 1

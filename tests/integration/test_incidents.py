@@ -19,6 +19,7 @@ from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
+from tests.builders import idle
 from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -334,13 +335,8 @@ async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(app: App)
     app.queue("orphans")
     seen: list[Incident] = []
     app.on_incident = seen.append
-
-    @app.task
-    async def served() -> None: ...
-
-    @app.task(queue="orphans")
-    async def orphan() -> None: ...
-
+    served = idle(app, "served")
+    orphan = idle(app, "orphan", queue="orphans")
     async with running(app, queues=["default"]) as node:
         await served.submit_async()
         await asyncio.sleep(300)

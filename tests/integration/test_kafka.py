@@ -33,6 +33,7 @@ from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from tests import tiers  # noqa: E402
+from tests.builders import idle
 from tests.waiting import until  # noqa: E402
 
 
@@ -90,10 +91,7 @@ async def test_a_worker_of_a_new_group_gets_exactly_the_messages_younger_than_th
 ) -> None:
     app = counting(sqlite_url, f"{kafka_url}&reset=4d")
     app.queue("mail", partitions=1)
-
-    @app.task(queue="mail")
-    async def send(n: int) -> None: ...
-
+    send = idle(app, "send", queue="mail")
     endpoint_of(app).ensure({"mail": 1})
     producer = confluent_kafka.Producer(endpoint_of(app).settings({}))
     for age in (5, 4.5, 3, 1):
@@ -112,10 +110,7 @@ async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partit
     app: App,
 ) -> None:
     app.queue("default", partitions=4)
-
-    @app.task
-    async def note(n: int) -> None: ...
-
+    note = idle(app, "note")
     for n in range(30):
         note.options(ordering_key=f"order-{n % 3}").submit(n)
     note.submit(99)
@@ -156,10 +151,7 @@ async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     app.queue("default", partitions=4)
-
-    @app.task
-    async def note(n: int) -> None: ...
-
+    note = idle(app, "note")
     async with owning(app) as node:
         await asyncio.to_thread(produce, app, [("default", 2, b"[1,2")])
         handle = await note.submit_async(1)
@@ -211,9 +203,7 @@ async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
     async def low(n: int) -> None:
         await gate.wait()
 
-    @app.task(queue="mail")
-    async def high(n: int) -> None: ...
-
+    high = idle(app, "high", queue="mail")
     async with owning(app, 1) as node:
         for n in range(3):
             await low.options(priority=9).submit_async(n)
@@ -249,10 +239,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
     monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     monkeypatch.setattr(type(app.channel), "_on_any_notification", lambda self, notification: None)
-
-    @app.task
-    async def note(n: int) -> None: ...
-
+    note = idle(app, "note")
     async with owning(app, intervals=NO_POLLERS) as node:
         app.channel._heal_at = app.clock.monotonic() + sweep
         for n in range(0, 1000, 5):
@@ -344,9 +331,7 @@ async def test_an_error_in_the_consumer_ends_the_node(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug of the test")
 
-    @app.task
-    async def note(n: int) -> None: ...
-
+    note = idle(app, "note")
     monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._deliver", broken)
     node = app.node()
     running_node = asyncio.create_task(node.run())
@@ -358,9 +343,7 @@ async def test_an_error_in_the_consumer_ends_the_node(
 
 
 async def test_the_doctor_shows_brokers_topics_and_lag(app: App) -> None:
-    @app.task
-    async def note(n: int) -> None: ...
-
+    note = idle(app, "note")
     note.submit(1)
     async with owning(app) as node:
         await settled(app, node)

@@ -396,22 +396,23 @@ log = KafkaTaskLog(sys.argv[1], {"reminders": 2}, lambda *_: None, SYSTEM_CLOCK)
 """
 
 
-def run(program: str, url: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+async def lag_after(program: str, url: str) -> dict[int, int]:
+    """Run a program that uses a log, check that it ends well, and return the lag of the log."""
+    ended = await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-c", PROGRAM + program, url],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
     )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    async with opened(url) as log:
+        return await log.lag("reminders")
 
 
 async def test_a_script_that_ends_after_its_submits_has_appended_them(kafka_url: str) -> None:
-    ended = await asyncio.to_thread(run, "[log.append(entries(1)) for _ in range(500)]", kafka_url)
-    assert ended.returncode == 0, ended.stderr
-    async with opened(kafka_url) as log:
-        assert await log.lag("reminders") == {0: 500}
+    assert await lag_after("[log.append(entries(1)) for _ in range(500)]", kafka_url) == {0: 500}
 
 
 async def test_a_script_that_ends_while_it_reads_commits_what_it_committed(kafka_url: str) -> None:
@@ -426,10 +427,7 @@ async def read():
             await log.commit(batch)
 asyncio.run(read())
 """
-    ended = await asyncio.to_thread(run, program, kafka_url)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    async with opened(kafka_url) as log:
-        assert await log.lag("reminders") == {}
+    assert await lag_after(program, kafka_url) == {}
 
 
 async def test_a_forked_child_appends_and_reads_by_itself(kafka_url: str) -> None:
@@ -449,7 +447,4 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 7, status
 """
-    ended = await asyncio.to_thread(run, program, kafka_url)
-    assert ended.returncode == 0, ended.stderr
-    async with opened(kafka_url) as log:
-        assert await log.lag("reminders") == {0: 2}
+    assert await lag_after(program, kafka_url) == {0: 2}

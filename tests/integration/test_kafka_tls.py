@@ -11,7 +11,6 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from fairlead import App  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
-from fairlead.testing import drain  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
 from services.process import free_port  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
@@ -21,6 +20,7 @@ from tests.integration.tls_kit import (  # noqa: E402
     PASSWORD,
     query_of,
     refusal_of,
+    run_a_task,
     with_other_files,
     write_pem,
 )
@@ -97,16 +97,7 @@ async def test_a_channel_works_with_tls_and_a_login(
 ) -> None:
     url = server.secure_url(protocol, login=login, sasl_mechanism=mechanism)
     app = App(sqlite_url, channel=url)
-    ran: list[int] = []
-
-    @app.task
-    async def work(n: int) -> None:
-        ran.append(n)
-
-    app.migrate()
-    await work.submit_async(n=1)
-    await drain(app)
-    assert ran == [1]
+    await run_a_task(app)
     assert KafkaEndpoint.of(url).status([]).servers == "1 broker"
     await app.connections.close_async()
 
@@ -130,7 +121,6 @@ async def test_a_channel_works_with_tls_and_a_login(
             "name one that it accepts, ssl.certificate.location=FILE",
         ),
     ],
-    ids=["wrong password", "wrong host", "unknown authority", "unknown certificate"],
 )
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     protocol: str,

@@ -29,6 +29,7 @@ from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain, running
+from tests.builders import idle
 from tests.end_to_end.test_command_line import ROOT, environment
 
 AnyDatabase = SqliteDatabase | PostgresDatabase
@@ -401,10 +402,7 @@ def test_on_sqlite_the_first_call_of_an_app_can_be_a_submit_in_an_open_transacti
 ) -> None:
     App(sqlite_url).migrate()
     app = App(sqlite_url)
-
-    @app.task
-    def note() -> None: ...
-
+    note = idle(app, "note")
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     handle = note.options(connection=connection).submit()

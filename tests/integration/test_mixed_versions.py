@@ -19,6 +19,7 @@ from fairlead.operate.store.sql import load
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
+from tests.builders import idle
 
 pytestmark = pytest.mark.stores
 
@@ -64,9 +65,7 @@ async def test_an_incident_of_a_kind_that_only_a_later_version_knows_holds_up_no
 async def test_a_bulk_action_with_a_condition_of_a_later_version_changes_no_task(
     app: App, change: str, where: str
 ) -> None:
-    @app.task
-    async def pay(n: int) -> None: ...
-
+    pay = idle(app, "pay")
     task_id = pay.submit(n=1).id
     add = load("actions.sql", app.sql_store.database)["add"]
     run_sql(app, add, "cancel", change, where, None, None, "ann", 5)

@@ -20,6 +20,7 @@ from fairlead.ports.cluster_state import NodeFacts
 from fairlead.testing import running
 from fairlead.version import VERSION
 from fairlead.web import Access
+from tests.builders import idle
 from tests.web.browsing import Browser, with_access
 
 HERE = NodeFacts(7, VERSION, platform.python_version())
@@ -29,11 +30,7 @@ HERE = NodeFacts(7, VERSION, platform.python_version())
 def app(sqlite_url: str) -> Iterator[App]:
     app = App(sqlite_url, name="shop")
     app.migrate()
-
-    @app.task(queue="mail")
-    def send() -> None:
-        """Send nothing."""
-
+    idle(app, "send", queue="mail")
     yield app
     app.close()
 

@@ -23,6 +23,7 @@ from fairlead.testing import drain, running, settled
 from tests.attempts import of_kind
 from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED, RETURNED, OwnBase
 from tests.tiers import seeds
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -119,9 +120,7 @@ ALL = [
 
 async def every_slot_is_free(node: Node) -> None:
     """Wait until all slots are free: a late trigger of a finished task takes a slot for a moment."""
-    async with asyncio.timeout(30):
-        while node.parts.context.ledger.acquired:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not node.parts.context.ledger.acquired)
 
 
 async def check(
@@ -251,9 +250,7 @@ async def test_a_task_that_always_asks_for_an_immediate_run_without_a_try_runs_o
 
     handle = app.task(retry=TWICE)(of_kind(kind, work)).submit()
     async with running(app):
-        async with asyncio.timeout(60):
-            while len(app.management.attempts(handle.id)) < 5:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(app.management.attempts(handle.id)) >= 5)
     starts = [attempt.started_at for attempt in app.management.attempts(handle.id)]
     pauses = [(after - before) / MICROS for before, after in pairwise(starts)]
     assert all(1.0 <= pause < 2.5 for pause in pauses), pauses
@@ -297,9 +294,7 @@ async def test_a_retry_policy_may_ask_for_more_than_a_store_can_keep(app: App) -
 
     handle = work.submit()
     async with running(app):
-        async with asyncio.timeout(20):
-            while handle.state() != State.WAITING:
-                await asyncio.sleep(0.01)
+        await until(lambda: handle.state() == State.WAITING)
 
 
 async def test_a_coroutine_that_nobody_awaits_and_a_generator_are_errors(app: App) -> None:
@@ -474,9 +469,7 @@ async def test_odd_endings_in_an_ordered_queue_hurt_no_other_task_of_their_key(
             handles.append(odd_async.options(ordering_key=key).submit(kind=kind, how=how))
         plain.options(ordering_key=key).submit(n=n)
     async with running(app, concurrency=4, threads=2) as node:
-        async with asyncio.timeout(60):
-            while len(runs) < len(chosen):
-                await asyncio.sleep(0.1)
+        await until(lambda: len(runs) >= len(chosen))
         await settled(app, node)
         await every_slot_is_free(node)
         assert node.parts.ordered.reloads() == {}
@@ -508,17 +501,13 @@ async def test_an_attempt_ends_though_its_handler_ignores_the_timeout(app: App) 
 
     handle = stubborn.submit()
     async with running(app, concurrency=2) as node:
-        async with asyncio.timeout(20):
-            while handle.state() != State.ERROR:
-                await asyncio.sleep(0.1)
+        await until(lambda: handle.state() == State.ERROR)
         assert [a.outcome for a in app.management.attempts(handle.id)] == ["timed_out"]
         assert node.parts.context.ledger.room == 1, "the handler still runs"
         plain.submit(n=1)
         await settled(app, node)
         release.set()
-        async with asyncio.timeout(20):
-            while node.parts.context.ledger.acquired:
-                await asyncio.sleep(0.1)
+        await until(lambda: not node.parts.context.ledger.acquired)
     assert ran == [1]
     assert [a.outcome for a in app.management.attempts(handle.id)] == ["timed_out"]
 

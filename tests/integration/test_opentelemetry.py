@@ -35,7 +35,9 @@ from opentelemetry import baggage, context, trace  # noqa: E402
 from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
 from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
+from tests.builders import idle
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
+from tests.waiting import until
 
 SOON = 20.0
 TRACE, SPAN = 0xABCDEF0123456789ABCDEF0123456789, 0xABCDEF0123456789
@@ -156,9 +158,7 @@ async def test_spans_of_a_child_process_are_below_the_run_in_the_worker(
     async with running(app, application="own_provider_app:app") as node:
         assert tuple(await handle.result_async(SOON)) == ids(spans.only("run default"))
         dead = die.submit()
-        async with asyncio.timeout(SOON):
-            while node.in_flight or dead.state() is not State.ERROR:
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.in_flight and dead.state() is State.ERROR)
     died = spans.only("run dying")
     assert died.status.status_code is StatusCode.ERROR
     assert attributes(died)["error.type"] == "fairlead.engine.executors.process.ChildDied"
@@ -192,8 +192,7 @@ async def test_spans_and_submits_of_a_handler_are_below_its_run(app: App, spans:
 
 
 async def test_runs_of_a_traced_worker_are_below_their_submits_only(app: App, spans: Spans) -> None:
-    @app.task
-    async def work() -> None: ...
+    work = idle(app, "work")
 
     @app.task
     def in_thread() -> None: ...
@@ -359,9 +358,7 @@ async def test_the_trace_context_of_a_submit_is_stored_in_the_users_transaction(
 
 
 async def test_a_trace_context_that_the_user_chose_stays(app: App, spans: Spans) -> None:
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     handle = work.options(context={"traceparent": TRACEPARENT, "mine": "1"}).submit()
     assert carried(app, handle.id) == {"traceparent": TRACEPARENT, "mine": "1"}
     await drain(app)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +18,7 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
 from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
+from tests.builders import idle
 from tests.integration.ordered_kit import (
     AHEAD,
     PAIRS,
@@ -29,10 +29,10 @@ from tests.integration.ordered_kit import (
     is_loaded_before,
     keys_of_partitions,
     open_app,
-    open_pair,
     rows_of,
 )
 from tests.tiers import matrix
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,19 +43,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "url" in metafunc.fixturenames:
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
         metafunc.parametrize("url", PAIRS if is_smoke else matrix(*PAIRS), indirect=True)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of the task store of each pair in turn."""
-    return open_pair(request.param, request, monkeypatch)
-
-
-@pytest.fixture
-def kit(url: str) -> Iterator[Kit]:
-    kit = open_app(url)
-    yield kit
-    kit.app.close()
 
 
 async def test_tasks_with_any_mix_of_ordering_keys_times_and_unique_keys_run_once_in_order(
@@ -202,9 +189,7 @@ async def test_two_nodes_share_the_ordering_keys_and_a_node_that_leaves_loses_an
         return {where[key][-1] for key in keys}
 
     async def until_shared(node: Any, count: int) -> None:
-        async with asyncio.timeout(SOON):
-            while len(node.parts.ownership.owned) != count:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(node.parts.ownership.owned) == count)
 
     async with running(first.app, lease_seconds=2.0) as node_one:
         async with running(second.app, lease_seconds=2.0) as node_two:
@@ -250,18 +235,14 @@ async def test_a_partition_moves_to_another_node_only_after_its_runs_have_ended(
             hold.options(ordering_key=key).submit(key=key)
         await runs.until(*(f"hold {key}" for key in keys))
         async with running(second.app, lease_seconds=2.0) as two:
-            async with asyncio.timeout(SOON):
-                while len(one.parts.ordered._leaving_at) != 4:
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(one.parts.ordered._leaving_at) == 4)
             for key in keys:
                 follow.options(ordering_key=key).submit(key=key)
             await asyncio.sleep(1.2)  # two renewals of the leases
             assert (len(one.parts.ownership.owned), len(two.parts.ownership.owned)) == (8, 0)
             finish.set()
             await runs.until(*(f"next {key}" for key in keys))
-            async with asyncio.timeout(SOON):
-                while len(two.parts.ownership.owned) != 4:
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(two.parts.ownership.owned) == 4)
     assert len(runs.names) == 16
     first.app.close()
     second.app.close()
@@ -428,10 +409,7 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
     kit.submit("fine").result(timeout=SOON)
     lost = App(f"sqlite:///{tmp_path}/no/such/folder/tasks.db")
     lost.queue("reminders", kind="ordered")
-
-    @lost.task(queue="reminders")
-    async def remind() -> None: ...
-
+    remind = idle(lost, "remind", queue="reminders")
     with pytest.raises(StoreUnavailable):
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 
@@ -500,8 +478,7 @@ async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(
     async with asyncio.timeout(SOON):
         async with running(kit.app):
             await kit.runs.until("long overdue")
-            while not (gauge("loaded") == 1.0 and (gauge("look_ahead_seconds") or 0) > 290):
-                await asyncio.sleep(0.05)
+            await until(lambda: gauge("loaded") == 1.0 and (gauge("look_ahead_seconds") or 0) > 290)
     assert (gauge("in_flight"), gauge("stale"), gauge("failing_partitions")) == (0.0, 0.0, 0.0)
 
 
@@ -618,9 +595,7 @@ async def test_late_slots_of_a_periodic_task_run_once_each_in_order_also_if_subm
     for _ in range(2):  # the second time as after a crash before the record was advanced
         set_passed(kit.app, passed_at)
         async with running(kit.app) as node:
-            async with asyncio.timeout(SOON):
-                while kit.app.management.periodic.list()[0].record.passed_at == passed_at:
-                    await asyncio.sleep(0.01)
+            await until(lambda: kit.app.management.periodic.list()[0].record.passed_at != passed_at)
             await settled(kit.app, node, SOON)
     last = kit.app.management.periodic.list()[0].record.passed_at
     slots = range((passed_at // HOUR + 1) * HOUR, last + 1, HOUR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ from fairlead.operate.overview import overview  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
+from tests.builders import idle
 from tests.integration.ordered_kit import SOON, Kit  # noqa: E402
 from tests.integration.ordered_kit import open_app as open_kit  # noqa: E402
+from tests.waiting import until
 
 Open = Callable[..., Kit]
 
@@ -61,12 +63,6 @@ def open_app(
     yield open_one
     for app in opened:
         app.close()
-
-
-async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SOON):
-        while not await is_true():
-            await asyncio.sleep(0.02)
 
 
 async def test_tasks_run_in_order_and_once_without_a_sql_database(
@@ -227,10 +223,7 @@ async def _has_ended(kit: Kit, task_id: str) -> bool:
 
 def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:
     kit = open_app()
-
-    @kit.app.task
-    def pay() -> None: ...
-
+    pay = idle(kit.app, "pay")
     with pytest.raises(NotSupported, match=r"has ordered queues only: .*FAIRLEAD_URL"):
         pay.submit()
     refused = r"'default' is not ordered.*FAIRLEAD_URL"

@@ -3,7 +3,6 @@ shares its partitions by its own rule."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from fairlead.model import PartitionKey
 from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
 from tests.integration.ordered_kit import SOON, keys_of_partitions
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -48,21 +48,15 @@ async def test_two_kinds_of_queues_on_one_node_share_partitions_each_by_its_own_
     (first, remind, mail), (second, *_) = (open_app(sqlite_url, channel, ran) for _ in range(2))
     first.migrate()
     async with running(first, lease_seconds=2.0) as one, running(second, lease_seconds=2.0) as two:
-        async with asyncio.timeout(SOON):
-            while (
-                not (one.parts.ownership.owned and two.parts.ownership.owned)
-                or len(ordered_of(one) | ordered_of(two)) < 8
-            ):
-                await asyncio.sleep(0.02)
+        await until(lambda: one.parts.ownership.owned and two.parts.ownership.owned)
+        await until(lambda: len(ordered_of(one) | ordered_of(two)) == 8)
         assert not ordered_of(one) & ordered_of(two)
         expected = []
         for n, key in enumerate(keys_of_partitions(8, 8)):
             remind.options(ordering_key=key).submit(name=f"reminder {n}")
             mail.submit(name=f"mail {n}")
             expected += [f"reminder {n}", f"mail {n}"]
-        async with asyncio.timeout(SOON):
-            while len(ran) < len(expected):
-                await asyncio.sleep(0.02)
+        await until(lambda: len(ran) >= len(expected))
         await settled(first, one, SOON)
         assert sorted(ran) == sorted(expected)
         findings = await examine(first.operate_context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,26 +13,13 @@ from fairlead import State
 from fairlead.cli.main import app as commands
 from fairlead.errors import NotAllowed, UnknownTask
 from fairlead.testing import running
-from tests.integration.ordered_kit import PAIRS, Kit, open_app, open_pair
+from tests.integration.ordered_kit import PAIRS, Kit, open_app
 from tests.tiers import matrix
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "url" in metafunc.fixturenames:
         metafunc.parametrize("url", matrix(*PAIRS), indirect=True)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of the task store of each pair in turn."""
-    return open_pair(request.param, request, monkeypatch)
-
-
-@pytest.fixture
-def kit(url: str) -> Iterator[Kit]:
-    kit = open_app(url)
-    yield kit
-    kit.app.close()
 
 
 async def test_a_task_is_unknown_while_in_the_log_and_found_by_its_id_in_the_schedule(

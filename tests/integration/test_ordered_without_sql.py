@@ -20,6 +20,7 @@ from fairlead.testing import running  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
 from tests.integration.ordered_kit import SOON, Kit, keys_of_partitions, open_app  # noqa: E402
+from tests.waiting import until
 
 LEASE = 2.0
 """Seconds of the leases in these tests."""
@@ -73,9 +74,7 @@ async def test_tasks_run_and_end_without_the_database_and_are_in_its_history_whe
         during = [kit.submit(f"during {n}", "one key") for n in range(5)]
         await kit.runs.until(*(f"later {n}" for n in range(1, 15)))
         await kit.runs.until(*(f"during {n}" for n in range(5)))
-        async with asyncio.timeout(SOON):
-            while node.in_flight:
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.in_flight)
         schedule = kit.app.connections.schedule
         assert schedule is not None
         assert not await schedule.has_due("reminders", kit.clock.now())

@@ -11,6 +11,7 @@ import pytest
 from fairlead import App, Delays, NoRetry, State
 from fairlead.operate.doctor import explain
 from fairlead.testing import drain, running, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
@@ -106,13 +107,9 @@ async def test_the_first_task_of_a_key_in_error_holds_its_key_or_is_skipped(
 
     handles = [step.options(ordering_key="a").submit(n=n) for n in range(3)]
     async with running(app) as node:
-        async with asyncio.timeout(SOON):
-            while handles[0].state() != State.ERROR:
-                await asyncio.sleep(0.01)
+        await until(lambda: handles[0].state() == State.ERROR)
         other.submit()
-        async with asyncio.timeout(SOON):
-            while -1 not in ran:
-                await asyncio.sleep(0.01)
+        await until(lambda: -1 in ran)
         if on_failure == "hold":
             assert [handle.state() for handle in handles[1:]] == [State.SUBMITTED] * 2
             (finding,) = await explain(app.operate_context, handles[1].id)

@@ -11,6 +11,7 @@ from fairlead import App
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft, SwitchMode
 from fairlead.testing import running, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ordered, pytest.mark.stores, pytest.mark.virtual_time]
 
@@ -45,11 +46,9 @@ class Gate:
         """Submit a task for each of the keys while the slot is taken, and return the order of their runs."""
         self.close()
         async with asyncio.timeout(SOON):
-            while not node.in_flight:
-                await asyncio.sleep(0.01)
+            await until(lambda: node.in_flight)
             self.push(keys)
-            while len(node.parts.intake._known) < len(keys):
-                await asyncio.sleep(0.01)
+            await until(lambda: len(node.parts.intake._known) >= len(keys))
         before = len(self.ran)
         self.opened.set()
         await settled(self.app, node)
@@ -57,9 +56,7 @@ class Gate:
 
 
 async def until_weights(node, weights: dict[str, float]) -> None:
-    async with asyncio.timeout(SOON):
-        while node.parts.backlogs.sharing.weights["q"] != weights:
-            await asyncio.sleep(0.01)
+    await until(lambda: node.parts.backlogs.sharing.weights["q"] == weights)
 
 
 async def test_a_running_worker_applies_published_weights_until_they_are_switched_off(

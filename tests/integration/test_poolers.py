@@ -19,6 +19,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.testing import drain, running, settled
 from services.pgbouncer import PgBouncerServer
 from services.postgres import PostgresServer
+from tests.builders import idle
 from tests.conftest import skip_if_missing
 
 pytestmark = pytest.mark.asyncio
@@ -35,9 +36,7 @@ def pooled(pooled_url: str) -> Iterator[App]:
 
 
 async def test_submits_of_threads_through_a_pooler_all_succeed(pooled: App) -> None:
-    @pooled.task
-    async def work(n: int) -> None: ...
-
+    work = idle(pooled, "work")
     begin = threading.Barrier(THREADS)
 
     def submit(first: int) -> None:
@@ -119,10 +118,7 @@ async def test_a_worker_with_a_direct_way_listens_and_holds_its_lock(
 ) -> None:
     port = urlsplit(migrated_postgres_url).port
     app = App(f"{pooled_url}?direct=127.0.0.1:{port}")
-
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     async with running(app) as node:
         handle = work.submit()
         await settled(app, node)
@@ -211,10 +207,7 @@ async def test_a_worker_goes_on_behind_a_pooler_with_few_sessions(
 
 async def test_a_pooler_that_was_denied_is_named_by_the_error(pooled_url: str) -> None:
     app = App(f"{pooled_url}?pooler=none")
-
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     with pytest.raises(ConfigurationError, match="a pooler is in between: write .pooler="):
         await work.submit_async()
     app.close()

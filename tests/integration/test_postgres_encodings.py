@@ -18,6 +18,7 @@ from fairlead.backends.sql.migrate import check, migrate
 from fairlead.errors import ConfigurationError
 from fairlead.model import LaneKey
 from services.postgres import PostgresServer
+from tests.builders import idle
 
 KEY = "J\u00f6rg"
 NUMBERS = pytest.mark.parametrize("number", [1, 60, 1500])
@@ -44,10 +45,7 @@ def app(migrated_postgres_url: str) -> Iterator[App]:
 
 
 def task_of(app: App) -> Any:
-    @app.task
-    def note(n: int) -> None: ...
-
-    return note
+    return idle(app, "note")
 
 
 def rows(number: int) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,8 @@ from fairlead.operate.doctor import examine
 from fairlead.ordered import repartition
 from fairlead.testing import running
 from services.postgres import PostgresServer
+from tests.builders import idle
+from tests.waiting import until, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "postgresql.md"
 ROLES = ("migrator", "worker", "submitter", "reader", "exporter")
@@ -103,9 +104,7 @@ class Submitting:
         def note(n: int) -> int:
             return n
 
-        @self.app.task(queue="moves")
-        def move(n: int) -> None: ...
-
+        move = idle(self.app, "move", queue="moves")
         self.note, self.move = note, move
 
 
@@ -316,9 +315,8 @@ def test_a_worker_runs_tasks_of_every_kind(installed: Installation) -> None:
     move.options(ordering_key="a").submit(n=20)
 
     async def until_done() -> None:
-        async with running(app), asyncio.timeout(SOON):
-            while set(ran) != {1, 10, 11, 20} or failed.state() != State.ERROR:
-                await asyncio.sleep(0.02)
+        async with running(app):
+            await until(lambda: set(ran) == {1, 10, 11, 20} and failed.state() == State.ERROR)
 
     asyncio.run(until_done())
     assert handle.result(timeout=SOON) == 1
@@ -394,11 +392,8 @@ def test_an_exporter_misses_no_task_that_commits_late(
     with psycopg.connect(installed.url("submitter")) as connection:
         first = note.options(connection=connection).submit(n=1)
         second = note.submit(n=2)
-        found = read("")
+        assert read("") == []
         connection.commit()
-    until = time.monotonic() + SOON
-    while len(found) < 2 and time.monotonic() < until:  # other databases hold the horizon back
-        found += read(found[-1][0] if found else "")
-        time.sleep(0.02)
-    assert [row[1] for row in found] == [first.id, second.id]
+    wait_until(lambda: len(read("")) == 2)  # other databases hold the horizon back
+    assert [row[1] for row in read("")] == [first.id, second.id]
     history.database.close()

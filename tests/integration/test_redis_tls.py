@@ -95,13 +95,6 @@ async def test_queues_of_both_clients_work_with_tls_and_a_user(
         ),
         ({"ssl_certfile": "", "ssl_keyfile": ""}, "ssl_certfile=FILE and ssl_keyfile=FILE"),
     ],
-    ids=[
-        "wrong password",
-        "wrong host",
-        "unknown authority",
-        "unknown certificate",
-        "no certificate",
-    ],
 )
 async def test_a_refusal_is_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: SecureRedis, tmp_path: Path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from fairlead import App
@@ -11,16 +9,15 @@ from fairlead.engine.membership import identity_of
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
 from fairlead.testing import running
-from tests.integration.ordered_kit import SOON, Kit, open_app
+from tests.integration.ordered_kit import Kit, open_app
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
 
 async def until_owned(node: Node, count: int) -> None:
     """Wait until the node owns `count` partitions."""
-    async with asyncio.timeout(SOON):
-        while len(node.parts.ownership.owned) != count:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(node.parts.ownership.owned) == count)
 
 
 async def until_shared(*nodes: Node) -> None:
@@ -93,22 +90,17 @@ async def test_without_an_identity_other_nodes_take_over_at_once(sqlite_url: str
 async def test_a_node_says_why_it_is_not_ready(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def until(node: Node, reason: str | None) -> None:
-        async with asyncio.timeout(SOON):
-            while node.not_ready != reason:
-                await asyncio.sleep(0.1)
-
     async def fail(*_: object) -> None:
         raise StoreUnavailable("the store is down")
 
     app = open_app(sqlite_url).app
     assert app.node().not_ready == "starting"
     async with running(app) as node:
-        await until(node, None)
+        await until(lambda: node.not_ready is None)
         with monkeypatch.context() as patch:
             patch.setattr(app.store, "heartbeat", fail)
-            await until(node, "the store is unavailable")
-        await until(node, None)
+            await until(lambda: node.not_ready == "the store is unavailable")
+        await until(lambda: node.not_ready is None)
         node.stop()
         assert node.not_ready == "draining"
     app.close()

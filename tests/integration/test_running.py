@@ -29,6 +29,8 @@ from fairlead.operate.changes import Cancel, Fail
 from fairlead.testing import drain, running, settled
 from fairlead.testing.clock import TravelClock
 from tests.attempts import SOON, reaches
+from tests.builders import idle
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -172,12 +174,8 @@ async def test_a_handle_by_id_finds_state_and_result_in_another_application(app:
     def double(n: int) -> int:
         return 2 * n
 
-    @app.task(keep_result=True)
-    async def nothing() -> None: ...
-
-    @app.task
-    async def forgotten() -> None: ...
-
+    nothing = idle(app, "nothing", keep_result=True)
+    forgotten = idle(app, "forgotten")
     other = App(app.url)
     found, empty, lost = (
         other.handle(task.submit(**arguments).id)
@@ -272,9 +270,7 @@ async def test_a_queue_can_be_paused_and_resumed_while_workers_run(app: App) -> 
 
     async with running(app) as node:
         app.management.pause("mail")
-        async with asyncio.timeout(SOON):
-            while "mail" not in node.parts.controls.paused:
-                await asyncio.sleep(0.01)
+        await until(lambda: "mail" in node.parts.controls.paused)
         handle = send.submit()
         await asyncio.sleep(0.2)
         assert handle.state() == State.SUBMITTED

@@ -23,6 +23,7 @@ from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
 from fairlead.testing.contract.tasks import FACTS
 from tests.attempts import outcomes, reaches
+from tests.builders import idle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -121,10 +122,7 @@ async def test_a_node_that_starts_after_an_outage_waits_for_the_heartbeats_of_th
     app: App,
 ) -> None:
     """All nodes were silent during the outage, and the others do not notice its end at once."""
-
-    @app.task
-    async def note() -> None: ...
-
+    note = idle(app, "note")
     held = note.submit()
     ghost_beats(app, 60)
     assert len(

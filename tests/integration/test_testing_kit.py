@@ -70,6 +70,18 @@ def kit(shop: Shop, url: str):
         yield kit
 
 
+def with_a_task(file: Path) -> App:
+    """Return an application on this file, with one submitted task."""
+    own = App(f"sqlite:///{file}")
+    own.migrate()
+
+    @own.task
+    def clean() -> None: ...
+
+    clean.submit()
+    return own
+
+
 # the application -------------------------------------------------------------------------------------
 
 
@@ -105,13 +117,7 @@ def test_each_kit_begins_with_an_empty_database_also_after_a_test_that_failed(sh
 
 
 def test_a_kit_deletes_no_tasks_of_others(shop: Shop, tmp_path: Path):
-    own = App(f"sqlite:///{tmp_path}/shop.db")
-    own.migrate()
-
-    @own.task
-    def clean() -> None: ...
-
-    clean.submit()
+    own = with_a_task(tmp_path / "shop.db")
     with pytest.raises(ConfigurationError, match=r"has tasks.*the word `test`"), open_kit(own):
         pass
     assert len(own.management.find()) == 1
@@ -138,13 +144,7 @@ def test_a_kit_deletes_no_records_of_others_while_no_task_is_left(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["test.db", "shop_test_gw0.db", "pytest-1.db", "Tests.db"])
 def test_a_kit_empties_a_database_whose_name_is_of_tests(tmp_path: Path, name: str):
-    own = App(f"sqlite:///{tmp_path}/{name}")
-    own.migrate()
-
-    @own.task
-    def clean() -> None: ...
-
-    clean.submit()
+    own = with_a_task(tmp_path / name)
     with open_kit(own):
         assert own.management.find() == []
 
@@ -152,13 +152,7 @@ def test_a_kit_empties_a_database_whose_name_is_of_tests(tmp_path: Path, name: s
 def test_a_kit_that_cannot_read_deletes_nothing_once_it_can(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    own = App(f"sqlite:///{tmp_path}/shop.db")
-    own.migrate()
-
-    @own.task
-    def clean() -> None: ...
-
-    clean.submit()
+    own = with_a_task(tmp_path / "shop.db")
     read_now, refused = SqliteDatabase.read_now, 0
 
     def reading(database: SqliteDatabase, steps):

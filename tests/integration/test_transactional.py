@@ -23,6 +23,7 @@ from fairlead.engine.invocation import Invocation
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
 from tests.attempts import SOON, of_kind, outcomes
+from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -207,8 +208,7 @@ async def test_a_timeout_before_a_transaction_begins_spends_no_try(
         @app.task(transactional=True)
         async def hold(connection: Any) -> None:
             begun.append(1)
-            while not release.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: release.is_set())
     else:
 
         @app.task(transactional=True)
@@ -223,9 +223,7 @@ async def test_a_timeout_before_a_transaction_begins_spends_no_try(
     observer = App(app.url)  # with connections of its own
     try:
         async with running(app) as node:
-            async with asyncio.timeout(SOON):
-                while not (_stopped(node, handle.id) or outcomes(observer, handle)):
-                    await asyncio.sleep(0.01)
+            await until(lambda: _stopped(node, handle.id) or outcomes(observer, handle))
             release.set()
             await settled(app, node)
     finally:
@@ -249,8 +247,7 @@ def _begin_after(begun: list[int], most: int, monkeypatch: pytest.MonkeyPatch) -
 
     @asynccontextmanager
     async def transaction_async(self: Invocation, execution: Execution) -> AsyncIterator[Any]:
-        while execution.trigger.name == "effect" and len(begun) < most:
-            await asyncio.sleep(0.001)
+        await until(lambda: not (execution.trigger.name == "effect" and len(begun) < most))
         async with begin_async(self, execution) as connection:
             yield connection
 

@@ -113,14 +113,6 @@ async def test_leases_work_with_tls_and_only_our_login_may_touch_what_we_create(
             {"sslcert": "", "sslkey": ""}, "name one that it accepts, sslcert=FILE", marks=LONG
         ),
     ],
-    ids=[
-        "wrong password",
-        "wrong host",
-        "no login",
-        "unknown authority",
-        "unknown certificate",
-        "no certificate",
-    ],
 )
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: ZooKeeperTlsServer, sqlite_url: str, tmp_path: Path

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead import App
 from fairlead.cli.output import expected
+from fairlead.testing import drain
 from tests.certificates import make_certificates
 
 PASSWORD = "Gh7mark/@"
@@ -39,6 +40,20 @@ def with_other_files(changes: Mapping[str, str], folder: Path) -> dict[str, str]
     """Make certificates of another authority in the folder, which the changes name "{other}"."""
     make_certificates(folder)
     return {name: value.format(other=folder) for name, value in changes.items()}
+
+
+async def run_a_task(app: App) -> None:
+    """Check that a task of the application runs, whose queue is on the server."""
+    ran: list[int] = []
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    app.migrate()
+    await work.submit_async(n=1)
+    await drain(app)
+    assert ran == [1]
 
 
 async def refusal_of(app: App) -> str:

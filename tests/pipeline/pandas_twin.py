@@ -6,7 +6,8 @@ Instants are whole microseconds since 1970, as Int64 where they may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class Piece(NamedTuple):
     name: str
     weight: float
     busy_us: int
+    weighted_us: float
     longest_run_us: int
     wasted_us: int
     attempts_started: int
@@ -87,6 +89,7 @@ def _pieces(run: Any) -> Iterator[Piece]:
             run.name,
             run.weight,
             busy,
+            busy / run.weight,
             run.run_us if busy else 0,
             0 if run.outcome == "done" else busy,
             int(run.started_at >= minute),
@@ -98,7 +101,7 @@ def _pieces(run: Any) -> Iterator[Piece]:
 
 def service(cut: pd.DataFrame) -> pd.DataFrame:
     """Return silver.service from `pieces`."""
-    sums = ["busy_us", "wasted_us", "attempts_started", "attempts_done", "failed"]
+    sums = ["busy_us", "weighted_us", "wasted_us", "attempts_started", "attempts_done", "failed"]
     how = dict.fromkeys(sums, "sum") | dict.fromkeys(["weight", "longest_run_us"], "max")
     return cut.groupby(["minute", "queue", "fairness_key", "name"]).agg(how)
 
@@ -111,7 +114,6 @@ class Stays:
         ran = rows.started_at.notna().to_numpy()
         self.ready = rows.ready_at.to_numpy("int64")
         finished = rows.finished_at.to_numpy("int64")
-        self.claimed = ran
         self.left = np.maximum(
             self.ready, np.where(ran, rows.claimed_at.fillna(0).to_numpy("int64"), finished)
         )
@@ -134,43 +136,27 @@ class Stays:
         """Return which tasks wait in this second, on a grid of seconds."""
         return (self.ready // SECOND * SECOND <= second) & (second < self.left // SECOND * SECOND)
 
-    def minute(self, minute: int) -> dict[str, Any]:
-        """Return the row of silver.backlog for a minute."""
-        arrived = (self.ready >= minute) & (self.ready < minute + MINUTE)
-        left = (self.left >= minute) & (self.left < minute + MINUTE)
-        depths = [int(self.waiting_in(minute + n * SECOND).sum()) for n in range(-1, 60)]
-        at_end = self.waiting_in(minute + MINUTE - SECOND)
-        return {
-            "arrived": int(arrived.sum()),
-            "arrived_us": int(self.run_us[arrived].sum()),
-            "claimed": int((left & self.claimed).sum()),
-            "depth_end": depths[-1],
-            "depth_min": min(depths),
-            "backlogged_us": sum(depth > 0 for depth in depths[1:]) * SECOND,
-            "work_us": self.work_at(minute),
-            "oldest_ready_at": int(self.ready[at_end].min()) if at_end.any() else None,
-        }
+    def throughout(self, minute: int) -> bool:
+        """Return whether a task waited in each second of the minute, whatever came before it."""
+        return all(self.waiting_in(minute + n * SECOND).any() for n in range(60))
 
 
-def entitlements(
-    demands: Iterable[float], weights: Iterable[float], capacity: float
-) -> list[float]:
-    """Return the shares of the capacity by water-filling: step by step, divide the rest by weight, and
-    leave out keys whose demand is met."""
-    demand, weight = list(demands), list(weights)
-    given = [0.0] * len(demand)
-    thirsty = {key for key, asked in enumerate(demand) if asked > 0}
-    left = float(capacity)
-    while thirsty and left > 1e-6:
-        step = min(
-            min((demand[key] - given[key]) / weight[key] for key in thirsty),
-            left / sum(weight[key] for key in thirsty),
-        )
-        for key in thirsty:
-            given[key] += step * weight[key]
-            left -= step * weight[key]
-        thirsty = {key for key in thirsty if demand[key] - given[key] > 1e-6}
-    return given
+def entitlements(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
+    """Return exact shares by water-filling: fill all keys that fit at the present level, and repeat."""
+    entitled = [Fraction(0)] * len(demand)
+    left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
+    while thirsty:
+        level = left / sum(Fraction(weight[i]) for i in thirsty)
+        full = {i for i in thirsty if demand[i] <= level * Fraction(weight[i])}
+        if not full:
+            for i in thirsty:
+                entitled[i] = level * Fraction(weight[i])
+            break
+        for i in full:
+            entitled[i] = Fraction(demand[i])
+            left -= demand[i]
+        thirsty -= full
+    return entitled
 
 
 def measured(attempts: pd.DataFrame) -> pd.DataFrame:

@@ -37,6 +37,7 @@ from tests.pipeline.bulk import (
     submit,
 )
 from tests.tiers import examples
+from tests.waiting import until
 
 
 def tasks_of(url: str) -> list[dict[str, Any]]:
@@ -299,9 +300,7 @@ async def test_each_lane_is_announced_with_its_first_position_and_next_due_time(
     notifications: list[Notification] = []
     await app.notifier.listen(notifications.append)
     await asyncio.to_thread(publish, app.url, parts)
-    async with asyncio.timeout(20):
-        while joined(notifications).due is None:
-            await asyncio.sleep(0.01)
+    await until(lambda: joined(notifications).due is not None)
     await app.notifier.close()
     first = rows(
         app.url,

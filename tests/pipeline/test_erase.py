@@ -35,14 +35,14 @@ from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
 from fairlead.pipeline.warehouse.location import Location
-from fairlead.pipeline.warehouse.table import BRANCH, WarehouseTable
+from fairlead.pipeline.warehouse.table import BRANCH
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.erase_until import STEPS, erase_until
 from tests.pipeline.filling import add, migrated
 from tests.pipeline.forks import KILLED, exit_code
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
-from tests.pipeline.warehouses import MadeOnce, export, lake_in, root_of
+from tests.pipeline.warehouses import MadeOnce, export, lake_in, overtake, root_of
 from tests.tiers import NIGHTLY
 
 KEY = "acme-corp"
@@ -351,19 +351,9 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
 ) -> None:
     _, history = store
     lake = lake_in(tmp_path / "lake")
-    write, calls = WarehouseTable.write, []
-
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        if table.table is ATTEMPTS:
-            calls.append(written)
-            if len(calls) == 1:
-                erased(lake, "tenant-3")  # between the files and the commit of the export
-        return written
-
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    wrote = overtake(monkeypatch, lambda table, number: number == 1 and erased(lake, "tenant-3"))
     assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 20
-    assert len(calls) == 2, "the export was refused and repeated"
+    assert [name for name, _ in wrote].count(ATTEMPTS.name) == 2, "the export was repeated"
     assert "tenant-3" not in keys(lake) and files_with(root_of(lake), "tenant-3") == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 

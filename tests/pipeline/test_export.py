@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.builders import idle
 from tests.pipeline.export_until import ROWS, STEPS, export_forever, export_until
 from tests.pipeline.filling import (
     COLUMNS,
@@ -43,8 +43,10 @@ from tests.pipeline.filling import (
 )
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.forks import FORKS, KILLED, exit_code
-from tests.pipeline.test_warehouse import MINUTE, files_of, now
+from tests.pipeline.test_warehouse import MINUTE, commit_of_another_engine, files_of, now
+from tests.pipeline.warehouses import overtake
 from tests.tiers import NIGHTLY
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -195,10 +197,7 @@ def test_an_export_loses_no_attempt_of_a_clock_that_jumped(
 def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: Warehouse) -> None:
     app = App(store_url)
     app.migrate()
-
-    @app.task
-    async def pay() -> None: ...
-
+    pay = idle(app, "pay")
     history = SqlHistory(app.store.database)
     due = datetime.now(UTC) + timedelta(days=1)
     handles = [pay.options(run_at=due).submit() for _ in range(10)]
@@ -262,9 +261,7 @@ def _last(history: SqlHistory) -> Any:
 
 def wait_until_exported(lake: Warehouse, count: int) -> None:
     """Wait until other processes have exported `count` attempts, by polling the lake."""
-    until = time.monotonic() + 60
-    while len(exported(lake)) < count and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: len(exported(lake)) >= count)
 
 
 @pytest.mark.nightly("a long run")
@@ -302,40 +299,22 @@ def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
 ) -> None:
     add(store_url, *range(10))
     other = exporter(history, lake)
-    write, wrote = WarehouseTable.write, []
-
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(written)
-        if len(wrote) == 1:
-            other.round()  # between the files and the commit of the first exporter
-        return written
-
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    wrote = overtake(monkeypatch, lambda table, number: number == 1 and other.round())
     assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
-    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0])
+    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0][1])
 
 
 def test_a_commit_of_another_engine_moves_no_cursor_and_repeats_no_row(
     store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(store_url, *range(10))
-    write, wrote = WarehouseTable.write, []
 
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(written)
-        if table.table is ATTEMPTS and len(wrote) == 2:
-            # The library's own commit, as a compaction makes one.
-            stored = lake.catalog.load_table("fairlead.bronze_attempts")
-            transaction = stored.transaction()
-            with transaction.update_snapshot().fast_append():
-                pass
-            transaction.commit_transaction()
-        return written
+    def commit(table: WarehouseTable, number: int) -> None:
+        if table.table is ATTEMPTS and number == 2:
+            commit_of_another_engine(lake, "bronze_attempts")
 
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    wrote = overtake(monkeypatch, commit)
     assert exporter(history, lake).round().attempts == 10
     assert len(wrote) == 3, "the second batch was refused once"
     assert exported(lake) == list(range(10))
@@ -346,20 +325,12 @@ def test_rows_of_a_key_that_is_erased_during_an_export_are_left_out_and_noted(
 ) -> None:
     add(store_url, *range(6))
     key = attempt(0)[7]
-    write, wrote = WarehouseTable.write, []
-
-    def overtaken(table: WarehouseTable, *args: Any) -> Any:
-        written = write(table, *args)
-        wrote.append(table.table.name)
-        if len(wrote) == 1:
-            bury(table, [tombstone(lake, key)])
-        return written
-
-    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    stone = tombstone(lake, key)
+    wrote = overtake(monkeypatch, lambda table, number: number == 1 and bury(table, [stone]))
     exporter(history, lake).round()
     gone = [n for n in range(6) if attempt(n)[7] == key]
     assert exported(lake) == [n for n in range(6) if n not in gone]
-    assert wrote == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
+    assert [name for name, _ in wrote] == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
     noted = lake.table(ledger.LEDGER).load()
     assert noted.num_rows == len(gone) > 0
     assert sorted(noted.column_names) == sorted(ledger.COLUMNS)

@@ -1,14 +1,12 @@
-"""gold.latency_hist and gold.latency in hand-made cases, and against exact percentiles."""
+"""gold.latency_hist and gold.latency in hand-made cases; test_against_pandas.py compares
+percentiles with exact ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -149,75 +147,6 @@ def test_a_single_value_is_its_own_percentile_within_the_error(spark: SparkSessi
         assert row["p50"] == row["p999"] == pytest.approx(int(row["name"]), rel=0.01)
         assert row["p999"] <= row["max_us"] == int(row["name"])
         assert row["error_bound"] or row["p50"] == int(row["name"])
-
-
-def random_attempts(seed: int, count: int) -> list[Row]:
-    random = Random(seed)
-    rows = []
-    for _ in range(count):
-        submitted = random.random() * 3 * 3600
-        ready = submitted + random.choice((0, 30))
-        started = ready + random.lognormvariate(0, 3)
-        rows.append(
-            attempt(
-                submitted_at=submitted,
-                ready_at=ready,
-                claimed_at=ready,
-                started_at=started,
-                finished_at=started + random.lognormvariate(-3, 2),
-                attempt=random.choice((1, 1, 2)),
-                outcome=random.choice(("done", "done", "retried")),
-                queue=random.choice("pq"),
-                name=random.choice(("mail", "report")),
-                fairness_key=random.choice("aaab"),
-            )
-        )
-    return rows
-
-
-def exact(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return one row for each measured value: hour, queue, name, fairness_key (each row also under
-    '*'), measure, us."""
-    frame = pd.DataFrame(rows)
-    frame = pd.concat([frame, frame.assign(fairness_key="*")])
-    parts = {
-        "pickup": frame["started_at"] - frame["ready_at"],
-        "run": frame["finished_at"] - frame["started_at"],
-        "e2e": (frame["finished_at"] - frame["submitted_at"]).where(frame["next_state"] == "DONE"),
-        "retry_delay": (frame["started_at"] - frame["run_at"]).where(frame["attempt"] > 1),
-    }
-    columns = frame[["queue", "name", "fairness_key"]].assign(
-        hour=frame["finished_at"].dt.floor("h")
-    )
-    long = pd.concat(
-        [
-            columns.assign(measure=name, us=value // pd.Timedelta(microseconds=1))
-            for name, value in parts.items()
-        ]
-    )
-    return long.dropna(subset=["us"])
-
-
-@pytest.mark.parametrize("window_s", [86_400, 3600])
-def test_percentiles_are_within_their_bound_of_the_exact_ones(
-    spark: SparkSession, window_s: int
-) -> None:
-    """Most attempts are of key `a`, a quarter is of key `b`."""
-    rows = random_attempts(1, 20_000)
-    made = pd.DataFrame(latencies(spark, rows, window_s))
-    group = ["window_start", "queue", "name", "fairness_key", "measure"]
-    wanted = exact(rows)
-    wanted["window_start"] = wanted["hour"].dt.floor(f"{window_s}s")
-    values = wanted.groupby(group)["us"]
-    made = made.set_index(group).sort_index()
-    assert list(made.index) == list(values.groups)
-    assert list(made["n"]) == list(values.count())
-    assert list(made["max_us"]) == list(values.max())
-    for name, percent in PERCENTILES.items():
-        want = values.apply(lambda us, q=percent: np.percentile(us, q, method="inverted_cdf"))
-        assert (abs(made[name] - want) <= made["error_bound"] * want + 1e-6).all(), name
-    bounds = made["error_bound"].groupby("fairness_key").max()
-    assert bounds.to_dict() == {"*": 0.01, "a": 0.0, "b": 0.0}
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))

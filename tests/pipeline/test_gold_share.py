@@ -1,11 +1,9 @@
-"""gold.tenant_share in hand-made cases, against pandas, and for any load."""
+"""gold.tenant_share in hand-made cases, and for any load; test_against_pandas.py compares days."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, timedelta
-from fractions import Fraction
-from random import Random
 from typing import Any
 
 import pandas as pd
@@ -18,6 +16,7 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from tests.pipeline.frames import T0, at, frame, records
+from tests.pipeline.pandas_twin import entitlements
 from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
 
 Row = dict[str, Any]
@@ -262,24 +261,6 @@ def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(
     assert column(shares(spark, service, backlog, 86_400), "entitled_us") == [10, 10]
 
 
-def poured(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
-    """Return exact shares by water-filling: fill all keys that fit at the present level, and repeat."""
-    entitled = [Fraction(0)] * len(demand)
-    left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
-    while thirsty:
-        level = left / sum(Fraction(weight[i]) for i in thirsty)
-        full = {i for i in thirsty if demand[i] <= level * Fraction(weight[i])}
-        if not full:
-            for i in thirsty:
-                entitled[i] = level * Fraction(weight[i])
-            break
-        for i in full:
-            entitled[i] = Fraction(demand[i])
-            left -= demand[i]
-        thirsty -= full
-    return entitled
-
-
 key_loads = st.tuples(
     st.integers(0, 10**10),
     st.integers(0, 10**10),
@@ -307,53 +288,8 @@ def test_entitlement_is_the_water_filling_of_the_used_worker_time(
         assert (rows["entitled_us"] >= 0).all() and (rows["entitled_us"] <= rows["demand_us"]).all()
         assert abs(rows["entitled_us"].sum() - min(capacity, sum(demand))) <= len(loads)
         assert list(rows["entitled_us"]) == pytest.approx(
-            [float(x) for x in poured(demand, weight, capacity)], abs=1.5
+            [float(x) for x in entitlements(demand, weight, capacity)], abs=1.5
         )
-
-
-def test_gold_tenant_share_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
-    random = Random(5)
-    minutes = [*range(830, 850), *range(860, 875)]  # around midnight
-    service, backlog = [], []
-    for minute in minutes:
-        for queue in ("p", "q"):
-            for key in "abcd":
-                if random.random() < 0.6:
-                    for name in ("mail", "report"):
-                        weight, busy_s = random.choice((1.0, 2.0)), random.random() * 60
-                        service.append(
-                            served(
-                                minute,
-                                key,
-                                busy_s,
-                                queue=queue,
-                                name=name,
-                                weight=weight,
-                                weighted_us=busy_s * SECOND * random.choice((1.0, 0.7)),
-                            )
-                        )
-                if random.random() < 0.7:
-                    claimed = random.choice((0, 0, 3))
-                    fields: Mapping[str, Any] = {
-                        "arrived_us": random.randrange(100 * SECOND),
-                        "work_us": random.randrange(100 * SECOND),
-                        "backlogged_us": random.choice((0, 30, 60, 60, 60)) * SECOND,
-                        "weight": random.choice((1.0, 3.0)),
-                        "claimed": claimed,
-                        "strides": claimed * random.choice((1.0, 0.4)),
-                    }
-                    backlog.append(waited(minute, key, queue=queue, **fields))
-    for window_s in (60, 3600, 86_400):
-        found = pd.DataFrame(shares(spark, service, backlog, window_s))
-        wanted = in_pandas(pd.DataFrame(service), pd.DataFrame(backlog), window_s)
-        for name in ("busy_us", "demand_us"):
-            assert list(found[name]) == list(wanted[name]), (window_s, name)
-        assert list(found["weight"]) == pytest.approx(list(wanted["weight"]), rel=1e-8)
-        assert list(found["backlogged_fraction"]) == pytest.approx(
-            list(wanted["backlogged_fraction"])
-        )
-        assert list(found["entitled_us"]) == pytest.approx(list(wanted["entitled_us"]), abs=1.5)
-        assert list(found["lag_us"]) == lags(found)
 
 
 def test_one_heavy_task_among_many_hardly_moves_the_weight_of_its_key(spark: SparkSession) -> None:
@@ -368,65 +304,6 @@ def test_one_heavy_task_among_many_hardly_moves_the_weight_of_its_key(spark: Spa
     # A window without a claim has the mean by worker time, and one without both the greatest weight.
     assert column(shares(spark, service, [], 3600), "weight") == [pytest.approx(48.2e6 / 48.004e6)]
     assert column(shares(spark, [], [waited(0, "b", weight=50.0)]), "weight") == [50.0]
-
-
-def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd.DataFrame:
-    by = ["window_start", "queue", "fairness_key"]
-    size = f"{window_s}s"
-    service["window_start"] = service["window_start"].dt.floor(size)
-    backlog["window_start"] = backlog["minute"].dt.floor(size)
-    at_start = backlog["minute"] == backlog["window_start"]
-    backlog["demand_us"] = backlog["arrived_us"] + backlog["work_us"].where(at_start, 0)
-    rows = pd.concat(
-        [
-            service.groupby(by).agg(
-                busy_us=("busy_us", "sum"),
-                weighted_us=("weighted_us", "sum"),
-                service_weight=("weight", "max"),
-            ),
-            backlog.groupby(by).agg(
-                demand_us=("demand_us", "sum"),
-                backlogged_us=("backlogged_us", "sum"),
-                weight=("weight", "max"),
-                claimed=("claimed", "sum"),
-                strides=("strides", "sum"),
-            ),
-        ],
-        axis=1,
-    ).sort_index()
-    greatest = rows[["weight", "service_weight"]].max(axis=1)
-    by_time = rows["busy_us"] / rows["weighted_us"]
-    by_claim = (rows["claimed"] / rows["strides"]).where(rows["claimed"] > 0)
-    rows["weight"] = by_claim.fillna(by_time).fillna(greatest)
-    rows = rows.fillna(0).astype({"busy_us": "int64", "demand_us": "int64"})
-    rows["backlogged_fraction"] = rows["backlogged_us"] / (window_s * SECOND)
-    for _, group in rows.groupby(["window_start", "queue"]):
-        entitled = poured(
-            list(group["demand_us"]), list(group["weight"]), int(group["busy_us"].sum())
-        )
-        rows.loc[group.index, "entitled_us"] = [float(x) for x in entitled]
-    return rows.reset_index()
-
-
-def lags(rows: pd.DataFrame) -> list[int]:
-    """Return the lag by its definition, step by step, from the other columns."""
-    seen: dict[tuple[str, str], tuple[pd.Timestamp, int]] = {}
-    found = []
-    for row in rows.itertuples():
-        key = (row.queue, row.fairness_key)
-        before, lag = seen.pop(key, (None, 0))
-        follows = before is not None and row.window_start - before == timedelta(
-            seconds=row.window_s
-        )
-        if not follows or row.window_start.date() != before.date():
-            lag = 0
-        if row.backlogged_fraction > 0:
-            lag += row.deficit_us
-            seen[key] = (row.window_start, lag)
-        else:
-            lag = 0
-        found.append(lag)
-    return found
 
 
 def test_minutes_are_in_utc_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:

@@ -113,8 +113,15 @@ def _shared() -> tuple[Warehouse, History]:
     return lake, History(folder)
 
 
-def a_lake(folder: Path) -> Warehouse:
-    return Warehouse(Location.of(folder / "lake"))
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    return Warehouse(Location.of(tmp_path / "lake"))
+
+
+@pytest.fixture
+def history(lake: Warehouse) -> History:
+    assert lake.identity
+    return History(str(lake.location.folder))
 
 
 def in_scope(key: str, tenants: Collection[str] | None) -> bool:
@@ -417,29 +424,26 @@ def incident(kind: str, subject: str, hour: int, hours: int = 1) -> dict[str, An
     )
 
 
-def test_incidents_overlap_the_period_and_are_the_latest_first(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_incidents_overlap_the_period_and_are_the_latest_first(
+    lake: Warehouse, history: History
+) -> None:
     made = [
         incident("stall", "*", 0, 40),
         incident("flood", "acme/7", 30),
         incident("stall", "*", 50),
     ]
     put(lake, INCIDENTS, made)
-    found = History(str(lake.location.folder)).incidents(
-        Question(since=FIRST + 35 * HOUR_US, until=FIRST + 50 * HOUR_US)
-    )
+    found = history.incidents(Question(since=FIRST + 35 * HOUR_US, until=FIRST + 50 * HOUR_US))
     assert [each.id for each in found.rows] == ["stall-*-0"]
-    found = History(str(lake.location.folder)).incidents(
-        Question(since=FIRST, until=FIRST + 60 * HOUR_US)
-    )
+    found = history.incidents(Question(since=FIRST, until=FIRST + 60 * HOUR_US))
     assert [each.id for each in found.rows] == ["stall-*-50", "flood-acme/7-30", "stall-*-0"]
     assert found.rows[0].keys_hit == 3
 
 
 def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_all(
-    tmp_path: Path,
+    lake: Warehouse,
+    history: History,
 ) -> None:
-    lake = a_lake(tmp_path)
     put(
         lake,
         INCIDENTS,
@@ -452,28 +456,20 @@ def test_a_reader_of_one_tenant_sees_no_incident_of_others_and_no_number_about_a
             incident("flood", "*", 6),
         ],
     )
-    history = History(str(lake.location.folder))
     found = history.incidents(
         Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset({"acme"}))
     )
     assert [each.id for each in found.rows] == ["starved-acme-3", "flood-acme/7-1"]
     assert {(e.keys_hit, e.tasks_delayed, e.extra_wait_us) for e in found.rows} == {(None,) * 3}
-    assert (
-        history.incidents(
-            Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset({"*"}))
-        ).rows
-        == []
-    )
-    assert (
-        history.incidents(Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset())).rows
-        == []
-    )
+    for nobody in ({"*"}, set[str]()):
+        asked = Question(since=FIRST, until=FIRST + DAY_US, tenants=frozenset(nobody))
+        assert history.incidents(asked).rows == []
 
 
 def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_only(
-    tmp_path: Path,
+    lake: Warehouse,
+    history: History,
 ) -> None:
-    lake = a_lake(tmp_path)
     put(
         lake,
         FAIRNESS,
@@ -496,7 +492,6 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
             )
         ],
     )
-    history = History(str(lake.location.folder))
     found = history.fairness(Question(since=FIRST, until=FIRST + 5 * MINUTE_US, points=1))
     (only,) = found.rows
     assert (only.jain, only.jain_least, only.lag_us, only.lag_key) == (0.75, 0.5, 30, "b")
@@ -507,8 +502,7 @@ def test_fairness_has_the_worst_of_each_step_and_is_for_readers_of_all_tenants_o
     assert scoped.rows == [] and "all tenants" in scoped.note
 
 
-def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_top_tenants_join_runs_waits_shares_and_costs(lake: Warehouse, history: History) -> None:
     tenants = ("acme/1", "acme/2", "b")
     for table, fields in (
         (SERVICE, {"window_start": START}),
@@ -518,18 +512,18 @@ def test_top_tenants_join_runs_waits_shares_and_costs(tmp_path: Path) -> None:
     waited = START + timedelta(seconds=1)
     runs = [attempt(fairness_key=k, submitted_at=START, started_at=waited) for k in tenants]
     put(lake, ATTEMPTS, runs)
-    found = History(str(lake.location.folder)).top_tenants(Question())
+    found = history.top_tenants(Question())
     assert [(t.tenant, t.started, t.amount) for t in found.rows] == [("acme", 2, 2), ("b", 1, 1)]
     assert found.rows[0].wait_p50_us == 1_000_000
     assert found.rows[0].entitled_us is None and "gold.tenant_share" in found.note
-    only = History(str(lake.location.folder)).top_tenants(Question(tenants=frozenset({"b"})))
+    only = history.top_tenants(Question(tenants=frozenset({"b"})))
     assert [t.tenant for t in only.rows] == ["b"]
 
 
-def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_an_empty_table_and_one_that_was_never_made_have_no_rows(
+    lake: Warehouse, history: History
+) -> None:
     put(lake, SERVICE, [])
-    history = History(str(lake.location.folder))
     assert history.extent() is None
     assert history.runs(Question()).rows == [] and history.runs(Question()).note == ""
     never = history.costs(Question())
@@ -537,10 +531,10 @@ def test_an_empty_table_and_one_that_was_never_made_have_no_rows(tmp_path: Path)
     assert never.as_of.built_at is None
 
 
-def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(
+    lake: Warehouse, history: History
+) -> None:
     put(lake, SERVICE, [row(SERVICE, window_start=START)], name="first")
-    history = History(tmp_path / "lake")
     assert [r.started for r in history.runs(Question()).rows] == [1]
     put(lake, SERVICE, [row(SERVICE, window_start=START, name="y")], name="second")
     assert [r.started for r in history.runs(Question()).rows] == [2]
@@ -574,9 +568,7 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(tmp_pat
     assert [r.started for r in found.rows] == [2]
 
 
-def test_the_history_of_a_lake_on_an_object_store(
-    s3_lake: str, tmp_path: Path, postgres_url: str
-) -> None:
+def test_the_history_of_a_lake_on_an_object_store(s3_lake: str, postgres_url: str) -> None:
     lake = Warehouse(Location.of(s3_lake, postgres_url))
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
     history = History(s3_lake, postgres_url)
@@ -586,19 +578,16 @@ def test_the_history_of_a_lake_on_an_object_store(
     assert history.extent() == Extent(FIRST, FIRST + 31 * HOUR_US)
 
 
-def test_a_damaged_file_is_a_broken_lake(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_a_damaged_file_is_a_broken_lake(lake: Warehouse, history: History) -> None:
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
     for file in lake.table(SERVICE).files():
         Path(file_name(file.path)).write_bytes(b"PAR1 no more PAR1")
     with pytest.raises(BrokenLake, match="pipeline check"):
-        History(str(lake.location.folder)).runs(Question())
+        history.runs(Question())
 
 
-def test_values_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
-    lake = a_lake(tmp_path)
+def test_values_out_of_range_are_refused_with_the_range(lake: Warehouse, history: History) -> None:
     put(lake, SERVICE, [row(SERVICE, window_start=START)])
-    history = History(str(lake.location.folder))
     for wrong in (
         lambda: history.runs(Question(since=5, until=5)),
         lambda: history.runs(Question(since=-1, until=5)),

@@ -1,19 +1,15 @@
-"""The silver tables of tasks, service and waiting, in hand-made cases and against plain Python;
-test_backlog.py covers the backlog."""
+"""The silver tables of tasks, service and waiting, in hand-made cases; test_backlog.py covers the
+backlog, and test_against_pandas.py compares a whole build."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
-from fractions import Fraction
-from random import Random
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.clock import to_datetime, to_micros
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import tasks
@@ -25,7 +21,6 @@ from tests.pipeline.frames import (
     attempts_frame,
     event,
     events_frame,
-    history,
     records,
 )
 
@@ -115,84 +110,27 @@ def test_the_outcome_of_a_run_decides_its_wasted_time(
 def test_runs_of_one_key_and_name_are_in_one_row_and_others_are_not(spark: SparkSession) -> None:
     rows = [
         attempt(weight=1.0),
-        attempt(weight=3.0),
+        attempt(weight=4.0),
         attempt(name="other"),
         attempt(fairness_key="b"),
         attempt(queue="r"),
     ]
     found = records(service(attempts_frame(spark, rows)))
     by_key = {
-        (row["queue"], row["fairness_key"], row["name"]): (row["attempts_done"], row["weight"])
+        (row["queue"], row["fairness_key"], row["name"]): (
+            row["attempts_done"],
+            row["weight"],
+            row["weighted_us"],
+        )
         for row in found
     }
     assert by_key == {
-        ("q", "a", "work"): (2, 3.0),
-        ("q", "a", "other"): (1, 1.0),
-        ("q", "b", "work"): (1, 1.0),
-        ("r", "a", "work"): (1, 1.0),
+        ("q", "a", "work"): (2, 4.0, 1.25 * S),
+        ("q", "a", "other"): (1, 1.0, S),
+        ("q", "b", "work"): (1, 1.0, S),
+        ("r", "a", "work"): (1, 1.0, S),
     }
     assert len(found) == 4
-
-
-def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
-    """Return the service table, built by a plain loop over the windows of each run."""
-    table: dict[tuple[Any, ...], Row] = defaultdict(
-        lambda: dict.fromkeys(
-            (
-                "weight",
-                "busy_us",
-                "weighted_us",
-                "attempts_started",
-                "attempts_done",
-                "failed",
-                "wasted_us",
-                "longest_run_us",
-            ),
-            0,
-        )
-    )
-    for row in rows:
-        if row["started_at"] is None:
-            continue
-        start, finish = to_micros(row["started_at"]), to_micros(row["finished_at"])
-        for opens in range(start // MINUTE * MINUTE, finish + 1, MINUTE):
-            busy = max(0, min(finish, opens + MINUTE) - max(start, opens))
-            entry = table[to_datetime(opens), row["queue"], row["fairness_key"], row["name"]]
-            ends = finish < opens + MINUTE
-            entry["weight"] = max(entry["weight"], row["weight"])
-            entry["busy_us"] += busy
-            entry["weighted_us"] += Fraction(busy) / Fraction(row["weight"])
-            entry["attempts_started"] += opens <= start
-            entry["attempts_done"] += ends and row["outcome"] == "done"
-            entry["failed"] += ends and row["outcome"] in ("failed", "retried", "timed_out", "lost")
-            entry["wasted_us"] += 0 if row["outcome"] in ("done", "snoozed") else busy
-            entry["longest_run_us"] = max(entry["longest_run_us"], finish - start if busy else 0)
-    return {
-        key: entry | {"weighted_us": pytest.approx(float(entry["weighted_us"]), rel=1e-9, abs=1e-3)}
-        for key, entry in table.items()
-    }
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_service_agrees_with_plain_python_and_conserves_every_microsecond(
-    spark: SparkSession, seed: int
-) -> None:
-    rows = history(Random(seed), 300)
-    found = records(service(attempts_frame(spark, rows)))
-    by_key = {
-        (row.pop("window_start"), row.pop("queue"), row.pop("fairness_key"), row.pop("name")): row
-        for row in found
-    }
-    assert len(by_key) == len(found)
-    runs = sum(
-        (row["finished_at"] - row["started_at"]) // timedelta(microseconds=1)
-        for row in rows
-        if row["started_at"]
-    )
-    assert sum(row["busy_us"] for row in found) == runs
-    assert {
-        key: {n: v for n, v in row.items() if n != "window_s"} for key, row in by_key.items()
-    } == served_in_python(rows)
 
 
 # tasks --------------------------------------------------------------------------------------------
@@ -299,6 +237,12 @@ def test_a_task_cancelled_before_any_run_was_never_claimed(spark: SparkSession) 
     assert task["slowdown"] == 1.0
 
 
+def test_a_cancelled_task_has_waited_until_its_claim(spark: SparkSession) -> None:
+    cancelled = attempt(ready_at=3, claimed_at=8, started_at=None, outcome="cancelled")
+    (task,) = built_tasks(spark, [cancelled]).values()
+    assert (task["attempts"], task["queue_us"], task["run_us"]) == (0, 5 * S, 0)
+
+
 def test_a_task_known_only_by_its_submit_waits_for_its_time_or_a_claim(
     spark: SparkSession,
 ) -> None:
@@ -356,46 +300,6 @@ def test_silver_tasks_shuffles_and_sorts_the_attempts_once(
     tasks(attempts_frame(spark, [attempt()]), events_frame(spark, [event()])).explain()
     plan = capsys.readouterr().out
     assert (plan.count("Exchange"), plan.count("- Sort [")) == (1, 1)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_tasks_add_up_to_their_attempts_in_any_order(spark: SparkSession, seed: int) -> None:
-    random = Random(seed)
-    rows = history(random, 300)
-    for row in rows:
-        row["task_id"] = f"t{random.randrange(100)}"
-        row["version"] = row["seq"]
-        row["submitted_at"] = T0  # a task is submitted once
-    by_task: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_task[row["task_id"]].append(row)
-    random.shuffle(rows)
-    found = built_tasks(spark, rows, [event(task_id="t1"), event(task_id="new")])
-    assert found.keys() == by_task.keys() | {"new"}
-    for task_id, chain in by_task.items():
-        task = found[task_id]
-        assert task["attempts"] == sum(
-            row["started_at"] is not None or row["outcome"] == "lost" for row in chain
-        )
-        assert task["run_us"] == sum(us(row["started_at"], row["finished_at"]) for row in chain)
-        assert task["queue_us"] == sum(
-            us(row["ready_at"], row["claimed_at"]) for row in chain if is_taken(row)
-        )
-        assert task["state"] == chain[-1]["next_state"]
-        assert task["last_finished_at"] == max(row["finished_at"] for row in chain)
-
-
-def us(since: Any, until: Any) -> int:
-    """Return the microseconds between two instants, at least 0; 0 if one is not known."""
-    return (
-        0
-        if since is None or until is None
-        else max(0, (until - since) // timedelta(microseconds=1))
-    )
-
-
-def is_taken(row: Row) -> bool:
-    return row["started_at"] is not None or row["outcome"] in ("lost", "cancelled")
 
 
 # waiting ------------------------------------------------------------------------------------------

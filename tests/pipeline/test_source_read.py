@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
@@ -40,9 +38,18 @@ from fairlead.pipeline.source.options import (
     TASKS_READ,
     ReadOptions,
 )
-from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
+from fairlead.pipeline.source.scan import FairleadReader, Piece, scan_of
 from fairlead.pipeline.source.stream import FairleadStreamReader
-from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
+from tests.builders import idle
+from tests.pipeline.filling import (
+    COLUMNS,
+    START,
+    add_attempts,
+    add_backlog,
+    attempt,
+    connected,
+    migrated,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -98,54 +105,13 @@ def test_every_column_of_an_attempt_is_read_as_it_was_written(
     first = rows[0]["seq"]
     assert first == 1 or not store_url.startswith("sqlite")
     for n, row in enumerate(rows, 1):
-        (
-            task_id,
-            attempts,
-            tries,
-            queue,
-            name,
-            partition,
-            priority,
-            key,
-            weight,
-            order,
-            unique,
-            version,
-            *times,
-            outcome,
-            state,
-            error,
-            text,
-            node,
-            path,
-            size,
-        ) = attempt(n)
         read = row.asDict()
-        names = [column.name for column in ATTEMPTS_READ.columns if column.type == "timestamp"]
-        assert [micros(read.pop(name)) for name in names] == times
         assert read.pop("seq") == first + n - 1
         assert (read.pop("xid") > 0) == (not store_url.startswith("sqlite"))
-        assert read == {
-            "task_id": task_id,
-            "attempt": attempts,
-            "tries": tries,
-            "queue": queue,
-            "name": name,
-            "partition": partition,
-            "priority": priority,
-            "fairness_key": key,
-            "weight": weight,
-            "ordering_key": order,
-            "unique_key": unique,
-            "version": version,
-            "outcome": outcome,
-            "next_state": state,
-            "error_type": error,
-            "error_text": text,
-            "node": node,
-            "trigger_path": path,
-            "payload_bytes": size,
-        }
+        for column in ATTEMPTS_READ.columns:
+            if column.type == "timestamp":
+                read[column.name] = micros(read[column.name])
+        assert read == dict(zip(COLUMNS, attempt(n), strict=True))
 
 
 def test_tasks_are_read_with_their_payload_only_on_request(
@@ -307,10 +273,7 @@ def test_each_task_that_does_not_change_is_in_one_piece(
 ) -> None:
     app = App(store_url)
     app.queue("shop")
-
-    @app.task(queue="shop")
-    async def work(n: int) -> None: ...
-
+    work = idle(app, "work", queue="shop")
     ids = [submitted.id for n in range(5) for submitted in work.submit_many([{"n": n}] * 100)]
     app.close()
     chosen = {} if partitions is None else {"partitions": str(partitions)}
@@ -355,25 +318,6 @@ def test_ranges_of_cassandra_cover_every_token(
         bounds = [(piece.values["above"], piece.values["through"]) for piece in pieces]
         assert (bounds[0][0], bounds[-1][1]) == (-(2**63), 2**63 - 1)
         assert all(a[1] == b[0] and a[0] < a[1] for a, b in zip(bounds, bounds[1:]))
-
-
-@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
-def test_ranges_contain_every_number_once(first: int, length: int, step: int) -> None:
-    found = ranges(first, first + length, step)
-    assert [n for start, end in found for n in range(start, end)] == list(
-        range(first, first + length)
-    )
-    assert found and all(end - start <= step for start, end in found)
-
-
-@given(st.integers(0, 50), st.none() | st.integers(1, 60))
-def test_every_piece_is_in_one_part(count: int, parts: int | None) -> None:
-    pieces = [Piece("attempts", {"first": n}) for n in range(count)]
-    spreaded = spread(pieces, parts)
-    assert len(spreaded) == max(1, min(count, parts or count))
-    assert sorted(piece.values["first"] for part in spreaded for piece in part.pieces) == list(
-        range(count)
-    )
 
 
 def test_large_gaps_between_numbers_do_not_make_many_pieces(sqlite_url: str) -> None:

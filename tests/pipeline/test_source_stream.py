@@ -29,9 +29,10 @@ from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests import tiers
-from tests.end_to_end.test_kill import app_of, submit
+from tests.end_to_end.test_kill import app_of, submit, wait_until_finished
 from tests.end_to_end.workers import ROOT, Crew
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
+from tests.waiting import wait_until
 
 PATIENCE = 1200.0  # timeout in seconds
 
@@ -107,9 +108,7 @@ class Query:
     def finish(self, count: int) -> None:
         """Read batches until `count` attempts are read. An empty batch is no end: a stream waits
         behind each transaction of the server, such as its own ANALYZE."""
-        deadline = time.monotonic() + PATIENCE
-        while self.batch() or (len(self.read) < count and time.monotonic() < deadline):
-            pass
+        wait_until(lambda: not self.batch() and len(self.read) >= count)
 
 
 # no gap, no double --------------------------------------------------------------------------------
@@ -260,13 +259,10 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
 
     with adding(store_url, 0.02, 1200) as added:
         query = start()
-        deadline = time.monotonic() + PATIENCE
-        while len(read) < 2 and query.isActive and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(read) >= 2 or not query.isActive)
         query.stop()
         query = start()
-        while len(added) < 1200 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(added) >= 1200)
     query.processAllAvailable()
     query.stop()
     assert len(read) > 3
@@ -303,9 +299,7 @@ def test_a_stream_whose_driver_is_killed_three_times_has_no_gap_and_no_double(
         finally:
             ends.set()
             thread.join()
-        while app.store.database.read_now(app.store.unfinished(["crash"]))[0]:
-            assert time.monotonic() < deadline, crew.log.read_text()[-2000:]
-            time.sleep(0.1)
+        wait_until_finished(app, crew)
     while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
         assert time.monotonic() < deadline, (
             "the rest was not read"

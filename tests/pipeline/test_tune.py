@@ -80,10 +80,7 @@ class World:
 
     def queue(self, *names: str) -> None:
         for name in names:
-            self.app.sql_store.database.run(self._registered(name))
-
-    def _registered(self, name: str):
-        yield from self.app.sql_store.registration({name: 1})
+            self.app.sql_store.database.run(self.app.sql_store.registration({name: 1}))
 
     def add_hours(
         self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more

@@ -29,18 +29,19 @@ class Shop:
         self.folder = folder
         self.app = App(f"sqlite:///{folder / 'tasks.db'}")
         self.app.migrate()
-        self.app.sql_store.database.run(self._registered("payouts"))
+        self._register("payouts")
         this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
         gold = GoldRows(lake_in(folder / "lake"))
         for hours in (3, 2, 1):
             gold.hour(this_hour - timedelta(hours=hours), BUSY, TASKS, queue="payouts")
 
-    def _registered(self, queue: str) -> Any:
-        yield from self.app.sql_store.registration({queue: 1})
+    def _register(self, queue: str) -> None:
+        """Register a queue, as its first worker does."""
+        self.app.sql_store.database.run(self.app.sql_store.registration({queue: 1}))
 
     def hold_all_slots(self) -> None:
         """Add hours in which one of two keys sometimes held all 16 slots of the one living node."""
-        self.app.sql_store.database.run(self._registered("mail"))
+        self._register("mail")
         this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
         gold, half = GoldRows(lake_in(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
         for hours in (3, 2, 1):

@@ -63,6 +63,11 @@ def lake(tmp_path: Path) -> Warehouse:
     return Warehouse(Location.of(tmp_path / "lake"))
 
 
+@pytest.fixture
+def table(lake: Warehouse) -> WarehouseTable:
+    return lake.table(TRIES)
+
+
 def rows(*ids: int, at: int = START) -> pa.Table:
     """Return one row an hour, from this instant on."""
     return pa.table(
@@ -83,6 +88,21 @@ def add(table: WarehouseTable, *ids: int, seen: TableState | None = None, **move
 
 def ids(table: WarehouseTable, **how: Any) -> list[int]:
     return sorted(table.load(**how)["id"].to_pylist())
+
+
+def metadata_of(table: WarehouseTable) -> Any:
+    """Return what the catalog has of the table."""
+    stored = table.state().stored
+    assert stored is not None
+    return stored.metadata
+
+
+def commit_of_another_engine(lake: Warehouse, table: str) -> None:
+    """Commit nothing to a table, by the library's own means, as a compaction does."""
+    transaction = lake.catalog.load_table(f"fairlead.{table}").transaction()
+    with transaction.update_snapshot().fast_append():
+        pass
+    transaction.commit_transaction()
 
 
 def now() -> int:
@@ -118,8 +138,7 @@ def test_a_stale_writer_is_refused_and_changes_nothing(location: Location) -> No
     assert table.state().cursors == {"store": "2"}
 
 
-def test_a_writer_is_refused_after_a_change_of_properties_alone(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_writer_is_refused_after_a_change_of_properties_alone(table: WarehouseTable) -> None:
     assert add(table, 1)
     before = table.state()
     assert table.update(lambda seen: {"fairlead.erased.abc": "1"})
@@ -134,8 +153,9 @@ def test_a_writer_is_refused_after_a_change_of_properties_alone(lake: Warehouse)
     assert table.state().erased == []
 
 
-def test_a_table_on_which_the_library_repeats_commits_is_put_right_first(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_table_on_which_the_library_repeats_commits_is_put_right_first(
+    lake: Warehouse, table: WarehouseTable
+) -> None:
     assert add(table, 1, store="1")
     stored = lake.catalog.load_table("fairlead.bronze_tries")
     stored.transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
@@ -176,22 +196,18 @@ def test_of_processes_that_saw_the_same_state_one_succeeds(location: Location, f
     assert ids(table) == sorted(won if first else [*won, 100])
 
 
-def test_a_cursor_survives_a_commit_of_another_engine(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_cursor_survives_a_commit_of_another_engine(
+    lake: Warehouse, table: WarehouseTable
+) -> None:
     assert add(table, 1, store="1")
-    stored = lake.catalog.load_table("fairlead.bronze_tries")
-    transaction = stored.transaction()
-    with transaction.update_snapshot().fast_append():
-        pass
-    transaction.commit_transaction()
+    commit_of_another_engine(lake, "bronze_tries")
     assert table.state().cursors == {"store": "1"}
 
 
 # reading ----------------------------------------------------------------------------------------
 
 
-def test_rows_are_read_by_partition_column_and_condition(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_rows_are_read_by_partition_column_and_condition(table: WarehouseTable) -> None:
     assert add(table, *range(6))
     snapshot = table.state().snapshot
     assert add(table, 6)
@@ -222,9 +238,8 @@ def test_a_stored_table_with_other_columns_is_refused(lake: Warehouse) -> None:
 
 
 def test_rows_of_a_wrong_clock_are_kept_and_count_in_the_first_partition(
-    lake: Warehouse,
+    table: WarehouseTable,
 ) -> None:
-    table = lake.table(TRIES)
     seen = table.state()
     odd = [-5, -HOUR, -(2**63), 0, 2**62, 2**63 - 1, START]
     wrong = pa.table(
@@ -268,8 +283,8 @@ def test_partitions_are_replaced_whole_or_not_at_all(location: Location) -> None
 
 def test_changes_are_those_since_a_snapshot_also_when_snapshots_between_are_forgotten(
     lake: Warehouse,
+    table: WarehouseTable,
 ) -> None:
-    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     assert seen.snapshot is not None
@@ -296,8 +311,9 @@ def files_of(location: Location) -> set[Path]:
     return {path for path in (folder / "fairlead").rglob("*") if path.is_file()}
 
 
-def test_files_of_forgotten_snapshots_are_removed_and_no_other(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_files_of_forgotten_snapshots_are_removed_and_no_other(
+    lake: Warehouse, table: WarehouseTable
+) -> None:
     assert add(table, 0, 1)
     seen = table.state()
     assert table.replace(
@@ -317,8 +333,7 @@ def test_files_of_forgotten_snapshots_are_removed_and_no_other(lake: Warehouse) 
     assert table.sweep(now() + MINUTE) == 0
 
 
-def test_a_sweep_refuses_writers_that_have_begun_before_it(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_sweep_refuses_writers_that_have_begun_before_it(table: WarehouseTable) -> None:
     assert add(table, 0)
     seen = table.state()
     written = table.write(rows(1), "slow", seen)
@@ -327,8 +342,7 @@ def test_a_sweep_refuses_writers_that_have_begun_before_it(lake: Warehouse) -> N
     assert ids(table) == [0]
 
 
-def test_a_writer_whose_state_was_swept_is_refused(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_writer_whose_state_was_swept_is_refused(table: WarehouseTable) -> None:
     assert add(table, 0)
     seen = table.state()
     assert add(table, 1)
@@ -340,8 +354,7 @@ def test_a_writer_whose_state_was_swept_is_refused(lake: Warehouse) -> None:
     assert ids(table) == [0, 1]
 
 
-def test_a_state_whose_list_of_files_is_missing_is_damaged(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_a_state_whose_list_of_files_is_missing_is_damaged(table: WarehouseTable) -> None:
     assert add(table, 0)
     seen = table.state()
     assert seen.stored is not None
@@ -353,9 +366,8 @@ def test_a_state_whose_list_of_files_is_missing_is_damaged(lake: Warehouse) -> N
 
 
 def test_a_commit_during_a_sweep_loses_no_file(
-    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+    table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = lake.table(TRIES)
     assert add(table, 0)
     seen = table.state()
     written = table.write(rows(1), "slow", seen)
@@ -371,26 +383,25 @@ def test_a_commit_during_a_sweep_loses_no_file(
     assert ids(table) == [0, 1]
 
 
-def test_an_exporter_forgets_old_snapshots_now_and_then(lake: Warehouse) -> None:
-    table = lake.table(TRIES)
+def test_an_exporter_forgets_old_snapshots_now_and_then(table: WarehouseTable) -> None:
     assert add(table, 0)
     for number in range(62):
         assert table.append([], {"store": str(number)}, table.state())
     before = table.state().snapshot
     table.tend(now())
     assert table.state().snapshot == before
-    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    kept = metadata_of(table).snapshots
     assert len(kept) == 63
     table.tend(now() + HOUR - 10 * MINUTE)
-    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    kept = metadata_of(table).snapshots
     assert len(kept) == 63, "a reader has an hour for its snapshot"
     table.tend(now() + 25 * HOUR)
     # The sweep makes snapshots, so that writers that began before it are refused.
-    kept = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    kept = metadata_of(table).snapshots
     assert len(kept) <= 3
     assert ids(table) == [0]
     table.tend(now() + 50 * HOUR)  # too few to forget
-    again = lake.catalog.load_table("fairlead.bronze_tries").metadata.snapshots
+    again = metadata_of(table).snapshots
     assert len(again) == len(kept)
 
 
@@ -416,9 +427,8 @@ class Minutes:
 
 
 def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
-    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = lake.table(TRIES)
     minutes = Minutes(table, monkeypatch)
     assert add(table, 0, 1)
     held = table.state().snapshot
@@ -429,8 +439,7 @@ def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
     [replaced] = [file.part for file in table.files() if reader[0].as_posix() in file.path]
     assert table.replace([replaced], table.write(rows(0), "t", seen), seen, work="compaction")
     assert minutes.pass_(120) < 1.2 * first
-    stored = table.state().stored
-    assert stored is not None and len(stored.metadata.snapshots) <= 65
+    assert len(metadata_of(table).snapshots) <= 65
     assert ids(table, snapshot=held) == [0, 1]
     assert all(path.exists() for path in reader), "a long query still reads"
     table.drop_branches(minutes.at)
@@ -441,10 +450,9 @@ def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
 
 
 def test_a_snapshot_stays_for_an_hour_after_the_next_one(
-    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+    table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers had this snapshot until then, whatever its age."""
-    table = lake.table(TRIES)
     minutes = Minutes(table, monkeypatch)
     assert add(table, 0)
     read = table.state().snapshot
@@ -459,9 +467,8 @@ def test_a_snapshot_stays_for_an_hour_after_the_next_one(
 
 
 def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
-    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = lake.table(TRIES)
     minutes = Minutes(table, monkeypatch)
     assert add(table, 0)
     read, parts = table.state().snapshot, {file.part for file in table.files()}
@@ -474,8 +481,7 @@ def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
     assert table.changed(read) == set(), "a compaction changes nothing"
     minutes.at += 25 * HOUR
     table.tend(minutes.at)
-    stored = table.state().stored
-    assert stored is not None and len(stored.metadata.snapshots) <= 4
+    assert len(metadata_of(table).snapshots) <= 4
     assert table.changed(read) == parts  # a build after a day makes its hours again
 
 
@@ -596,9 +602,8 @@ def test_an_outage_of_the_catalog_is_a_store_unavailable(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_takes_no_file_is_a_store_unavailable_and_changes_nothing(
-    lake: Warehouse, monkeypatch: pytest.MonkeyPatch, number: int
+    table: WarehouseTable, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    table = lake.table(TRIES)
     assert table.append(table.write(rows(1), "a"), {"store": "1"}, table.state())
     seen = table.state()
     written = table.write(rows(2), "a", seen)

@@ -31,6 +31,7 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.testing import drain, running, settled
 from fairlead.web.lake import Lake
+from tests.builders import idle
 from tests.pipeline.warehouses import lake_in, root_of
 from tests.waiting import until
 
@@ -67,10 +68,7 @@ def reader(app: App, lake: Warehouse) -> Reader | None:
 async def finish(url: str, count: int) -> None:
     """Run `count` tasks on a worker without a lake."""
     app = App(url)
-
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     for _ in range(count):
         work.submit()
     await drain(app)
@@ -83,9 +81,7 @@ async def finish(url: str, count: int) -> None:
 async def test_a_worker_exports_its_finished_attempts_and_compares_them(
     app: App, lake: Warehouse
 ) -> None:
-    @app.task
-    async def work(n: int) -> None: ...
-
+    work = idle(app, "work")
     handles = [work.submit(n=n) for n in range(30)]
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)
@@ -122,9 +118,7 @@ async def test_a_long_comparison_continues_piece_by_piece_until_its_end(
 async def test_one_of_two_nodes_exports_and_the_other_takes_over(
     app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     keep = PolledExporter.keep
     began: list[int] = []
 
@@ -157,9 +151,7 @@ async def test_one_of_two_nodes_exports_and_the_other_takes_over(
 async def test_a_failed_comparison_stops_no_export_and_is_not_retried_each_round(
     app: App, lake: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     tries: list[int] = []
 
     def fails(*args: Any, **kwargs: Any) -> Any:
@@ -216,10 +208,7 @@ async def test_the_lake_and_its_catalog_are_set_in_code_in_the_environment_or_in
         Path("fairlead.toml").write_text(f'lake = "{root}"\ncatalog = "{catalog}"')
     app = App(sqlite_url, lake=root, catalog=catalog) if where == "code" else App(sqlite_url)
     assert (app.lake, app.catalog) == (root, catalog)
-
-    @app.task
-    async def work() -> None: ...
-
+    work = idle(app, "work")
     work.submit()
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)

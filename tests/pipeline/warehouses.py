@@ -14,6 +14,7 @@ import pytest
 from fairlead.clock import to_micros
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.location import Location
+from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
 from tests.pipeline.frames import T0
@@ -60,6 +61,23 @@ def moved(row: Mapping[str, Any], by: timedelta) -> dict[str, Any]:
     return {
         name: value + by if isinstance(value, datetime) else value for name, value in row.items()
     }
+
+
+def overtake(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[WarehouseTable, int], object]
+) -> list[tuple[str, Any]]:
+    """Call `step` with the table and the number of the write, from 1 on, between the files and the
+    commit of each write. Return the list to which each write appends its table and its files."""
+    write, wrote = WarehouseTable.write, list[tuple[str, Any]]()
+
+    def overtaken(table: WarehouseTable, *args: Any) -> Any:
+        written = write(table, *args)
+        wrote.append((table.table.name, written))
+        step(table, len(wrote))
+        return written
+
+    monkeypatch.setattr(WarehouseTable, "write", overtaken)
+    return wrote
 
 
 def export(

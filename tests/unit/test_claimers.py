@@ -18,8 +18,6 @@ from fairlead.ports.task_store import Claim, Woken
 from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
 
-TASKS, ORDERED = object(), object()
-
 
 class Limited:
     """A store that claims at most `most` tasks at once, and refuses rounds of more rows."""

@@ -15,7 +15,7 @@ from fairlead import App, ConfigurationError, InvalidTask, connect
 from fairlead.config import Settings
 from fairlead.connect import backend
 from fairlead.ports.backend import Backend
-from fairlead.urls import hosts_of, shown_url
+from fairlead.urls import hosts_of
 
 
 class NeedsMuch(Backend):
@@ -198,8 +198,3 @@ def test_a_settings_file_that_cannot_be_opened_is_a_configuration_error(
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(ConfigurationError, match=r"fairlead\.toml: not yours"):
         Settings.load(tmp_path)
-
-
-def test_a_message_shows_the_hosts_of_a_url_and_no_secret() -> None:
-    url = "redis+sentinel://me:secret@a:1,b:2/shop/0?sentinel_password=secret"
-    assert shown_url(url) == "redis+sentinel://a:1,b:2/shop/0"

@@ -19,7 +19,6 @@ from fairlead.pipeline.tuning.control import (
     Proposal,
     Used,
     propose,
-    scaled_to,
 )
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 from tests.tiers import examples
@@ -216,39 +215,6 @@ def test_no_key_inherits_a_weight_whose_cause_is_gone() -> None:
     )
 
 
-def test_shares_of_contracts_are_scaled_among_the_tuned_keys_only() -> None:
-    few = ran(1.0, tasks=4)
-    found = {"a": Key(60.0, 1.0, ran(1.0)), "b": Key(40.0, 1.0, ran(1.0)), "c": Key(1.0, 1.0, few)}
-    scaled = scaled_to(dict.fromkeys(found, 1.0), found, Guards())
-    assert {name: key.due for name, key in scaled.items()} == {
-        "a": pytest.approx(1.2),
-        "b": pytest.approx(0.8),
-        "c": 1.0,
-    }
-    assert guarded(scaled) == {"a": pytest.approx(1.2), "b": pytest.approx(0.8), "c": 1.0}
-
-
-def test_use_from_a_half_life_ago_counts_half() -> None:
-    old, new = Used(24 * HOUR, 1000.0, 1000), Used(0.0, 4000.0, 1000)
-    found = {"a": Key(1.0, 1.0, [old, new]), "b": Key(1.0, 1.0, ran(3.0))}
-    (a, b) = propose(found, FINE, Guards(prior_tasks=1e-9)).changes
-    assert a.raw == pytest.approx(b.raw, rel=1e-9)  # (1000 / 2 + 4000) / (1000 / 2 + 1000) = 3
-
-
-def test_the_run_time_of_a_key_with_few_tasks_is_drawn_to_the_mean_of_the_queue() -> None:
-    few = [Used(0.0, 5.0, 5), Used(0.0, 5.0, 5)]
-    many = [Used(0.0, 1_000_000.0, 100_000), Used(0.0, 1_000_000.0, 100_000)]
-    found = {"few": Key(1.0, 1.0, few), "many": Key(1.0, 1.0, many)}
-    plain, drawn = (
-        propose(found, FINE, Guards(least_tasks=0, prior_tasks=prior)).changes[0].raw
-        for prior in (1e-9, 30.0)
-    )
-    assert plain == pytest.approx(20 / 11, rel=1e-3)  # 1 s against 10 s
-    assert drawn == pytest.approx(
-        2 * 10 / 17.75, rel=1e-3
-    )  # (10 x 1 s + 30 x 10 s) / 40 = 7.75 s against 10 s
-
-
 def test_a_weight_never_leaves_its_bounds() -> None:
     found = {"a": Key(1.0, 0.11, ran(100.0)), "b": Key(1.0, 1.89, ran(1.0))}
     change = by_key(propose(found, FINE, Guards()))["a"]
@@ -268,46 +234,6 @@ def test_inside_the_dead_band_no_weight_changes() -> None:
     assert guarded(found) == {"a": 1.0, "b": 1.0}
     found = {"a": Key(1.0, 1.0, ran(1.25)), "b": Key(1.0, 1.0, ran(1.0))}
     assert guarded(found) != {"a": 1.0, "b": 1.0}
-
-
-def test_a_key_is_tuned_only_after_a_hundred_tasks_in_two_hours() -> None:
-    others = {"b": Key(1.0, 1.0, ran(1.0)), "c": Key(1.0, 1.0, ran(1.5))}
-    enough, few = ran(9.0, tasks=100, hours=2), ran(9.0, tasks=98, hours=2)
-    short = ran(9.0, tasks=1000, hours=1)
-    assert guarded({"a": Key(1.0, 1.0, enough), **others})["a"] < 1.0
-    assert guarded({"a": Key(1.0, 1.0, few), **others})["a"] == 1.0
-    assert guarded({"a": Key(1.0, 1.0, short), **others})["a"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("situation", "reason"),
-    [
-        (Situation(input_age=None), "no input"),
-        (Situation(input_age=0.0, is_known=False), "the queue is not in the store"),
-        (
-            Situation(input_age=2 * HOUR + 1),
-            "stale input: the newest attempt in the tables is 2.0 h old",
-        ),
-        (Situation(input_age=0.0, failed="the last build failed"), "the last build failed"),
-        (Situation(input_age=0.0, incidents=("queue q is paused",)), "incident: queue q is paused"),
-        (Situation(input_age=0.0, switch="switched off by ann: test"), "switched off by ann: test"),
-        (Situation(input_age=0.0, in_canary=4), "version 4 is in its canary window"),
-        (
-            Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)),
-            "version 4 was rolled back 23.0 h ago",
-        ),
-        (Situation(input_age=0.0, canary="mail"), "queue mail is tuned first"),
-    ],
-)
-def test_each_reason_to_hold_stops_every_change(situation: Situation, reason: str) -> None:
-    found = {"a": Key(1.0, 1.0, ran(1.0)), "b": Key(1.0, 1.0, ran(4.0))}
-    assert propose(found, FINE, Guards()).is_change
-    proposal = propose(found, situation, Guards())
-    assert len(proposal.holds) == 1 and proposal.holds[0].startswith(reason)
-    assert not proposal.is_change
-    assert all(
-        change.raw != change.now for change in proposal.changes
-    )  # the computed value is shown nevertheless
 
 
 @pytest.mark.parametrize(

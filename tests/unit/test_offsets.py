@@ -10,19 +10,6 @@ from fairlead.model import PartitionKey
 from tests.builders import trigger
 
 
-def test_an_offset_is_released_once_it_and_all_before_it_are_done() -> None:
-    offsets = Offsets()
-    for offset in range(5):
-        offsets.read(offset)
-    assert (len(offsets), offsets.position) == (5, 0)
-    offsets.done(0)
-    assert (len(offsets), offsets.position) == (4, 1)
-    offsets.done(2)
-    assert (len(offsets), offsets.position) == (4, 1)
-    offsets.done(1)
-    assert (len(offsets), offsets.position) == (2, 3)
-
-
 @given(
     st.lists(st.integers(0, 200), unique=True, min_size=1).map(sorted),
     st.randoms(use_true_random=False),

@@ -111,10 +111,22 @@ class Bench:
         now = self.clock.now()
         self.partition.in_flight.ended(Finish(id_named(id), 2, Outcome.DONE, State.DONE, now, now))
 
+    async def release(self) -> None:
+        """Let another node have the partition."""
+        self.partition.leave()
+        self.tasks[0].cancel()
+        await asyncio.wait([self.tasks[0]])
+        await self.partition.close()
+
     async def close(self) -> None:
         for each in self.tasks:
             each.cancel()
         await asyncio.wait(self.tasks)
+
+
+async def away(*about: Any) -> Any:
+    """Respond as a store that is away."""
+    raise StoreUnavailable("the store is unavailable")
 
 
 @pytest.fixture
@@ -158,9 +170,6 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     context = bench.partition._context
     partitions = [OrderedPartition(PartitionKey("q", n), 10, Window(), context) for n in range(10)]
 
-    async def away(*rest: Any) -> Any:
-        raise StoreUnavailable("the store is unavailable")
-
     monkeypatch.setattr(bench.store, "take_over", away)
     bench.tasks = [asyncio.create_task(partition.run()) for partition in partitions]
     with caplog.at_level(logging.INFO, "fairlead.ordered"):
@@ -200,9 +209,6 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     bench.submit(0.001, id="second")
     await bench.wait(1)
     assert bench.start() == ["first"]
-
-    async def away(*rest: Any) -> Any:
-        raise StoreUnavailable("the store is unavailable")
 
     monkeypatch.setattr(bench.store, "persist", away)
     bench.submit(500, id="another")
@@ -269,9 +275,6 @@ async def test_a_lost_partition_still_tries_to_write_the_ends_of_its_runs_and_is
     assert bench.start() == ["t0", "t1"]
     finish = bench.store.finish
 
-    async def away(*about: Any) -> None:
-        raise StoreUnavailable("the store is unavailable")
-
     monkeypatch.setattr(bench.store, "finish", away)
     bench.done("t0")
     await bench.wait(0.1)
@@ -320,10 +323,7 @@ async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below
     submitted = bench.submit(id="written")
     await bench.wait(1)
     bench.partition.trouble = "something new to keep"
-    bench.partition.leave()
-    bench.tasks[0].cancel()
-    await asyncio.wait([bench.tasks[0]])
-    await bench.partition.close()
+    await bench.release()
     rows = bench.store.partitions[KEY]
     assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
 
@@ -343,10 +343,7 @@ async def test_a_long_move_to_the_history_does_not_hold_up_a_release(
     await bench.wait(1)
     submitted = bench.submit(after=100.0, id="written")
     await bench.wait(1)
-    bench.partition.leave()
-    bench.tasks[0].cancel()
-    await asyncio.wait([bench.tasks[0]])
-    await bench.partition.close()
+    await bench.release()
     assert begun.is_set()
     assert submitted.key in bench.store.partitions[KEY].tasks
 
@@ -672,25 +669,27 @@ async def test_many_refused_tasks_do_not_keep_a_partition_from_reading_and_start
     assert len(bench.start()) == 100
 
 
-async def test_a_refused_end_keeps_its_key_and_lets_the_partition_be_released(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    picky = Picky(bench, monkeypatch)
-    bench.submit(ordering_key="a", id="bad")
-    bench.submit(after=0.001, ordering_key="a", id="behind")
-    bench.submit(ordering_key="b", id="other")
+async def refused_end(bench: Bench, picky: Picky) -> tuple[ScheduledTask, ScheduledTask]:
+    """Run what may run; the store refuses the end of the first of two tasks of a key. Return both."""
+    bad = bench.submit(ordering_key="a", id="bad")
+    behind = bench.submit(after=0.001, ordering_key="a", id="behind")
     bench.begin()
     await bench.wait(1)
     picky.refuses = {"bad"}
     for name in bench.start():
         bench.done(name)
     await bench.wait(100)
+    return bad, behind
+
+
+async def test_a_refused_end_keeps_its_key_and_lets_the_partition_be_released(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.submit(ordering_key="b", id="other")
+    await refused_end(bench, Picky(bench, monkeypatch))
     assert bench.settled == ["other"] and bench.start() == []
-    bench.partition.leave()
+    await bench.release()
     assert bench.partition.is_drained
-    bench.tasks[0].cancel()
-    await asyncio.wait([bench.tasks[0]])
-    await bench.partition.close()
     assert [task.task.id for task in bench.store.partitions[KEY].tasks.values()] == [
         id_named("bad"),
         id_named("behind"),
@@ -701,14 +700,7 @@ async def test_a_person_ends_a_task_whose_end_the_store_refuses(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picky = Picky(bench, monkeypatch)
-    bad = bench.submit(ordering_key="a", id="bad")
-    bench.submit(after=0.001, ordering_key="a", id="behind")
-    bench.begin()
-    await bench.wait(1)
-    picky.refuses = {"bad"}
-    for name in bench.start():
-        bench.done(name)
-    await bench.wait(100)
+    bad, _ = await refused_end(bench, picky)
     bench.log.append([Drop("q", 0, bad.key, "ada", bench.clock.now())])
     bench.log.poke()
     await bench.wait(100)

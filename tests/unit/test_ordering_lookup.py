@@ -17,6 +17,10 @@ from tests.builders import trigger
 
 SOON = 20.0
 KEY = OrderingKey("q", "o")
+FIRST, SECOND, THIRD = (
+    trigger(name, ordering_key="o", order_at=n)
+    for n, name in enumerate(("first", "second", "third"), start=1)
+)
 
 
 class SlowStore:
@@ -91,12 +95,12 @@ class ReadUnderWay:
 
 @asynccontextmanager
 async def read_under_way(*in_the_table: Trigger) -> AsyncIterator[ReadUnderWay]:
-    """Run the block during a read of the key, which began when `first` was refused; the given triggers
+    """Run the block during a read of the key, which began when a trigger was refused; the given triggers
     wait in the table."""
     one = ReadUnderWay()
     for waiting in in_the_table:
         one.table.push(waiting)
-    one.ordering.refused(trigger("first", ordering_key="o"))
+    one.ordering.refused(trigger("refused", ordering_key="o"))
     async with asyncio.timeout(SOON):
         running = asyncio.create_task(one.ordering.run())
         try:
@@ -108,13 +112,9 @@ async def read_under_way(*in_the_table: Trigger) -> AsyncIterator[ReadUnderWay]:
 
 
 async def test_a_trigger_that_arrives_during_a_read_stays_although_the_read_lacks_it() -> None:
-    second, third = (
-        trigger("second", ordering_key="o", order_at=2),
-        trigger("third", ordering_key="o", order_at=3),
-    )
-    async with read_under_way(second) as here:
-        here.table.push(third)
-        await here.settle([(second, State.SUBMITTED)])
+    async with read_under_way(SECOND) as here:
+        here.table.push(THIRD)
+        await here.settle([(SECOND, State.SUBMITTED)])
         assert here.waiting() == ["second", "third"]
         assert here.removed == []
 
@@ -122,56 +122,43 @@ async def test_a_trigger_that_arrives_during_a_read_stays_although_the_read_lack
 async def test_the_first_trigger_of_a_key_that_arrives_during_an_empty_read_stays_and_may_run() -> (
     None
 ):
-    late = trigger("late", ordering_key="o", order_at=3)
     async with read_under_way() as here:
-        here.table.push(late)
+        here.table.push(THIRD)
         await here.settle([])
         assert here.removed == []
-        assert here.table.take(10, 0.0) == ([late], [])
+        assert here.table.take(10, 0.0) == ([THIRD], [])
 
 
 async def test_an_outdated_trigger_that_comes_during_a_read_does_not_stop_its_key() -> None:
     """An earlier read of the key let its task run while the backlog stored the trigger."""
-    second, outdated = (
-        trigger("second", ordering_key="o", order_at=2),
-        trigger("outdated", ordering_key="o", order_at=1),
-    )
-    async with read_under_way(second) as here:
-        here.table.push(outdated)
-        await here.settle([(second, State.SUBMITTED)])
+    async with read_under_way(SECOND) as here:
+        here.table.push(FIRST)
+        await here.settle([(SECOND, State.SUBMITTED)])
         assert await here.store.reads.get() == [KEY]
-        await here.settle([(second, State.SUBMITTED)])
-        assert here.removed == [outdated]
-        assert here.table.take(10, 0.0) == ([second], [])
+        await here.settle([(SECOND, State.SUBMITTED)])
+        assert here.removed == [FIRST]
+        assert here.table.take(10, 0.0) == ([SECOND], [])
 
 
 async def test_an_outdated_trigger_that_comes_after_a_read_does_not_stop_its_key() -> None:
-    second, third = (
-        trigger("second", ordering_key="o", order_at=2),
-        trigger("third", ordering_key="o", order_at=3),
-    )
     async with read_under_way() as here:
-        await here.settle([(second, State.SUBMITTED)])
-        assert here.table.take(10, 0.0) == ([second], [])
-        here.ordering.ended(second, is_done=True)
+        await here.settle([(SECOND, State.SUBMITTED)])
+        assert here.table.take(10, 0.0) == ([SECOND], [])
+        here.ordering.ended(SECOND, is_done=True)
         assert await here.store.reads.get() == [KEY]
-        await here.settle([(third, State.SUBMITTED)])
-        assert here.ordering.admits(second)
-        here.table.push(second)
+        await here.settle([(THIRD, State.SUBMITTED)])
+        assert here.ordering.admits(SECOND)
+        here.table.push(SECOND)
         assert await here.store.reads.get() == [KEY]
-        await here.settle([(third, State.SUBMITTED)])
-        assert here.removed == [second]
-        assert here.table.take(10, 0.0) == ([third], [])
+        await here.settle([(THIRD, State.SUBMITTED)])
+        assert here.removed == [SECOND]
+        assert here.table.take(10, 0.0) == ([THIRD], [])
 
 
 async def test_triggers_behind_a_first_task_that_waits_leave_memory_until_the_key_is_free() -> None:
-    first, second = (
-        trigger("first", ordering_key="o", order_at=1),
-        trigger("second", ordering_key="o", order_at=2),
-    )
-    async with read_under_way(second) as here:
-        await here.settle([(first, State.WAITING)])
-        assert here.removed == [second]
-        assert not here.ordering.admits(second)
-        assert here.ordering.admits(first)
+    async with read_under_way(SECOND) as here:
+        await here.settle([(FIRST, State.WAITING)])
+        assert here.removed == [SECOND]
+        assert not here.ordering.admits(SECOND)
+        assert here.ordering.admits(FIRST)
         assert here.ordering.admits(trigger("skipped before", ordering_key="o", order_at=0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from services.zookeeper import ZooKeeperServer
 from tests import servers
 from tests.unit.test_services import ROOT, until_gone
+from tests.waiting import wait_until
 
 RUN = """
 from tests import servers
@@ -53,13 +53,4 @@ def test_the_servers_of_a_test_run_end_with_it_and_leave_no_files(end: str) -> N
             run.stdin.flush()
         run.wait(60)
     assert until_gone(int(pid))
-    assert until_removed(Path(folder))
-
-
-def until_removed(folder: Path) -> bool:
-    """Return whether the folder of the server is removed within some seconds."""
-    for _ in range(200):
-        if not folder.exists():
-            return True
-        time.sleep(0.05)
-    return False
+    wait_until(lambda: not Path(folder).exists())

@@ -42,12 +42,6 @@ def test_visible_text_holds_nothing_that_a_terminal_obeys(text: str, keep: str) 
         assert shown == text
 
 
-@given(st.text())
-def test_text_without_control_characters_stays_as_it_is(text: str) -> None:
-    plain = "".join(c for c in text if c.isprintable())
-    assert visible(plain) == plain
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_cell_of_a_table_is_no_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     as_table(("key",), [(text,)])

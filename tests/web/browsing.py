@@ -40,6 +40,11 @@ class Browser:
             path, data={"csrf_token": self.csrf, **fields}, headers=SAME_ORIGIN
         )
 
+    async def send(self, path: str, body: object = None) -> httpx.Response:
+        """Send an action of the JSON API, with the CSRF token of the page that was opened last."""
+        headers = {**SAME_ORIGIN, "x-csrf-token": self.csrf}
+        return await self.client.post(f"/api/v1{path}", json=body, headers=headers)
+
     async def log_in(self, token: str, prefix: str = "") -> None:
         """Exchange the token for a session."""
         response = await self.get(f"{prefix}/login", params={"token": token})

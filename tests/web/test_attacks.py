@@ -290,9 +290,7 @@ async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> No
         assert (f'action="{path}"' in page.text) is (status == 303)
         response = await browser.post(path, id=asked.id)
         assert response.status_code == status
-        api = f"/api/v1/actions/{asked.id}{path.removeprefix('/actions')}"
-        headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
-        response = await browser.client.post(api, headers=headers)
+        response = await browser.send(f"/actions/{asked.id}{path.removeprefix('/actions')}")
         assert status == 303 or response.status_code == 403
     assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
 
@@ -319,10 +317,9 @@ async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argumen
         for path in ("/api/v1/tasks", "/api/v1/tasks/count"):
             response = await browser.get(path, params={"argument": argument, **name})
             assert response.status_code == 400 and "masked" in response.text
-        for path in ("/api/v1/actions/cancel", "/api/v1/actions/cancel/preview"):
+        for path in ("/actions/cancel", "/actions/cancel/preview"):
             body = {"filter": {"argument": argument, **name}}
-            headers = {**SAME_ORIGIN, "x-csrf-token": browser.csrf}
-            response = await browser.client.post(path, json=body, headers=headers)
+            response = await browser.send(path, body)
             assert response.status_code == 400 and "masked" in response.text
     assert app.management.actions.list() == []
     for mask in (None, hide_pins):

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from fairlead import App
+from tests.builders import idle
 from tests.web.conftest import _register
 
 pytestmark = pytest.mark.system_time
@@ -101,11 +102,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with tasks.db: one task of acme in the queue `mail`."""
     app = App(f"sqlite:///{tmp_path}/tasks.db", name="shop")
     app.migrate()
-
-    @app.task(queue="mail")
-    def send() -> None:
-        """Send nothing."""
-
+    send = idle(app, "send", queue="mail")
     send.options(fairness_key="acme").submit()
     asyncio.run(_register(app))
     app.close()

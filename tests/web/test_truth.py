@@ -23,6 +23,7 @@ from fairlead.operate.facts import read_facts
 from fairlead.operate.summary import MOST_QUEUES, summary
 from fairlead.testing import drain
 from fairlead.web import Access
+from tests.builders import idle
 from tests.web.browsing import Browser, with_access
 
 pytestmark = pytest.mark.virtual_time
@@ -35,10 +36,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     """An application with an empty SQLite file, and its task `send`."""
     app = App(f"sqlite:///{tmp_path}/shop.db", name="shop")
     app.migrate()
-
-    @app.task(queue="mail")
-    async def send(n: int) -> None: ...
-
+    send = idle(app, "send", queue="mail")
     asyncio.run(app.store.register_queues({"mail": 2}))
 
     yield app, send
