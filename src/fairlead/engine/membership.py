@@ -14,6 +14,7 @@ from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import Limits, NodeContext, View, Weights
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.reconciler import Reconciler
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.cluster_state import (
@@ -64,15 +65,12 @@ def identity_of(node: str) -> str:
 class Membership(SimplePart):
     """Send heartbeats, read the settings of queues, and find claimed tasks this node has lost."""
 
-    def __init__(
-        self,
-        context: NodeContext,
-        claimer: TaskClaimer,
-    ) -> None:
+    def __init__(self, context: NodeContext, claimer: TaskClaimer, reconciler: Reconciler) -> None:
         self._context = context
         self._node = context.name
         self._store = context.cluster
         self._claimer = claimer
+        self._reconciler = reconciler
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._served = sorted(self._partitions)
         self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
@@ -320,7 +318,9 @@ class Membership(SimplePart):
         nodes, mark = await self._beat()
         now = self._context.clock.now()
         silent = self._silent_among(nodes, began)
-        if ended := self._claimer.ended_batches():
+        # Tasks that this node does not know of are found by their batches.
+        may_drop = not self._reconciler.is_requested
+        if may_drop and (ended := self._claimer.ended_batches()):
             await self._context.store.drop_claims(self._node, ended)
         await self._register_queues()
         living = [each for each in nodes if each.node not in silent]

@@ -107,7 +107,7 @@ class NodeParts:
             context, claimers, intake, self.runs, self.granting, self.helping
         )
         self.reconciler = Reconciler(context, tasks, ordering)
-        self.membership = Membership(context, tasks)
+        self.membership = Membership(context, tasks, self.reconciler)
         self._rounds = Pollers(
             ports.cluster,
             ports.channel.announce,

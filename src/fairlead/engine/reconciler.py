@@ -34,6 +34,8 @@ class Reconciler(SimplePart):
         self._ordering = ordering
         self._is_due = False
         """Whether the store is to be asked which tasks this node holds."""
+        self._is_asking = False
+        """Whether it is asked now."""
         self._wanted = TimedEvent(context.clock)
         self._refused = RefusedWrites(
             "return of a task that this node does not run",
@@ -51,7 +53,7 @@ class Reconciler(SimplePart):
     @property
     def is_requested(self) -> bool:
         """Whether this node may hold tasks in the store that it does not know of."""
-        return self._is_due or bool(len(self._writer))
+        return self._is_due or self._is_asking or bool(len(self._writer))
 
     def request(self) -> None:
         """Request a reconciliation."""
@@ -77,7 +79,7 @@ class Reconciler(SimplePart):
     async def _reconcile(self) -> None:
         context = self._context
         # Before the read: a claim that fails meanwhile requests another round.
-        self._is_due, is_done = False, False
+        self._is_due, self._is_asking, is_done = False, True, False
         try:
             held = await context.store.held(context.name)
             known = context.in_flight.keys() | self._claimer.being_claimed()
@@ -97,6 +99,7 @@ class Reconciler(SimplePart):
             context.channel.redeliver()
             is_done = True
         finally:
+            self._is_asking = False
             self._is_due |= not is_done  # also if the node ends: it may still hold these tasks
 
     async def _hand_back(self, tasks: Sequence[TaskVersion]) -> Notification | None:
