@@ -146,6 +146,7 @@ class Intake(SimplePart):
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
         known, push, handlers = self._known, self._table.push, self._context.served.handlers
+        fair_queues = self.backlogs.sharing.weights
         healed = 0
         fair: list[Trigger] = []
         refused: list[Trigger] = []
@@ -154,7 +155,7 @@ class Intake(SimplePart):
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
                 is_again = trigger.path == TriggerPath.HEAL
-                is_fair = trigger.queue in self.backlogs
+                is_fair = trigger.queue in fair_queues
                 # A new trigger of a fair queue is charged to its fairness key first.
                 may_be_held = trigger.ordering_key is not None and (not is_fair or is_again)
                 if (not is_fair and self._is_left_out(trigger)) or (
@@ -192,10 +193,10 @@ class Intake(SimplePart):
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note triggers that left the table, to be claimed or because their partition was lost."""
         left: dict[tuple[str, int], int] = {}
-        handlers = self._context.served.handlers
+        handlers, is_fair = self._context.served.handlers, self._table.is_fair
         fair: list[Trigger] = []
         for trigger in triggers:
-            if self._table.is_fair(trigger):
+            if is_fair(trigger):
                 fair.append(trigger)
                 continue
             if trigger.name not in handlers:

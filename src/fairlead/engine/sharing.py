@@ -56,12 +56,12 @@ class Sharing:
 
 def by_lane(triggers: Iterable[Trigger]) -> list[tuple[LaneKey, list[Trigger]]]:
     """Group triggers by lane."""
-    lanes: dict[tuple[str, int, int], list[Trigger]] = {}
-    last: tuple[str, int, int] | None = None
-    batch: list[Trigger] = []
+    lanes: dict[LaneKey, list[Trigger]] = {}
+    last, batch = LaneKey("", -1, -1), list[Trigger]()
     for trigger in triggers:
         lane = (trigger.queue, trigger.partition, trigger.priority)
         if lane != last:
-            batch, last = lanes.setdefault(lane, []), lane
+            last = LaneKey(*lane)
+            batch = lanes.setdefault(last, [])
         batch.append(trigger)
-    return [(LaneKey(*lane), batch) for lane, batch in lanes.items()]
+    return [*lanes.items()]

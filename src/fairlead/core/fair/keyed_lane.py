@@ -48,7 +48,7 @@ class KeyedLane:
         """Triggers in memory, but a quarter more for new keys."""
         self.held = 0
         """Triggers in memory that have not started, without those of columns read apart."""
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         """All of them, by tenant, and by key that is a path."""
         self._unread = UnreadRows(flows, self._held)
         self._apart: dict[Hashable, _Apart] = {}
@@ -117,14 +117,19 @@ class KeyedLane:
                         apart.unread.came(trigger.fairness_key, 1)
                     if not apart.held and len(apart.unread):
                         apart.most = min(2 * apart.most, self.full)  # they start quickly
-        held, keys = self._held, Counter([trigger.fairness_key for trigger in triggers])
+        keys = Counter([trigger.fairness_key for trigger in triggers])
         for key, count in keys.items():
             tenant = tenant_of(key)
-            for name in (tenant,) if tenant == key else (tenant, key):
-                held[name] += sign * count
-                if not held[name]:
-                    del held[name]
+            self._hold(tenant, sign * count)
+            if tenant != key:
+                self._hold(key, sign * count)
         return keys.items()
+
+    def _hold(self, name: str, change: int) -> None:
+        if now := self._held.get(name, 0) + change:
+            self._held[name] = now
+        else:
+            del self._held[name]
 
     def _column(self, trigger: Trigger) -> Hashable:
         """Return the column that a trigger may be read apart with. The store shows which trigger of

@@ -99,6 +99,7 @@ class TriggerTable:
     def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
         self._board = Board(slot_ledger)
+        self.is_fair = self._board.is_fair
         self._retries = Retries()
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
@@ -146,10 +147,6 @@ class TriggerTable:
         """Return the column of a trigger: that of all triggers which the same limits stop."""
         return self._slot_ledger.column(trigger)
 
-    def is_fair(self, trigger: Trigger) -> bool:
-        """Return whether the fairness key of a trigger gives it its rank."""
-        return self._board.is_fair(trigger)
-
     # triggers come and go -------------------------------------------------------------------------
 
     def push(self, trigger: Trigger) -> None:
@@ -159,7 +156,7 @@ class TriggerTable:
         self._sequence += 1
         self._sizes[priority] += 1
         board = self._board
-        rank = None if board.is_fair(trigger) else board.times[priority].fifo_rank()
+        rank = None if self.is_fair(trigger) else board.times[priority].fifo_rank()
         board.insert(trigger, self._sequence, rank)
 
     def put_back(self, lent: Lent) -> None:
