@@ -152,7 +152,7 @@ STEPS = st.lists(
 def test_counts_are_those_of_the_triggers_in_memory(
     steps: list[tuple[str, Any]], capacity: int
 ) -> None:
-    """Whatever comes, starts, is left, and is read apart, also while limits change."""
+    """Draws triggers that come, start, are left, and are read apart, and limits that change."""
     columns: list[object] = [dict.fromkeys(NAMES, 0)]
 
     def column_of(one: Trigger) -> Hashable:

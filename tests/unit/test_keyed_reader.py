@@ -203,7 +203,7 @@ def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
 def test_rows_that_the_node_has_left_are_read_again_in_their_order_once_it_asks_for_them(
     name: str, again: list[int], is_under_way: bool
 ) -> None:
-    """Those of all names or of one, also if they are left again while the key is being read."""
+    """Rows of all names or of one, also if they are left again while the key is being read."""
     rows, room = Rows(), Choosing(limit=9)
     rows.keys = dict.fromkeys(range(1, 9), "flood")
     reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
