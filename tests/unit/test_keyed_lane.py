@@ -76,6 +76,14 @@ def test_a_column_read_apart_holds_no_more_than_its_quota() -> None:
     assert (core.held, core.size) == (1, 5)
 
 
+@pytest.mark.xfail(strict=True, reason="a column with room takes rows behind those that it left")
+def test_a_later_row_of_a_key_stays_behind_the_rows_of_its_column_that_were_left() -> None:
+    core, held = apart(4)
+    core.left(held[:1])
+    kept, left = core.keep(rows(50, 50))
+    assert not kept and left == {Feed("a", "slow"): 49}
+
+
 def test_a_column_read_apart_asks_again_once_half_of_its_triggers_have_started() -> None:
     core, held = apart(4)
     core.left(held[:1])
