@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import pytest
-from fairlead.core.fair.key_choice import EARLY_CREDIT
 
 from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
@@ -35,13 +32,12 @@ def backlog_of(
     record: LaneRecord | None = None,
     range_id: int = 1,
     timing: Timing = Timing(),
-    weights: Mapping[str, float] | None = None,
 ) -> Backlog:
     """Make a backlog without a record, for a lane that was never stored."""
     return Backlog(
         range_id,
         record or LaneRecord(),
-        Passes(Counters(), weights),
+        Passes(Counters()),
         capacity,
         timing,
         is_new=record is None,
@@ -77,22 +73,6 @@ def dispatch(backlog: Backlog, count: int = 1) -> list[Trigger]:
 def level(one: Trigger) -> Level:
     assert one.level is not None
     return one.level
-
-
-def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, list[Trigger]]:
-    """Return a backlog with more stored than fits in memory, and the stored entries."""
-    backlog = backlog_of(capacity)
-    stored = add(backlog, triggers(" ".join(f"a{n}" for n in range(tasks))))
-    return backlog, sorted(stored, key=level)
-
-
-# levels and writes --------------------------------------------------------------------------------
-
-
-# trims and reads ----------------------------------------------------------------------------------
-
-
-# the ack level ------------------------------------------------------------------------------------
 
 
 # take and take back ---------------------------------------------------------------------------
@@ -196,99 +176,6 @@ def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_pas
     dispatch(backlog)
     assert backlog.next_record(219.0) is None
     assert backlog.next_record(220.0) is not None
-
-
-# keys whose triggers the channel keeps ------------------------------------------------------------
-
-
-def flooded(of_a: int) -> Backlog:
-    """Make a backlog with triggers of a in memory, and more in the channel."""
-    backlog = backlog_of(80)
-    backlog.is_read_by_key = True
-    add(backlog, [of_letter(f"a{n}") for n in range(of_a)])
-    return backlog
-
-
-def chosen_of(
-    backlog: Backlog, announced: str = "", found: str = "", unread: int = 2
-) -> dict[str, int]:
-    """Tell the backlog of keys with unread triggers; return which it asks for."""
-    backlog.remember(announced, found)
-    return dict(backlog.choose_keys(unread, 0))
-
-
-def test_a_key_with_new_triggers_is_read_although_others_wait_for_room() -> None:
-    backlog = flooded(90)
-    backlog.remember((), "abc")
-    assert not backlog.is_asking and not chosen_of(backlog)
-    backlog.remember("n", ())
-    assert backlog.is_asking
-    assert [*chosen_of(backlog)] == ["n"]
-
-
-def test_keys_that_are_due_wait_until_memory_has_room() -> None:
-    backlog = backlog_of(80)
-    backlog.is_read_by_key = True
-    for n in range(2):
-        add(backlog, [of_letter(f"{chr(1000 + key)}{n}") for key in range(35)])
-    assert not chosen_of(backlog, found="bcz", unread=100) and not backlog.is_asking
-    dispatch(backlog, 15)
-    assert backlog.is_asking
-    assert chosen_of(backlog, unread=100).keys() == {*"bcz"}
-
-
-def test_the_turns_of_many_keys_found_at_one_time_are_spread_over_one_step() -> None:
-    backlog = backlog_of(1000, weights={"heavy": 100.0})
-    backlog.is_read_by_key = True
-    keys = [f"k{n}" for n in range(400)]
-    backlog.remember((), [*keys, "heavy"])
-    chosen = backlog.choose_keys(401, 0)
-    assert {key for key, _ in chosen} == {*keys, "heavy"}
-    add(backlog, [trigger(f"{key} {n}", key=key) for key, count in chosen for n in range(count)])
-    ran = [one.fairness_key for one in dispatch(backlog, 400)]
-    for low in range(0, 400, 100):
-        assert ran[low : low + 100].count("heavy") == pytest.approx(20, abs=8)
-    light = [key for key in ran if key != "heavy"]
-    assert len({*light}) == len(light)
-
-
-def test_new_keys_beyond_their_credit_take_turns_with_the_keys_that_wait() -> None:
-    backlog = backlog_of(10_000)
-    backlog.is_read_by_key = True
-    backlog.remember((), [f"k{n}" for n in range(500)])
-    for key, _ in backlog.choose_keys(500, 0):
-        add(backlog, [trigger(f"{key}:1", key=key)])
-    new = [f"n{n}" for n in range(500)]
-    backlog.remember(new, ())
-    for key, _ in backlog.choose_keys(1000, 0):
-        add(backlog, [trigger(f"{key}:1", key=key)])
-    ran = [one.fairness_key[0] for one in dispatch(backlog, 500)]
-    assert ran[:EARLY_CREDIT] == ["n"] * EARLY_CREDIT
-    assert ran[EARLY_CREDIT:].count("k") == pytest.approx(220, abs=30)
-
-
-def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:
-    backlog = flooded(80)
-    backlog.is_read_by_key = True
-    new = "".join(chr(1000 + n) for n in range(40))
-    assert chosen_of(backlog, announced=new, unread=100).keys() == {*new[:20]}
-    add(backlog, [of_letter(f"{key}1") for key in new[:20]])
-    assert not backlog.is_stored
-    assert not backlog.is_asking and not chosen_of(backlog, unread=100)
-    backlog.take(first(backlog, 2))
-    assert backlog.is_asking
-    assert chosen_of(backlog, unread=100).keys() == {*new[20:22]}
-
-
-def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:
-    backlog = backlog_of()
-    add(backlog, [of_letter("a1", seq=5)])
-    backlog.is_read_by_key = True
-    add(backlog, [of_letter("b1", seq=900)])
-    assert (backlog.read_seq, backlog.highest_seq) == (5, 900)
-    record = backlog.record(are_all_stored=True)
-    later = backlog_of(record=record, range_id=2)
-    assert (later.read_seq, later.highest_seq) == (5, 900)
 
 
 # memory that shrinks ------------------------------------------------------------------------------

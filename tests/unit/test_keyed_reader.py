@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from fairlead.backends.sql import keyed_reader
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.trigger_channel import KeyNews
 from tests.builders import trigger
@@ -26,11 +27,18 @@ LANE = LaneKey("q", 0, 5)
 CLOCK = VirtualTime()
 
 
+def row(seq: int, key: str = "") -> Trigger:
+    """Return a row; its task has one of two names."""
+    return trigger(seq, "pay" if seq % 2 else "mail", key)
+
+
 class Rows:
     """The rows of one lane, by position, as the task store returns them."""
 
     def __init__(self) -> None:
         self.keys: dict[int, str] = {}
+        self.on_read: Callable[[], object] = lambda: None
+        """Called once, during the next read."""
         self.reads = 0
         self.searches = 0
         """Searches for rows without a key."""
@@ -44,14 +52,14 @@ class Rows:
 
     async def read(self, found: list[Any]) -> list[Any]:
         self.reads += 1
+        on_read, self.on_read = self.on_read, lambda: None
+        on_read()
         if self.fails:
             raise StoreUnavailable("as wanted")
         return found
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
-        return [trigger(seq, key=self.keys[seq]) for seq in sorted(self.keys) if seq > above][
-            :limit
-        ]
+        return [row(seq, self.keys[seq]) for seq in sorted(self.keys) if seq > above][:limit]
 
     def lanes(self) -> list[LaneKey]:
         return [LANE]
@@ -61,7 +69,7 @@ class Rows:
         for key, above in keys:
             assert key
             seqs = [seq for seq in sorted(self.keys) if seq > above and self.keys[seq] == key]
-            found += [trigger(seq, key=key) for seq in seqs[:limit]]
+            found += [row(seq, key) for seq in seqs[:limit]]
         return sorted(found, key=lambda trigger: trigger.seq)
 
     def ready_without(
@@ -69,7 +77,7 @@ class Rows:
     ) -> tuple[list[Trigger], int | None]:
         self.searches += 1
         page = [seq for seq in sorted(self.keys) if seq > above][: self.passed]
-        found = [trigger(seq) for seq in page if not self.keys[seq]][:limit]
+        found = [row(seq) for seq in page if not self.keys[seq]][:limit]
         if len(found) == limit:
             return found, found[-1].seq
         return found, page[-1] if len(page) == self.passed else None
@@ -80,13 +88,13 @@ class Rows:
 
 
 class Choosing:
-    """Room that takes `limit` triggers of each of some keys, and remembers the others."""
+    """Room that takes `limit` triggers of each of some feeds, and remembers the others."""
 
     def __init__(self, limit: int = 3, chosen: Iterator[bool] | None = None) -> None:
         self.limit = limit
         self.chosen = chosen
         self.takes_old = True
-        self.remembered: dict[str, None] = {}
+        self.remembered: dict[Feed, None] = {}
 
     def ahead(self, lane: LaneKey) -> int:
         return 0
@@ -94,19 +102,20 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[str, int]]:
-        told = [*news.announced, *news.found]
-        assert not self.remembered.keys() & told, "a key was told twice"
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[Feed, int]]:
+        told = [*map(Feed, news.announced), *news.found]
+        told_again = self.remembered.keys() & {feed for feed in told if not feed.name}
+        assert not told_again, "a key was told twice"
         self.remembered |= dict.fromkeys(told)
         chosen = [
-            key
-            for key in self.remembered
-            if (self.takes_old or key != "flood")
+            feed
+            for feed in self.remembered
+            if (self.takes_old or feed.key != "flood")
             and (self.chosen is None or next(self.chosen, True))
         ]
-        for key in chosen:
-            del self.remembered[key]
-        return [(key, self.limit) for key in chosen]
+        for feed in chosen:
+            del self.remembered[feed]
+        return [(feed, self.limit) for feed in chosen]
 
 
 async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:
@@ -139,24 +148,27 @@ def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int)
     asyncio.run(main())
 
 
+class Ahead(Choosing):
+    """Room for more than one page in the order of arrival."""
+
+    def ahead(self, lane: LaneKey) -> int:
+        return 1000
+
+
 def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() -> None:
     """The flood has more keys than one read of the walk, and the newcomer is the last of them."""
-
-    class Ahead(Choosing):
-        def ahead(self, lane: LaneKey) -> int:
-            return 1000
-
     rows, room = Rows(), Ahead()
     rows.keys = {seq: f"key {seq}" for seq in range(1, 5_001)}
     channel = DatabaseChannel(rows, None, CLOCK)  # type: ignore[arg-type]
     channel.assign({PartitionKey("q", 0): {}})
 
+    def arrive() -> None:
+        rows.keys[5_001] = "newcomer"
+        channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 5_001)]))
+
     async def main() -> None:
-        while channel.floor(LANE) is None:
-            received = await channel.receive(room)
-            if received and received[-1].seq == 1000:
-                rows.keys[5_001] = "newcomer"
-                channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 5_001)]))
+        rows.on_read = lambda: setattr(rows, "on_read", arrive)  # during the second read
+        assert len(await channel.receive(room)) == 1000
         began, found = rows.reads, list[Trigger]()
         while not found:
             found += [t for t in await channel.receive(room) if t.fairness_key == "newcomer"]
@@ -169,10 +181,6 @@ def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() 
 def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
     is_long_ago: bool,
 ) -> None:
-    class Ahead(Choosing):
-        def ahead(self, lane: LaneKey) -> int:
-            return 1000
-
     rows, room, clock = Rows(), Ahead(), VirtualTime()
     rows.keys = {seq: f"key {seq}" for seq in range(1, 5_001)} | {5_001: "newcomer"}
     channel = DatabaseChannel(rows, None, clock)  # type: ignore[arg-type]
@@ -190,6 +198,33 @@ def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+@pytest.mark.parametrize(("name", "again"), [("", [3, 4, 5, 6, 7, 8]), ("pay", [3, 5, 7])])
+def test_rows_that_the_node_has_left_are_read_again_in_their_order_once_it_asks_for_them(
+    name: str, again: list[int], is_under_way: bool
+) -> None:
+    """Rows of all names or of one, also if they are left again while the key is being read."""
+    rows, room = Rows(), Choosing(limit=9)
+    rows.keys = dict.fromkeys(range(1, 9), "flood")
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+
+    def leave() -> None:
+        reader.read_later({Feed("flood", name): 2})
+
+    async def main() -> None:
+        assert len(await _read_all(reader, room)) == 8
+        leave()
+        room.limit, room.takes_old = 2, False
+        assert not await reader.read(room)
+        room.takes_old = True
+        if is_under_way:
+            rows.on_read = leave
+        found = [row.seq for row in await _read_all(reader, room)]
+        assert found == (again[:2] if is_under_way else []) + again
+
+    asyncio.run(main())
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(
@@ -202,6 +237,10 @@ STEPS = st.lists(
         st.tuples(st.just("read"), st.booleans()),
         st.tuples(st.just("fail"), st.just(None)),
         st.tuples(st.just("run"), st.integers(0, 20)),
+        st.tuples(
+            st.just("leave"),
+            st.tuples(st.integers(1, 6), st.sampled_from(["", "pay"]), st.booleans()),
+        ),
         st.tuples(st.just("lose"), st.sampled_from([[""], ["x"], ["y"]])),
         st.tuples(st.just("sweep"), st.just(None)),
     ),
@@ -214,8 +253,8 @@ STEPS = st.lists(
 def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
     steps: list[tuple[str, Any]], limit: int, choices: list[bool]
 ) -> None:
-    """Draws submits, transactions that commit late, reads that fail, tasks that run, and
-    notifications that are lost."""
+    """Draws submits, transactions that commit late, reads that fail, tasks that run, rows that the
+    node leaves, and notifications that are lost."""
     with pytest.MonkeyPatch.context() as patch:
         for name, number in {"LOOK": 3, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 2}.items():
             patch.setattr(keyed_reader, name, number)
@@ -229,6 +268,8 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
     last = 0
     begun: list[dict[int, str]] = []
     late: set[int] = set()
+    unordered: set[str] = set()
+    """Keys of which rows of one name were left, or some while others were being read."""
     committed: set[int] = set()
     received: list[Trigger] = []
     for what, value in steps:
@@ -260,6 +301,20 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
         elif what == "run":
             for trigger in received[:value]:
                 rows.keys.pop(trigger.seq, None)
+        elif what == "leave":
+            count, name, is_under_way = value
+            left = [one for one in received[-count:] if one.seq in rows.keys]
+            left = [one for one in left if not name or one.name == name]
+            received = [one for one in received if one not in left]
+            if name or is_under_way:
+                unordered |= {one.fairness_key for one in left}
+            left.sort(key=lambda one: -one.seq)
+            feeds = {Feed(one.fairness_key, name): one.seq - 1 for one in left}
+            if is_under_way:
+                rows.on_read = partial(reader.read_later, feeds)
+                received += await reader.read(room) or ()
+            else:
+                reader.read_later(feeds)
         elif what == "sweep":
             reader.begin_sweep()
     reader.begin_sweep()  # finds what was lost
@@ -269,6 +324,6 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
     first: dict[int, str] = {}
     for trigger in received:
         first.setdefault(trigger.seq, trigger.fairness_key)
-    for key in set(first.values()):
+    for key in set(first.values()) - unordered:
         seqs = [seq for seq, of in first.items() if of == key and seq not in late]
         assert seqs == sorted(seqs)

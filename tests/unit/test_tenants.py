@@ -1,15 +1,14 @@
 """Tenants: a fairness key "acme/user-7" belongs to "acme". Shares go to tenants first, and inside a
-tenant to its keys: in the trigger table, in levels, in the choice of keys to read, by run time."""
+tenant to its keys: in the trigger table, in levels, in the order of reads."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair import tenants
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.levels import TenantPasses
 from fairlead.core.fair.passes import Passes
@@ -19,8 +18,9 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import flows
 from fairlead.core.triggers.flows import TenantFlow
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, tenant_of
+from fairlead.model import LaneKey, Level, tenant_of
 from tests.builders import trigger
+from tests.simulation.stored_lane import StoredLane
 
 MANY = 2_000
 LANE = LaneKey("q", 0, 5)
@@ -174,160 +174,78 @@ def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memo
         assert len(passes._passes) <= 50
 
 
-# the choice of keys to read -----------------------------------------------------------------------
+# rows that are read by key ------------------------------------------------------------------------
 
 
-class Channel:
-    """A backlog that reads by key, and the rows that its channel keeps."""
+class ReadLane(StoredLane):
+    """A lane whose rows are read by key, one start after the other."""
 
-    def __init__(self, unread: dict[str, int], capacity: int = 4000) -> None:
-        self.unread = dict(unread)
-        self.lane = Lane()
-        self.passes = Passes(Counters(), self.lane.weights)
-        self.backlog = Backlog(1, LaneRecord(), self.passes, capacity, Timing(), is_new=True)
-        self.backlog.is_read_by_key = True
-        self.backlog.remember((), unread)
-        self.lane.table.spread(LANE, self.backlog.turns_taken)
-        self._number = 0
+    def __init__(self, keys: Collection[str], capacity: int) -> None:
+        self.weights: dict[str, float] = {}
+        self._ledger = SlotLedger(1)
+        table = TriggerTable(self._ledger)
+        table.weigh("q", self.weights, is_keyed=True)
+        super().__init__(keys, capacity, table)
 
     def weigh(self, key: str, weight: float) -> None:
-        self.lane.weights[key] = weight
-        assert self.backlog.reweigh({key}) == ([], [])
-        self.lane.table.reweigh(LANE, {key})
-
-    def read(self) -> None:
-        tenants = len({tenant_of(key) for key in self.unread})
-        for key, limit in self.backlog.choose_keys(tenants, 0):
-            count = min(limit, self.unread[key])
-            self.add([key] * count)
-            self.unread[key] -= count
-            if self.unread[key]:
-                self.backlog.remember((), [key])
-            else:
-                del self.unread[key]
-
-    def add(self, keys: list[str]) -> None:
-        added = self.backlog.add(
-            [trigger(n, key=key) for n, key in enumerate(keys, start=self._number + 1)]
-        )
-        self._number += len(keys)
-        if isinstance(added, BacklogWrite):
-            added = self.backlog.written(added)
-        self._apply(added)
-
-    def _apply(self, changes: Changes) -> None:
-        self.lane.table.remove(changes.dropped)
-        for each in changes.added:
-            self.lane.table.push(each)
+        self.weights[key] = weight
+        self._table.reweigh(LANE, {key})
+        self.core.reweigh({key})
 
     def run(self, count: int) -> list[str]:
+        """Run tasks one by one; return their keys."""
         ran = []
         for _ in range(count):
-            if self.backlog.is_asking:
+            if self.choose():
                 self.read()
-            [one], _ = self.lane.table.take(1, 0.0)
-            self.backlog.take([one])
-            self.backlog.ack([one])
+            [one], _ = self._table.take(1, 0.0)
+            self.started(one)
+            self._table.freed(self._ledger.release(one, 0.0))
             ran.append(one.fairness_key)
-            self.lane.table.freed(self.lane.ledger.release(one, 0.0))
         return ran
 
 
-@pytest.mark.parametrize("heavy", [1.0, 1000.0])
-def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_a_single_key(
-    heavy: float,
-) -> None:
-    """Charge the tenant for the triggers that came, whatever number was asked for."""
-    unread = {f"big/{n}": 10 for n in range(300)} | {"big/heavy": 1, "small": 3000}
-    channel = Channel(unread, capacity=400)
-    channel.lane.weights["big/heavy"] = heavy
-    for _ in range(16):
-        assert by_tenant(channel.run(150))["big"] == pytest.approx(75, abs=2)
+COUNTS_THE_TENANT = "the plain key of a tenant counts with all triggers of the tenant in memory"
+WAITS_FOR_MEMORY = "a new key of a tenant in memory is read when memory is half empty"
 
 
-def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
-    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
-    ran = Counter(channel.run(2000))
-    assert len(ran) == 1000 and set(ran.values()) == {2}
-
-
-@pytest.mark.parametrize("capacity", [1, 40])
+@pytest.mark.parametrize(
+    "capacity",
+    [1, pytest.param(40, marks=pytest.mark.xfail(strict=True, reason=COUNTS_THE_TENANT))],
+)
 def test_a_path_of_a_tenant_is_read_beside_its_plain_key(capacity: int) -> None:
-    channel = Channel({"a": 2000, "a/b": 2000, "a/b/c": 2000, "other": 2000}, capacity)
-    channel.run(100)
-    ran = Counter(channel.run(1200))
+    lane = ReadLane(["a", "a/b", "a/b/c", "other"], capacity)
+    lane.run(100)
+    ran = Counter(lane.run(1200))
     assert ran["other"] == pytest.approx(600, abs=20)
     for key in ("a", "a/b", "a/b/c"):
-        assert ran[key] >= 60, ran  # not exact with so little memory
+        assert ran[key] == pytest.approx(200, abs=20)
 
 
+@pytest.mark.xfail(strict=True, reason=WAITS_FOR_MEMORY)
 def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood() -> None:
-    channel = Channel({"big/flood": 10_000, "small": 10_000})
-    channel.run(50)
-    channel.unread["big/new"] = 5
-    channel.backlog.remember(["big/new"], ())
-    channel.read()
-    assert len(channel.backlog) > 2500  # not because memory is low
-    assert channel.run(30).count("big/new") == 5
+    lane = ReadLane(["big/flood", "small"], 4000)
+    lane.run(50)
+    lane.core.remember(["big/new"], ())
+    assert lane.core.held > 2500  # not because memory is low
+    assert "big/new" in lane.run(3)
 
 
 def test_a_new_weight_of_one_of_very_many_keys_of_a_tenant_shows_at_once() -> None:
-    channel = Channel({f"big/{n}": 10 for n in range(MANY)} | {"big/heavy": 10_000}, capacity=400)
-    channel.run(500)
-    channel.weigh("big/heavy", MANY / 3)
+    lane = ReadLane([*(f"big/{n}" for n in range(MANY)), "big/heavy"], 400)
+    lane.run(500)
+    lane.weigh("big/heavy", MANY / 3)
     for _ in range(3):
-        share = channel.run(800).count("big/heavy") / 800
-        assert share == pytest.approx(1 / 4, abs=0.1)
+        assert lane.run(800).count("big/heavy") / 800 == pytest.approx(1 / 4, abs=0.1)
 
 
-def test_turns_are_spread_and_taken_once_however_few_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
-    channel = Channel({f"big/{n}": 10 for n in range(300)}, capacity=40)
-    assert set(Counter(channel.run(300)).values()) == {1}
-    assert len(channel.passes.turns_taken) <= 100
-
-
-def test_new_keys_of_a_tenant_beyond_their_credit_take_turns_with_the_keys_that_wait() -> None:
-    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
-    channel.run(100)
-    new = {f"big/new {n}": 1 for n in range(2000)}
-    channel.unread |= new
-    channel.backlog.remember(new, ())
-    ran = channel.run(1000)
-    assert 300 <= sum(key in new for key in ran) <= 800
-
-
-def test_the_time_of_a_tenant_does_not_go_back_when_its_turns_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
-    turns = tenants.Turns()
-    assert turns.take("a", "a/1", 5_000)
-    for n in range(1000):
-        turns.count("b", f"b/{n}", 1)
-    assert turns.now("a") >= 5_000
-    assert not turns.take("a", "a/2", 4_000)
-
-
-def test_turns_of_very_many_keys_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
-    turns = tenants.Turns()
-    for n in range(1000):
-        turns.count(f"t{n % 7}", f"t{n % 7}/{n}", 1)
-        assert turns._size == sum(map(len, turns._next.values())) <= 100
-
-
-def test_new_weights_of_a_tenant_move_the_tasks_of_all_its_keys() -> None:
-    weights: dict[str, float] = {}
-    passes = Passes(Counters(), weights)
-    backlog = Backlog(1, LaneRecord(), passes, 100, Timing(), is_new=True)
-    backlog.add([trigger(n, key=f"acme/{n}") for n in range(10)])
-    weights["acme/3"] = 5.0
-    assert backlog.reweigh({"acme/3"}) == ([], [])
-    weights["acme"] = 10.0
-    old, _ = backlog.reweigh({"acme"})
-    assert len(old) == 9  # the first keeps its pass
-    span = backlog.loaded()[-1].level
-    assert span is not None and span > LOWEST and span.pass_ < 1_000_001
+def test_very_many_keys_of_tenants_leave_nothing_in_memory_when_they_have_run() -> None:
+    lane = ReadLane([], 40)
+    for low in range(0, MANY, 100):
+        lane.core.remember([f"t{n % 7}/{n}" for n in range(low, low + 100)], ())
+        assert len({*lane.run(100)}) == 100
+        assert lane.core.held == 0
+    assert not lane.core.choose(0, 0) and not lane.core.has_unread
+    unread = lane.core._unread
+    assert not lane.core._held and not unread._inside and not unread._new
+    assert not unread._tenants._weights and unread.weight == 0

@@ -22,7 +22,7 @@ class Queue:
 
     name: str
     order: str = "fair"
-    """Order of tasks: "fair" (by level, so that no fairness key delays another) or "fifo" (by
+    """Order of tasks: "fair" (by fairness key, so that none delays another) or "fifo" (by
     arrival)."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None

@@ -137,7 +137,7 @@ class NodeEvents(Protocol):
         """Triggers in the table must wait for the first task of their ordering key: drop them."""
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
-        """A backlog spilled triggers to the store, or dropped them."""
+        """A fair lane left triggers in their rows, stored them, or dropped them."""
 
     def on_positions_changed(self, key: PartitionKey) -> None:
         """The channel positions of this fair partition became known or unknown."""

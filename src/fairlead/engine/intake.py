@@ -1,4 +1,4 @@
-"""The intake: move triggers from the channel into the trigger table, or into the backlogs of fair
+"""The intake: move triggers from the channel into the trigger table, or into the lanes of fair
 queues."""
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Intake(SimplePart):
         return self.backlogs.of_keys(lane, news)
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
-        """Put new triggers into the table, or into their backlog."""
+        """Put new triggers into the table, or into their fair lane."""
         known, push, handlers = self._known, self._table.push, self._context.served.handlers
         fair_queues = self.backlogs.sharing.weights
         healed = 0

@@ -1,7 +1,7 @@
 """The parts of a node, and the one module that connects them to each other.
 
-ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> claimers
--> executors -> completion
+ownership, membership -> channel -> intake (-> fair lanes) -> trigger table -> dispatcher ->
+claimers -> executors -> completion
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all fair queues of a node have: weights set at run time, run times, and events by lane."""
+"""Weights set at run time, run times and events by lane, for all fair queues of a node."""
 
 from __future__ import annotations
 

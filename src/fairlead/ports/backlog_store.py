@@ -1,4 +1,4 @@
-"""The backlog store: keeps the fair backlogs of partitions. Every write is fenced: of two owners,
+"""The backlog store: keeps the levels of fair partitions. Every write is fenced: of two owners,
 only the later one can write."""
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The tag of a name is the start tag that its next row would get (start-time fair queueing, Goyal, Vin
 and Cheng 1996). It grows while rows of the name are read and while the virtual time passes it, so
 the heap keeps a lower bound and looks at the tag again when a name comes first. A name that has
-been asked for counts with the rows asked for, until the answer has come.
+been asked for counts with the rows asked for, until these have come.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TagHeap:
         self._places: dict[str, int] = {}
         """Lower bound by name."""
         self._asked: dict[str, int] = {}
-        """Number of rows asked for, by name, whose answer has not come."""
+        """Number of rows asked for that have not come, by name."""
         self._weights: dict[str, float] = {}
         """Weights other than 1 of the names here and of those asked for."""
         self.total = 0.0

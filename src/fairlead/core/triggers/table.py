@@ -85,7 +85,7 @@ class TriggerTable:
 
     Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
     served in order of arrival. Each key of a fair lane is a flow of its own with one rank: of its
-    triggers that may run, the one with the lowest level is next, whatever column it is in.
+    triggers that may run, the first by level or position is next, whatever column it is in.
 
     A column whose first trigger cannot acquire its slots is parked on the limit that stopped it,
     and costs nothing until that limit frees a slot. A column parked at one priority is not tried at
@@ -150,8 +150,8 @@ class TriggerTable:
     # triggers come and go -------------------------------------------------------------------------
 
     def push(self, trigger: Trigger) -> None:
-        """Add a trigger: one of a fair lane behind others of its key at lower levels, any other
-        behind all before it."""
+        """Add a trigger: one of a fair lane behind others of its key at lower levels or positions,
+        any other behind all before it."""
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1

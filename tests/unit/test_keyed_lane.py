@@ -1,0 +1,217 @@
+"""A lane that leaves triggers in their rows: what memory takes, and what is read apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.fair.keyed_lane import KeyedLane
+from fairlead.core.triggers.flows import FairLane, VirtualTime
+from fairlead.model import Feed, Trigger, tenant_of
+from tests.builders import trigger
+from tests.tiers import examples
+
+
+def name_of(one: Trigger) -> Hashable:
+    return one.name
+
+
+def lane_of(capacity: int) -> KeyedLane:
+    """Return a lane in which each name is a column."""
+    core = KeyedLane(FairLane(5, VirtualTime(), {}), name_of)
+    core.capacity = capacity
+    return core
+
+
+def rows(first: int, last: int, key: str = "a", name: str = "slow") -> list[Trigger]:
+    return [trigger(seq, name, key) for seq in range(first, last + 1)]
+
+
+def apart(most: int, capacity: int = 20) -> tuple[KeyedLane, list[Trigger]]:
+    """Return a lane that reads a column apart, and its triggers in memory: the first of ten."""
+    core, came = lane_of(capacity), rows(1, 10)
+    core.came(came)
+    _, left = core.set_apart("slow", came, most)
+    core.remember((), [*left])
+    return core, came[:most]
+
+
+# what does not fit --------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_in_memory_is_left_from_the_first_such_row_of_each_key_on() -> None:
+    core = lane_of(4)
+    batch = [trigger(seq, key="ab"[seq % 2]) for seq in range(1, 10)]
+    kept, left = core.keep(batch)
+    assert [*kept] == batch[:5]
+    assert left == {Feed("a"): 5, Feed("b"): 6}
+    assert core.held == core.size == core.most == 5
+    assert core.keep(rows(10, 10, "c")) == ([], {Feed("c"): 9})
+
+
+# columns that are read apart ----------------------------------------------------------------------
+
+
+def test_a_column_read_apart_keeps_its_first_triggers_and_takes_no_room_from_others() -> None:
+    core, came = lane_of(8), rows(1, 10)
+    core.came(came)
+    gone, left = core.set_apart("slow", came, 4)
+    assert [*gone] == came[4:]
+    assert left == {Feed("a", "slow"): 4}
+    assert (core.held, core.size) == (0, 4)
+    assert len(core.keep(rows(11, 20, name="fast"))[0]) == core.most
+
+
+def test_a_column_read_apart_holds_no_more_than_its_quota() -> None:
+    core, held = apart(4)
+    core.left(held[:2])
+    kept, left = core.keep([*rows(5, 9), *rows(10, 11, "b"), *rows(12, 12, name="fast")])
+    assert [one.seq for one in kept] == [5, 6, 12]
+    assert left == {Feed("a", "slow"): 6, Feed("b", "slow"): 9}
+    assert (core.held, core.size) == (1, 5)
+
+
+@pytest.mark.xfail(strict=True, reason="a column with room takes rows behind those that it left")
+def test_a_later_row_of_a_key_stays_behind_the_rows_of_its_column_that_were_left() -> None:
+    core, held = apart(4)
+    core.left(held[:1])
+    kept, left = core.keep(rows(50, 50))
+    assert not kept and left == {Feed("a", "slow"): 49}
+
+
+def test_a_column_read_apart_asks_again_once_half_of_its_triggers_have_started() -> None:
+    core, held = apart(4)
+    core.left(held[:1])
+    assert not core.is_asking and not core.choose(1, 0)
+    core.left(held[1:2])
+    assert core.is_asking
+    assert core.choose(1, 0) == [(Feed("a", "slow"), 2)]
+    assert not core.is_asking and not core.choose(1, 2)
+
+
+def test_a_column_whose_triggers_have_all_started_may_hold_twice_as_many() -> None:
+    core, held = apart(4)
+    core.left(held)
+    assert core.choose(1, 0) == [(Feed("a", "slow"), 8)]
+    kept, _ = core.keep(rows(5, 20))
+    assert len(kept) == 8
+    core.remember((), [Feed("a", "slow")])
+    core.left(kept)
+    kept, _ = core.keep(rows(13, 40))
+    assert len(kept) == core.full == 15
+
+
+def test_a_column_whose_rows_are_read_is_no_longer_apart() -> None:
+    core, held = apart(4)
+    core.left(held[:3])
+    assert core.choose(1, 0)
+    core.keep(rows(5, 6))
+    assert (core.held, core.size) == (0, 3)
+    assert not core.choose(0, 0)
+    assert core.held == core.size == 3
+    kept, left = core.keep(rows(7, 25))
+    assert len(kept) == 19 and not left
+
+
+def test_what_was_left_is_read_after_the_limits_have_changed() -> None:
+    core, held = apart(4)
+    core.columns_changed()
+    assert core.held == core.size == 4
+    core.left(held)
+    assert core.held == core.size == 0
+    [(feed, most)] = core.choose(1, 0)
+    assert feed == Feed("a", "slow") and most > 0
+
+
+@pytest.mark.parametrize("key", ["a", "t/a"])
+def test_triggers_with_an_ordering_key_are_not_read_apart(key: str) -> None:
+    core, _ = apart(4)
+    ordered = [trigger(seq, "slow", key, ordering_key="o") for seq in range(20, 30)]
+    kept, left = core.keep(ordered)
+    assert [*kept] == ordered and not left
+    assert core.held == 10
+
+
+# counts -------------------------------------------------------------------------------------------
+
+KEYS, NAMES = ["a", "b", "t", "t/1", "t/2"], ["slow", "fast"]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["keep", "came"]),
+            st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(NAMES)), max_size=12),
+        ),
+        st.tuples(st.just("left"), st.sets(st.integers(0, 15))),
+        st.tuples(st.just("apart"), st.tuples(st.sampled_from(NAMES), st.integers(1, 4))),
+        st.tuples(st.just("change"), st.booleans()),
+        st.tuples(st.just("choose"), st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(STEPS, st.integers(1, 12))
+def test_counts_are_those_of_the_triggers_in_memory(
+    steps: list[tuple[str, Any]], capacity: int
+) -> None:
+    """Draws triggers that come, start, are left, and are read apart, and limits that change."""
+    columns: list[object] = [dict.fromkeys(NAMES, 0)]
+
+    def column_of(one: Trigger) -> Hashable:
+        return (len(columns), one.name, one.fairness_key if columns[-1] is True else "")
+
+    core = KeyedLane(FairLane(5, VirtualTime(), {}), column_of)
+    core.capacity = capacity
+    held: list[Trigger] = []
+    seq = 0
+    for what, value in steps:
+        if what in ("keep", "came"):
+            new = [trigger(seq + n, name, key) for n, (key, name) in enumerate(value, 1)]
+            seq += len(value)
+            if what == "came":
+                core.came(new)
+                held += new
+                continue
+            kept, feeds = core.keep(new)
+            dropped = [one for one in new if one not in kept]
+            assert {one.fairness_key for one in dropped} == {feed.key for feed in feeds}
+            for one in dropped:
+                assert (
+                    min(at for feed, at in feeds.items() if feed.key == one.fairness_key) < one.seq
+                )
+            held += kept
+            core.remember((), [*feeds])
+        elif what == "left":
+            started = [one for n, one in enumerate(held) if n in value]
+            core.left(started)
+            held = [one for one in held if one not in started]
+        elif what == "apart":
+            name, most = value
+            named = [one for one in held if one.name == name]
+            of_column = [one for one in named if column_of(one) == column_of(named[0])]
+            if len(of_column) > most:
+                gone, left = core.set_apart(column_of(of_column[0]), of_column, most)
+                assert [*gone] == of_column[most:]
+                held = [one for one in held if one not in gone]
+                core.remember((), [*left])
+        elif what == "change":
+            columns.append(value)
+            core.columns_changed()
+        else:
+            core.choose(len(KEYS), value)
+        _check(core, held)
+
+
+def _check(core: KeyedLane, held: list[Trigger]) -> None:
+    assert core.size == len(held)
+    assert core.held >= 0 and all(apart.held >= 0 for apart in core._apart.values())
+    names = Counter(
+        name for one in held for name in {one.fairness_key, tenant_of(one.fairness_key)}
+    )
+    assert core._held == names
