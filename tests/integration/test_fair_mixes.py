@@ -40,7 +40,7 @@ def check_empty(node: Any) -> None:
     parts, table = node.parts, node.parts.context.table
     if isinstance(parts.backlogs, KeyedLanes):
         for lane in parts.backlogs._lanes.values():
-            assert not lane.core.size and not lane.core._held and not lane.core.has_unread
+            assert not lane.core.size and not lane.core._held.keys and not lane.core.has_unread
     else:
         for partition in parts.backlogs._partitions.values():
             for lane in partition._lanes.values():

@@ -205,13 +205,9 @@ class ReadLane(StoredLane):
         return ran
 
 
-COUNTS_THE_TENANT = "the plain key of a tenant counts with all triggers of the tenant in memory"
-WAITS_FOR_MEMORY = "a new key of a tenant in memory is read when memory is half empty"
-
-
 @pytest.mark.parametrize(
     "capacity",
-    [1, pytest.param(40, marks=pytest.mark.xfail(strict=True, reason=COUNTS_THE_TENANT))],
+    [1, 40],
 )
 def test_a_path_of_a_tenant_is_read_beside_its_plain_key(capacity: int) -> None:
     lane = ReadLane(["a", "a/b", "a/b/c", "other"], capacity)
@@ -222,7 +218,6 @@ def test_a_path_of_a_tenant_is_read_beside_its_plain_key(capacity: int) -> None:
         assert ran[key] == pytest.approx(200, abs=20)
 
 
-@pytest.mark.xfail(strict=True, reason=WAITS_FOR_MEMORY)
 def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood() -> None:
     lane = ReadLane(["big/flood", "small"], 4000)
     lane.run(50)
@@ -247,5 +242,5 @@ def test_very_many_keys_of_tenants_leave_nothing_in_memory_when_they_have_run() 
         assert lane.core.held == 0
     assert not lane.core.choose(0, 0) and not lane.core.has_unread
     unread = lane.core._unread
-    assert not lane.core._held and not unread._inside and not unread._new
+    assert not lane.core._held.keys and not unread._inside and not lane.core._new
     assert not unread._tenants._weights and unread.weight == 0

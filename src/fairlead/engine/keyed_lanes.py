@@ -132,6 +132,7 @@ class KeyedLanes(SimplePart):
         for lane in self._lanes.values():
             if lane.key.queue == queue:
                 lane.core.columns_changed()
+                self._context.channel.read_together(lane.key)
 
     # partitions come and go -----------------------------------------------------------------------
 

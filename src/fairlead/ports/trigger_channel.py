@@ -156,6 +156,9 @@ class TriggerChannel(Protocol):
         """Deliver the triggers of a lane's feeds above these positions again, when the room asks
         for these feeds."""
 
+    def read_together(self, lane: LaneKey) -> None:
+        """Read the triggers of all names of a lane together again."""
+
     def room_freed(self) -> None:
         """Resume lanes that waited for room in the look-ahead."""
 

@@ -228,6 +228,12 @@ class DatabaseChannel:
             found.set_back_to(min(feeds.values()))
         self._changed.set()
 
+    def read_together(self, lane: LaneKey) -> None:
+        found = self._lanes.get(lane)
+        if found is not None and found.keyed is not None:
+            found.keyed.read_together()
+            self._changed.set()
+
     def room_freed(self) -> None:
         for lane in self._lanes.values():
             if lane.keyed is not None:

@@ -149,11 +149,20 @@ class KeyedReader:
         for feed, position in feeds.items():
             self._lowered[feed] = min(position, self._lowered.get(feed, position))
             if feed.name:
+                if feed not in self._apart:
+                    self._found.append(feed)
                 self._apart[feed] = min(position, self._apart.get(feed, position))
-                self._found.append(feed)
                 continue
             self._add(feed.key, self._found)
             self._unread[feed.key] = min(position, self._unread[feed.key])
+
+    def read_together(self) -> None:
+        """Read the rows of all names of a key together again."""
+        for feed, position in self._apart.items():
+            self._add(feed.key, self._found)
+            self._unread[feed.key] = min(position, self._unread[feed.key])
+            self._lowered[Feed(feed.key)] = self._unread[feed.key]
+        self._apart.clear()
 
     def look_on(self) -> None:
         """Look at the rows that have come since, because notifications were lost."""
@@ -257,6 +266,8 @@ class KeyedReader:
         self._lowered.clear()
         feeds = {key: Feed(key, plan.name) for key in plan.keys}
         asked = [(key, self._apart[feed]) for key, feed in feeds.items() if feed in self._apart]
+        if not asked:
+            return ()
         most = max(plan.limit, APART)
         rows, through = await self._rows_of(asked, most)
         pages: defaultdict[str, list[Trigger]] = defaultdict(list)
@@ -266,8 +277,9 @@ class KeyedReader:
         for key, _ in asked:
             feed, page = feeds[key], pages[key]
             named = [row for row in page if row.name == plan.name]
-            found += named[: plan.limit]
             read = [self._lowered[feed]] if feed in self._lowered else []
+            if not read:  # else they are read again, after those before them
+                found += named[: plan.limit]
             if len(named) > plan.limit:
                 read.append(named[plan.limit - 1].seq)
             elif not key and through is not None:
@@ -290,25 +302,37 @@ class KeyedReader:
             return ()
         rows, through = await self._rows_of(asked, limit)
         counts = dict.fromkeys(keys, 0)
+        given: list[Trigger] = []
+        passed: set[str] = set()
         for row in rows:
-            counts[row.fairness_key] += 1
-            self._unread[row.fairness_key] = row.seq
+            key = row.fairness_key
+            counts[key] += 1
+            self._unread[key] = row.seq
+            if row.seq > self._lowered.get(Feed(key), row.seq):
+                continue  # it is read again, after those before it
+            if self._apart and row.seq > self._apart.get(Feed(key, row.name), row.seq):
+                passed.add(key)
+            else:
+                given.append(row)
+        passed.difference_update(row.fairness_key for row in given)
         if through is not None:
             self._unread[""] = through
         for key, _ in asked:
-            is_lower = Feed(key) in self._lowered
-            if is_lower:
+            if Feed(key) in self._lowered:
                 self._unread[key] = min(self._lowered[Feed(key)], self._unread[key])
-            if is_lower or (counts[key] == limit if key else through is not None):
                 self._found.append(Feed(key))
-            else:
+            elif not (counts[key] == limit if key else through is not None):
                 self._remove(key)
+            elif key in passed:  # at once, and more: other names may be behind many rows
+                self._plans.insert(0, _Plan([key], min(PAGE, 2 * limit)))
+            else:
+                self._found.append(Feed(key))
         if rows:
             self.highest = max(self.highest, rows[-1].seq)
         if len(self._read) > MOST_POSITIONS:
             for key in [*islice(self._read, MOST_POSITIONS // 2)]:
                 del self._read[key]
-        return rows
+        return given
 
     async def _rows_of(
         self, asked: Sequence[tuple[str, int]], limit: int

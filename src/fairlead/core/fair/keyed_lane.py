@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from fairlead.core.fair.unread_rows import MOST_OF_KEY, UnreadRows
-from fairlead.core.triggers.flows import FEW, FairLane
+from fairlead.core.fair.unread_rows import Held, UnreadRows
+from fairlead.core.triggers.flows import FEW, FairLane, TenantFlow
 from fairlead.model import Feed, Trigger, tenant_of
-
-FIRST_PASSED = 100
-"""Rows to read next of a key whose last rows were all left; twice as many each time."""
 
 
 class _Apart:
@@ -48,9 +45,11 @@ class KeyedLane:
         """Triggers in memory, but a quarter more for new keys."""
         self.held = 0
         """Triggers in memory that have not started, without those of columns read apart."""
-        self._held: dict[str, int] = {}
-        """All of them, by tenant, and by key that is a path."""
+        self._held = Held({}, {})
+        """All of them, by tenant and by key."""
         self._unread = UnreadRows(flows, self._held)
+        self._new: dict[str, None] = {}
+        """Keys with new rows that go ahead of those that wait."""
         self._apart: dict[Hashable, _Apart] = {}
         self._feeds: dict[Feed, Hashable] = {}
         """Column of each feed of one name."""
@@ -60,7 +59,7 @@ class KeyedLane:
     @property
     def has_unread(self) -> bool:
         """Whether rows are to be asked for."""
-        return any(len(unread) for unread in self._all_unread())
+        return bool(self._new) or any(len(unread) for unread in self._all_unread())
 
     @property
     def size(self) -> int:
@@ -75,7 +74,7 @@ class KeyedLane:
         if not self._apart and self.held + len(triggers) <= self.most:
             self.came(triggers)
             return triggers, {}
-        kept, left, passed = list[Trigger](), dict[Feed, int](), set[str]()
+        kept, left = list[Trigger](), dict[Feed, int]()
         for trigger in triggers:
             apart = self._apart.get(self._column(trigger))
             feed = Feed(trigger.fairness_key, "" if apart is None else apart.name)
@@ -87,12 +86,6 @@ class KeyedLane:
                 left.setdefault(feed, trigger.seq - 1)
                 if apart is not None:
                     self._feeds[feed] = self._column(trigger)
-                    passed.add(feed.key)
-        least, brought = self._unread.least, {trigger.fairness_key for trigger in kept}
-        for key in passed - brought:
-            least[key] = min(MOST_OF_KEY, 2 * least.get(key, FIRST_PASSED // 2))
-        for key in brought:
-            least.pop(key, None)
         return kept, left
 
     def came(self, triggers: Iterable[Trigger]) -> None:
@@ -118,18 +111,11 @@ class KeyedLane:
                     if not apart.held and len(apart.unread):
                         apart.most = min(2 * apart.most, self.full)  # they start quickly
         keys = Counter([trigger.fairness_key for trigger in triggers])
+        tenants, inside = self._held
         for key, count in keys.items():
-            tenant = tenant_of(key)
-            self._hold(tenant, sign * count)
-            if tenant != key:
-                self._hold(key, sign * count)
+            _change(tenants, tenant_of(key), sign * count)
+            _change(inside, key, sign * count)
         return keys.items()
-
-    def _hold(self, name: str, change: int) -> None:
-        if now := self._held.get(name, 0) + change:
-            self._held[name] = now
-        else:
-            del self._held[name]
 
     def _column(self, trigger: Trigger) -> Hashable:
         """Return the column that a trigger may be read apart with. The store shows which trigger of
@@ -155,13 +141,10 @@ class KeyedLane:
         return triggers[most:], left
 
     def columns_changed(self) -> None:
-        """Note that triggers have other columns now. What was left is still read apart."""
-        names = {column: object() for column in self._apart}
-        self._apart = {names[column]: apart for column, apart in self._apart.items()}
-        self._feeds = {feed: names[column] for feed, column in self._feeds.items()}
+        """Note that triggers have other columns now: nothing is read apart."""
         self.held = self.size
-        for apart in self._apart.values():
-            apart.held = 0
+        self._apart.clear()
+        self._feeds.clear()
 
     # unread rows ----------------------------------------------------------------------------------
 
@@ -173,11 +156,25 @@ class KeyedLane:
         is_crowded = len(found) + len(self._unread) > FEW
         self._flows.beginners.is_crowded = is_crowded
         for key in announced:
-            self._unread.add(key, is_new=True, is_spread=False)
+            if self._goes_ahead(key):
+                self._new[key] = None
+            else:
+                self._unread.add(key, is_spread=False)
         for feed in found:
             apart = self._apart.get(self._feeds.get(feed))
             unread = self._unread if apart is None else apart.unread
-            unread.add(feed.key, is_new=False, is_spread=is_crowded)
+            unread.add(feed.key, is_spread=is_crowded)
+
+    def _goes_ahead(self, key: str) -> bool:
+        """Return whether a key with new rows goes ahead of others: it is due, in its tenant if that
+        is in memory, and not too many have gone ahead."""
+        flows, tenant = self._flows, tenant_of(key)
+        flow = flows.flows.get(tenant)
+        if tenant != key and isinstance(flow, TenantFlow) and tenant in self._held.tenants:
+            scope, tag = flow.time, flows.tag_inside(tenant, key, 0)
+        else:
+            scope, tag = flows.time, flows.tag(tenant, 0)
+        return tag <= scope.now and len(self._new) < scope.early
 
     def reweigh(self, keys: Iterable[str]) -> None:
         """Let new weights of these keys count in the order of reads."""
@@ -203,19 +200,17 @@ class KeyedLane:
         are soon due."""
         if any(apart.is_asking for apart in self._apart.values()):
             return True
+        if self._new and self.held < self.most:
+            return True
         if self.held <= self.capacity // 2:
             return len(self._unread) > 0
-        if (first := self._unread.first()) is None:
-            return False
-        spare = 0 if self._unread.is_new(first[1]) else self.capacity // 16
-        return self.held < self._most(*first, is_low=False) - spare
+        first = self._unread.first()
+        spare = self.capacity // 16
+        return first is not None and self.held < self._most(first[0], is_low=False) - spare
 
-    def _most(self, tag: int, tenant: str, is_low: bool) -> int:
-        """Return up to how many triggers memory takes for the next row of a tenant, with this
-        tag."""
+    def _most(self, tag: int, is_low: bool) -> int:
+        """Return up to how many triggers memory takes for an older row with this tag."""
         now = self._flows.time.now
-        if tag <= now and self._unread.is_new(tenant):
-            return self.most
         if tag <= max(now, (now + self._reach) // 2):
             return self.capacity
         return self.full if is_low else 0
@@ -227,12 +222,20 @@ class KeyedLane:
             self._settle()
         chosen = Counter[Feed]()
         held, is_low = self.held + coming, self.held + coming <= self.capacity // 2
+        total = max(1.0, self._unread.weight, unread)
+        while self._new and held < self.most:
+            key = next(iter(self._new))
+            del self._new[key]
+            number = self.full * self._flows.rate(tenant_of(key)) / total
+            rows = self._unread.ask(key, number, self.most - held)
+            chosen[Feed(key)] += rows
+            held += rows
         while (first := self._unread.first()) is not None:
             tag, tenant = first
-            if held >= self._most(tag, tenant, is_low):
+            if held >= self._most(tag, is_low):
                 break
-            share = self._flows.rate(tenant) / max(self._unread.weight, unread)
-            key, rows = self._unread.take(tag, tenant, self.full * share, self.most - held)
+            number = self.full * self._flows.rate(tenant) / total
+            key, rows = self._unread.take(tag, tenant, number, self.most - held)
             self._reach = max(self._reach, self._unread.tag(tenant))
             chosen[Feed(key)] += rows
             held += rows
@@ -254,3 +257,10 @@ class KeyedLane:
         if read := [column for column, apart in self._apart.items() if not len(apart.unread)]:
             self.held += sum(self._apart.pop(column).held for column in read)
             self._feeds = {feed: of for feed, of in self._feeds.items() if of in self._apart}
+
+
+def _change(counts: dict[str, int], name: str, change: int) -> None:
+    if now := counts.get(name, 0) + change:
+        counts[name] = now
+    else:
+        del counts[name]

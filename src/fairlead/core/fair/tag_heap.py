@@ -94,8 +94,10 @@ class TagHeap:
         return None
 
     def ask(self, name: str, rows: int) -> None:
-        """Remove a name, of which so many rows are asked for."""
-        del self._places[name]
+        """Ask for so many rows of a name, which leaves if it is here."""
+        if name not in self._places and name not in self._asked:
+            self._weigh(name, is_known=False)
+        self._places.pop(name, None)
         self._asked[name] = self._asked.get(name, 0) + rows
 
     def came(self, name: str, rows: int) -> None:
