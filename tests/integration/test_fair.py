@@ -14,7 +14,7 @@ import pytest
 
 from fairlead import App, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
-from fairlead.core.triggers import evictions
+from fairlead.core.levels import evictions
 from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
-from fairlead.core.triggers.flows import TenantFlow
+from fairlead.core.fair.flows import TenantFlow
 from fairlead.engine.keyed_lanes import KeyedLanes
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Delays, State
-from fairlead.core.triggers.held_keys import HEAL_SECONDS, SOON_SECONDS
+from fairlead.core.limits.held_keys import HEAL_SECONDS, SOON_SECONDS
 from fairlead.engine import ordering
 from fairlead.engine.ordering import CHECK_SECONDS, MOST_OF_KEY
 from fairlead.ports.statements import Statement, Steps

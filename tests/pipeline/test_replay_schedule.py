@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.strides import STRIDE_SCALE
 from fairlead.lab.policies import virtual
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
 from fairlead.lab.policies.policy import CandidatePolicy, Limits

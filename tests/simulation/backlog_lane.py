@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite
+from fairlead.core.levels.backlog import Backlog, BacklogWrite
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 LANE = LaneKey("post", 0, 5)

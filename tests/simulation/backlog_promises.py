@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.levels.backlog import Backlog
 from fairlead.model import LaneRecord, Level, Trigger
 from tests.simulation.backlog_lane import Owner, Task, key_of, level_of, shown
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
+from fairlead.core.levels.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.passes import Passes
 from fairlead.model import LaneRecord, Trigger
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from tests import builders

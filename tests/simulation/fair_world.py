@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 
-from fairlead.core.fair.passes import STRIDE_SCALE, phase, step
+from fairlead.core.fair.flows import FairLane, TenantFlow
+from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.flows import FairLane, TenantFlow
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Trigger, tenant_of
 from tests.unit.ledger_store import LedgerStore
 

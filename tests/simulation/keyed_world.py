@@ -8,8 +8,8 @@ import random
 from collections import Counter
 from itertools import combinations
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import tenant_of
 from tests.simulation.stored_lane import StoredLane, by_tenant, shortfall
 

@@ -17,10 +17,10 @@ from random import Random
 from typing import Any
 
 from fairlead.clock import MICROS
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.ids import id_text
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.queue import Queue
 from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import (

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import random
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from tests.simulation.stored_lane import StoredLane
 
 

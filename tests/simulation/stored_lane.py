@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from fairlead.core.fair.keyed_lane import KeyedLane
-from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.fair.table import TriggerTable
 from fairlead.model import Feed, LaneKey, Trigger, tenant_of
 from tests import builders
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
+from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
 from tests import tiers

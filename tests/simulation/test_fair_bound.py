@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.fair.passes import stride
-from fairlead.core.triggers.board import Board
-from fairlead.core.triggers.columns import Cell
-from fairlead.core.triggers.flows import FairLane, Flow, Member, TenantFlow
+from fairlead.core.fair.board import Board
+from fairlead.core.fair.columns import Cell
+from fairlead.core.fair.flows import FairLane, Flow, Member, TenantFlow
+from fairlead.core.fair.strides import stride
 from fairlead.model import Trigger
 from tests import tiers
 from tests.simulation.fair_world import FairWorld

@@ -21,10 +21,10 @@ from fairlead import Fixed
 from fairlead.backends.sql import channel, keyed_reader
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine import membership
 from fairlead.engine.granting import Granting
 from fairlead.engine.invocation import Invocation

@@ -9,10 +9,10 @@ from heapq import heappop, heappush
 import pytest
 
 from bench.lcg_limits import Lateness, WatchedTree
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.flows import Flow
+from fairlead.core.fair.strides import STRIDE_SCALE
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.flows import Flow
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 from tests import builders, tiers
 from tests.tiers import block, seeds

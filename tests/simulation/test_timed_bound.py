@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from fairlead.core.triggers.accounts import Account
-from fairlead.core.triggers.flows import FairLane, TenantFlow
+from fairlead.core.fair.accounts import Account
+from fairlead.core.fair.flows import FairLane, TenantFlow
 from fairlead.model import PartitionKey, Trigger, tenant_of
 from tests import tiers
 from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer

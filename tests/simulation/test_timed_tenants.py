@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 import pytest
 
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger, tenant_of
 from tests import tiers
 from tests.simulation.stored_lane import StoredLane, by_tenant, shortfall

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 from fairlead.pipeline.tuning.control import Key, Used, propose
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation

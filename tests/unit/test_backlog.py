@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.levels import FIRST_PASS
-from fairlead.core.fair.passes import STRIDE_SCALE, Passes
+from fairlead.core.fair.strides import STRIDE_SCALE
+from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.levels import FIRST_PASS
+from fairlead.core.levels.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
 from tests.builders import trigger
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from fairlead.core.fair.counters import Counters
+from fairlead.core.levels.counters import Counters
 
 
 def test_the_keys_furthest_ahead_stay_exact_and_the_others_are_dropped() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Timing
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.levels.backlog import Backlog, BacklogWrite, Timing
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.passes import Passes
 from fairlead.core.limits import permits, sharded_permits
 from fairlead.core.payload import unpack
 from fairlead.declare.arguments import Arguments

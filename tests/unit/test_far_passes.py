@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.fair.counters import LAST_PASS, Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.table import TriggerTable
+from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.levels.counters import LAST_PASS, Counters
+from fairlead.core.levels.passes import Passes
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, LaneRecord, Level, Trigger
 from tests import tiers
 from tests.builders import trigger

@@ -8,10 +8,10 @@ from random import Random
 import msgspec
 import pytest
 
+from fairlead.core.fair.flows import FairLane, VirtualTime
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.flows import FairLane, VirtualTime
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Level, Trigger, TriggerPath, tenant_of
 from tests.builders import trigger
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.grants.credits import CREDIT_SECONDS, Credits
 from fairlead.core.grants.promises import PROMISE_SECONDS, RECENT, Promises
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
 from fairlead.ports.notification import Notification, decode, pieces

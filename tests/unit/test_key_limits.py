@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 from tests.builders import trigger
 from tests.tiers import examples

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.fair.flows import FairLane, VirtualTime
 from fairlead.core.fair.keyed_lane import KeyedLane
-from fairlead.core.triggers.flows import FairLane, VirtualTime
 from fairlead.model import Feed, Trigger, tenant_of
 from tests.builders import trigger
 from tests.tiers import examples

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.schedule.throughput import Window
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import (
     Finish,

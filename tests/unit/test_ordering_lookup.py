@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.ordering import Ordering
 from fairlead.model import State, Trigger
 from tests.builders import trigger

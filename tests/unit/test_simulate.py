@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.strides import STRIDE_SCALE
 from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.fairness_gap import FairnessGap, PriorityFlow

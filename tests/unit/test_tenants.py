@@ -9,15 +9,15 @@ from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.levels import TenantPasses
-from fairlead.core.fair.passes import Passes
+from fairlead.core.fair import flows
+from fairlead.core.fair.flows import TenantFlow
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.table import TriggerTable
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.levels import TenantPasses
+from fairlead.core.levels.passes import Passes
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers import flows
-from fairlead.core.triggers.flows import TenantFlow
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Level, tenant_of
 from tests.builders import trigger
 from tests.simulation.stored_lane import StoredLane

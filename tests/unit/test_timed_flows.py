@@ -8,12 +8,12 @@ from itertools import count
 import msgspec
 import pytest
 
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.accounts import MOST_OWED
+from fairlead.core.fair.flows import FairLane
+from fairlead.core.fair.strides import STRIDE_SCALE
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.accounts import MOST_OWED
-from fairlead.core.triggers.flows import FairLane
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import LaneKey, Level, PartitionKey, Trigger
 from tests.builders import trigger
 from tests.simulation.known_run_times import SECOND, Steady

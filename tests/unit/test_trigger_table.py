@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import FifoLane, LaneKey, Level, PartitionKey, Trigger, TriggerPath
 from tests import tiers
 from tests.builders import trigger

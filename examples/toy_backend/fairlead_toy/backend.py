@@ -8,6 +8,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
+
 from fairlead.backends.memory.notifier import MemoryNotifier
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.errors import ConfigurationError

@@ -9,10 +9,10 @@ from typing import Protocol
 import msgspec
 
 from fairlead.clock import Clock
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident

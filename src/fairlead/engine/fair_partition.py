@@ -1,7 +1,7 @@
 """One owned partition of a fair queue: its lanes, and the coroutine that reads and writes their
 backlogs.
 
-The backlog (`fairlead.core.fair.backlog`) gives each new trigger a level. Triggers stay in memory
+The backlog (`fairlead.core.levels.backlog`) gives each new trigger a level. Triggers stay in memory
 while they fit; the others go into the backlog store and are read back in the order of their levels.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.triggers.evictions import Evictions
-from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.fair.table import TriggerTable
+from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.evictions import Evictions
+from fairlead.core.levels.passes import Passes
 from fairlead.engine.arrivals import PAGE, Arrivals
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.look_ahead import LookAhead

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.core.fair.table import Lent
 from fairlead.core.grants.credits import Credits
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.table import Lent
 from fairlead.engine.context import NodeContext
 from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.intake import Intake

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from fairlead.core.triggers.table import Lent
+from fairlead.core.fair.table import Lent
 from fairlead.engine.context import NodeContext
 from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.lifecycle import SimplePart

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
 from fairlead.core.fair.keyed_lane import KeyedLane
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering

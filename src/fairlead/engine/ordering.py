@@ -18,8 +18,8 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
+from fairlead.core.limits.held_keys import HEAL_SECONDS, SOON_SECONDS, Head, HeldKeys
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.held_keys import HEAL_SECONDS, SOON_SECONDS, Head, HeldKeys
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StoreUnavailable

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from fairlead.clock import Clock
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from sys import maxsize
 
+from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.fair.table import TriggerTable
 from fairlead.model import IncidentReport
 from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.outage_log import OutageLog

@@ -1,1 +1,1 @@
-"""Fair order: passes by stride, the backlog beyond memory, shares of run time."""
+"""Fair order in memory: flows, lanes, virtual time, and the table of triggers."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from fairlead.core.fair.flows import FEW, FairLane, TenantFlow
 from fairlead.core.fair.unread_rows import Held, UnreadRows
-from fairlead.core.triggers.flows import FEW, FairLane, TenantFlow
 from fairlead.model import Feed, Trigger, tenant_of
 
 

@@ -13,7 +13,7 @@ hung raises the expectation by at most a third. Times are microseconds.
 
 from __future__ import annotations
 
-from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.strides import STRIDE_SCALE
 
 DRAWN = 2
 """Number of runs that the mean of the name counts for, beside a pair's own runs."""

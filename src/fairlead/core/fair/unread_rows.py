@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fairlead.core.fair.passes import STRIDE_SCALE, phase, step
+from fairlead.core.fair.flows import FEW, FairLane, TenantFlow
+from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
 from fairlead.core.fair.tag_heap import TagHeap
-from fairlead.core.triggers.flows import FEW, FairLane, TenantFlow
 from fairlead.model import tenant_of
 
 MOST_OF_KEY = 2000

@@ -11,7 +11,7 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import Trigger
 
 if TYPE_CHECKING:
-    from fairlead.core.triggers.flows import FairLane
+    from fairlead.core.fair.flows import FairLane
 
 _GROWTH = 0.25
 """Part of its time so far by which a run grows before it is charged again."""

@@ -20,9 +20,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from fairlead.core.fair.counters import LAST_PASS
-from fairlead.core.fair.levels import Levels
-from fairlead.core.fair.passes import Passes
+from fairlead.core.levels.counters import LAST_PASS
+from fairlead.core.levels.levels import Levels
+from fairlead.core.levels.passes import Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
+from fairlead.core.fair.charged_runs import RunMeter
+from fairlead.core.fair.columns import Cell, Column, Order, Parked, Position, Strand
+from fairlead.core.fair.entries import Entry
+from fairlead.core.fair.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.tenant_cells import TenantCell
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.charged_runs import RunMeter
-from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position, Strand
-from fairlead.core.triggers.entries import Entry
-from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
-from fairlead.core.triggers.tenant_cells import TenantCell
 from fairlead.model import PartitionKey, Trigger, TriggerPath, tenant_of
 
 LaneName = tuple[str, int, int]

@@ -19,16 +19,16 @@ from heapq import heappop
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.passes import STRIDE_SCALE, phase, step
+from fairlead.core.fair.accounts import Account
+from fairlead.core.fair.charged_runs import Run, RunMeter
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
 from fairlead.core.fair.tenants import key_weight, tenant_weight
-from fairlead.core.triggers.accounts import Account
-from fairlead.core.triggers.charged_runs import Run, RunMeter
 from fairlead.model import Level, Trigger, tenant_of
 
 if TYPE_CHECKING:
-    from fairlead.core.triggers.columns import Cell, Column
-    from fairlead.core.triggers.tenant_cells import KeyCell
+    from fairlead.core.fair.columns import Cell, Column
+    from fairlead.core.fair.tenant_cells import KeyCell
 
 MOST_IDLE = 50_000
 """Keys without triggers in the table whose ranks a lane keeps. If there are more, those that are

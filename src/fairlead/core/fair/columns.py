@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 
+from fairlead.core.fair.entries import Entries, Entry
+from fairlead.core.fair.flows import CellLevel, Flow
+from fairlead.core.fair.heads import Heads
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.entries import Entries, Entry
-from fairlead.core.triggers.flows import CellLevel, Flow
-from fairlead.core.triggers.heads import Heads
 from fairlead.model import Trigger
 
 Order = tuple[int, int, int, "Cell"]

@@ -30,7 +30,7 @@ MOST_OWED.
 
 from __future__ import annotations
 
-from fairlead.core.fair.passes import STRIDE_SCALE, step
+from fairlead.core.fair.strides import STRIDE_SCALE, step
 
 MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that an account is ahead

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, nsmallest
 
-from fairlead.core.fair.counters import LAST_PASS
-from fairlead.core.fair.passes import Passes
+from fairlead.core.levels.counters import LAST_PASS
+from fairlead.core.levels.passes import Passes
 from fairlead.model import PATH_SEPARATOR, Level, Trigger, tenant_of
 
 FIRST_PASS = 1

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from fairlead.core.fair.backlog import Backlog
-from fairlead.core.triggers.table import Held
+from fairlead.core.fair.table import Held
+from fairlead.core.levels.backlog import Backlog
 from fairlead.model import LOWEST, Level, Trigger
 
 KEPT_SHARE = 4

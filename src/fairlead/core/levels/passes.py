@@ -8,36 +8,15 @@ counts divided by weight never differ by more than 1/w_f + 1/w_m tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
-from zlib import crc32
 
-from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.strides import STRIDE_SCALE, step
 from fairlead.core.fair.tenants import tenant_weight
+from fairlead.core.levels.counters import Counters
 from fairlead.model import tenant_of
 
 if TYPE_CHECKING:
     from fairlead.core.fair.run_times import RunTimes
-
-STRIDE_SCALE = 1_000_000
-
-
-@lru_cache(1000)
-def stride(weight: float) -> int:
-    """Return the virtual time of one task of this weight (dimensionless, >= 1). Waldspurger 1995,
-    section 3."""
-    # Integers, because the stores compare passes, and floats would compare differently.
-    return max(1, round(STRIDE_SCALE / weight))
-
-
-def step(charge: int, weight: float) -> int:
-    """Return the virtual time from a task to the next one. `charge`: of the task at weight 1."""
-    return stride(weight) if charge == STRIDE_SCALE else max(1, round(charge / weight))
-
-
-def phase(key: str, step: int) -> int:
-    """Return a virtual time below `step`, by which the first turns of many keys are spread."""
-    return crc32(key.encode()) * step >> 32
 
 
 class Passes:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
+from fairlead.core.fair.columns import Cell, Column, Order
+from fairlead.core.fair.entries import Entries, Entry
+from fairlead.core.fair.flows import CellLevel, Member, TenantFlow
 from fairlead.core.fair.tenants import key_weight, tenant_weight
-from fairlead.core.triggers.columns import Cell, Column, Order
-from fairlead.core.triggers.entries import Entries, Entry
-from fairlead.core.triggers.flows import CellLevel, Member, TenantFlow
 from fairlead.model import Trigger
 
 Head = tuple[int, int, int, "KeyCell"]

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairlead.core.triggers.columns import Order
+    from fairlead.core.fair.columns import Order
 
 
 class Heads:

@@ -12,6 +12,9 @@ from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
 
+from fairlead.core.fair.board import Board
+from fairlead.core.fair.columns import Cell, Column, Order, Position, Strand
+from fairlead.core.fair.flows import FairLane, Flow
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Full
 from fairlead.core.limits.slot_ledger import (
@@ -20,9 +23,6 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.board import Board
-from fairlead.core.triggers.columns import Cell, Column, Order, Position, Strand
-from fairlead.core.triggers.flows import FairLane, Flow
 from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
