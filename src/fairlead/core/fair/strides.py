@@ -1,5 +1,5 @@
-"""Strides of start-time fair queueing (Goyal, Vin and Cheng 1996): the virtual time from one task to
-the next of the same flow."""
+"""Strides of start-time fair queueing (Goyal, Vin and Cheng 1996): the virtual time from one task
+to the next of the same flow."""
 
 from __future__ import annotations
 
