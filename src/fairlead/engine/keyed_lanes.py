@@ -87,10 +87,11 @@ class KeyedLanes(SimplePart):
         while True:
             await self._stalled.wait()
             self._stalled.clear()
-            has_left = False
-            for lane in [*self._lanes.values()]:
-                has_left |= self._make_room(lane)
-            pause = FIRST_PAUSE if has_left else min(2 * pause, LONGEST_PAUSE)
+            if any([self._make_room(lane) for lane in [*self._lanes.values()]]):
+                pause = FIRST_PAUSE
+                self._stalled.set()
+            else:
+                pause = min(2 * pause, LONGEST_PAUSE)
             await self._clock.sleep(pause)
 
     def on_stalled(self) -> None:
@@ -99,12 +100,13 @@ class KeyedLanes(SimplePart):
             self._stalled.set()
 
     def _make_room(self, lane: _Lane) -> bool:
-        """Leave triggers of a lane in their rows; return whether there were any."""
+        """Leave triggers of a lane in their rows; return whether to look again. The first look at a
+        full lane only begins to measure how fast its limits let triggers run."""
         core, now = lane.core, self._clock.monotonic()
         is_full = lane.unread and lane.opening is None and core.held > core.capacity // 2
         before, lane.looked_at = lane.looked_at, now if is_full else None
-        if not is_full or before is None:
-            return False
+        if not is_full or before is None or now <= before:
+            return bool(is_full)
         held_back = self._table.held_back(lane.key, None)
         most = core.full // KEPT_SHARE // max(1, len(held_back))
         ordering_keys = dict[str, None]()
