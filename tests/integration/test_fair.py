@@ -16,7 +16,7 @@ from fairlead import App, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.levels import evictions
 from fairlead.engine import fair_partition
-from fairlead.errors import InvalidTask, UnknownQueue
+from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 from tests.virtual_loop import VirtualTime
@@ -454,6 +454,15 @@ async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(a
         await settled(app, node)
     soon = Counter(key[0] for key in ran[100:600])
     assert soon["b"] == pytest.approx(450, abs=30)
+
+
+async def test_stored_levels_do_not_share_run_time(sqlite_url: str) -> None:
+    app = App(sqlite_url, backlog="database")
+    app.migrate()
+    app.queue("q", cost="runtime")
+    with pytest.raises(ConfigurationError, match=r"queue 'q' has cost='runtime'.*leave backlog="):
+        app.node()
+    app.close()
 
 
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.levels.backlog import Backlog, BacklogWrite, Timing
 from fairlead.core.levels.counters import Counters
 from fairlead.core.levels.passes import Passes
@@ -196,7 +195,7 @@ def lane_records() -> Reader:
 
 def _serve(record: LaneRecord) -> object:
     """Give levels to some triggers in a backlog that continues from the record."""
-    backlog = Backlog(3, record, Passes(Counters(), None, RunTimes()), 100, Timing())
+    backlog = Backlog(3, record, Passes(Counters()), 100, Timing())
     if backlog.can_add:
         triggers = [msgspec.structs.replace(TRIGGER, seq=seq) for seq in (1, 900)]
         write = backlog.add(triggers)

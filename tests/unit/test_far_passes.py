@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.levels.counters import LAST_PASS, Counters
@@ -50,18 +49,15 @@ class ListStore:
 class FarLane:
     """A lane with memory for ten triggers, whose virtual time begins at `start`."""
 
-    def __init__(self, start: int, is_timed: bool = False) -> None:
-        self.run_times = RunTimes()
+    def __init__(self, start: int) -> None:
         self.weights: dict[str, float] = {}
-        passes = Passes(Counters(), self.weights, self.run_times if is_timed else None)
+        passes = Passes(Counters(), self.weights)
         at = Level(start, 1)
         record = LaneRecord(at, at, at, virtual_time=start)
         self.backlog = Backlog(1, record, passes, 10, Timing(delete_acks=1))
         self.store = ListStore()
         self.table = TriggerTable(SlotLedger(10**9))
         self.table.weigh("q", self.weights)
-        if is_timed:
-            self.table.share_run_time("q", self.run_times)
         self.number = 0
         self._read()
 
@@ -73,15 +69,13 @@ class FarLane:
         self._apply(self.backlog.add(triggers))
         self._read()
 
-    def run(self, most: int, cost: int = 1000) -> list[int]:
+    def run(self, most: int) -> list[int]:
         """Run the next tasks; return their numbers."""
         ran = []
         while len(ran) < most and (taken := self.table.take(1, 0.0)[0]):
             ran.append(taken[0].seq)
             self.backlog.take(taken)
             self.backlog.ack(taken)
-            self.table.ended(taken[0], cost)
-            self.run_times.ended("n", taken[0].fairness_key, cost)
             self._read()
         return ran
 
@@ -105,17 +99,17 @@ class FarLane:
             self.table.push(each)
 
 
-def order(start: int, seed: int, is_timed: bool) -> list[int]:
+def order(start: int, seed: int) -> list[int]:
     """Return the order of the tasks of a random world."""
     chance = random.Random(f"far lane {seed}")
     keys = [(f"k{n}", chance.choice([0.001, 0.03, 1.0, 1.0, 7.0, 1000.0])) for n in range(12)]
-    lane, ran = FarLane(start, is_timed), []
+    lane, ran = FarLane(start), []
     for _ in range(60):
         kind = chance.random()
         if kind < 0.5:
             lane.add([chance.choice(keys) for _ in range(chance.choice([1, 3, 40]))])
         elif kind < 0.95:
-            ran += lane.run(chance.choice([1, 5, 30]), chance.choice([1000, 10**6, 10**8]))
+            ran += lane.run(chance.choice([1, 5, 30]))
         else:
             lane.reweigh(chance.choice(keys)[0], chance.choice([0.001, 1.0, 1000.0]))
     ran += lane.run(10**6)
@@ -123,30 +117,25 @@ def order(start: int, seed: int, is_timed: bool) -> list[int]:
     return ran
 
 
-@pytest.mark.parametrize("is_timed", [False, True])
 @pytest.mark.parametrize("seed", seeds(30, 2))
-def test_the_order_is_the_same_after_a_month_as_at_first(seed: int, is_timed: bool) -> None:
+def test_the_order_is_the_same_after_a_month_as_at_first(seed: int) -> None:
     """Weights of 0.001 beside 1,000; a float would lose the last bits beyond 2**53."""
-    first = order(10**6, tiers.seed() + seed, is_timed)
+    first = order(10**6, tiers.seed() + seed)
     for start in (2**53 + 1, MONTH + 1, LAST_PASS // 2 + 1):
-        assert order(start, tiers.seed() + seed, is_timed) == first
+        assert order(start, tiers.seed() + seed) == first
 
 
-@pytest.mark.parametrize("is_timed", [False, True])
 @pytest.mark.parametrize("seed", seeds(30, 2))
-def test_every_task_runs_once_at_the_end_of_the_virtual_time(seed: int, is_timed: bool) -> None:
+def test_every_task_runs_once_at_the_end_of_the_virtual_time(seed: int) -> None:
     for before in (0, 1, 10**7, 10**10):
-        order(LAST_PASS - before, tiers.seed() + seed, is_timed)
+        order(LAST_PASS - before, tiers.seed() + seed)
 
 
-@pytest.mark.parametrize("is_timed", [False, True])
-def test_a_lane_at_the_end_of_the_virtual_time_keeps_records_and_rows_that_can_be_read(
-    is_timed: bool,
-) -> None:
-    lane = FarLane(LAST_PASS - 10**9, is_timed)
+def test_a_lane_at_the_end_of_the_virtual_time_keeps_records_and_rows_that_can_be_read() -> None:
+    lane = FarLane(LAST_PASS - 10**9)
     lane.add([("a", 0.001)] * 200)
     for _ in range(150):
-        lane.run(1, 10**8)
+        lane.run(1)
         lane.add([("a", 0.001), ("b", 1.0)])
         record = lane.backlog.record()
         assert msgspec.json.decode(msgspec.json.encode(record), type=LaneRecord) == record

@@ -11,7 +11,6 @@ import pytest
 
 from fairlead.core.fair import flows
 from fairlead.core.fair.flows import TenantFlow
-from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.levels.counters import Counters
 from fairlead.core.levels.levels import TenantPasses
@@ -151,10 +150,8 @@ def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
 # levels -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by_time", [False, True])
-def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has(by_time: bool) -> None:
-    counters = Counters()
-    passes = Passes(counters, None, RunTimes() if by_time else None)
+def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has() -> None:
+    passes = Passes(Counters())
     heap: list[tuple[int, int, str]] = []
     for n in range(MANY):
         heappush(heap, (passes.assign(f"big/{n}", 1.0, 1), n, f"big/{n}"))

@@ -12,12 +12,15 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fairlead.engine.fair_partition import FairPartition, LaneContext
+from fairlead.engine.context import NodeContext
+from fairlead.engine.fair_partition import FairPartition
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.backlogs")
@@ -30,11 +33,19 @@ class Backlogs(SimplePart):
     """Route each trigger of a fair queue to its owned partition; drop triggers of other
     partitions."""
 
-    def __init__(self, sharing: Sharing, context: LaneContext) -> None:
-        self.sharing = sharing
+    def __init__(self, context: NodeContext, ordering: Ordering, store: BacklogStore) -> None:
+        """Raise ConfigurationError for a queue that shares run time."""
+        if context.kinds.timed:
+            raise ConfigurationError(
+                f"queue {min(context.kinds.timed)!r} has cost='runtime', which stored levels do not"
+                " count: leave backlog= out, and its tasks wait in their rows"
+            )
+        self.sharing = Sharing(context, is_keyed=False)
         self._context = context
+        self._ordering = ordering
+        self._store = store
         self._on_dropped = context.events.on_dropped
-        self._most = context.most
+        self._most = context.settings.look_ahead
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         """Coroutines of the partitions that have lanes."""
@@ -67,7 +78,7 @@ class Backlogs(SimplePart):
         partitions = [self._partitions[key] for key in keys]
         async with self._take_over_lock:
             try:
-                found = await self._context.store.take_over(keys)
+                found = await self._store.take_over(keys)
             except StoreUnavailable as error:
                 log.warning(
                     "cannot take over while the store is unavailable", extra={"error": str(error)}
@@ -94,9 +105,8 @@ class Backlogs(SimplePart):
             self._partitions.pop(lost).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self:
-                run_times = self.sharing.run_times.get(key.queue)
                 weights = self.sharing.weights[key.queue]
-                partition = FairPartition(key, weights, run_times, self._context)
+                partition = FairPartition(key, weights, self._context, self._ordering)
                 changed.add(key.queue)
                 self._partitions[key] = partition
                 self._want_take_over(key)
@@ -239,13 +249,7 @@ class Backlogs(SimplePart):
                 partition.returned(priority, batch)
 
     def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
-        """Charge a run that ended at `now` (microseconds); `started_at` is None if it never
-        began."""
-        cost = 0 if started_at is None else max(1, now - started_at)
-        partition = self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
-        if partition is not None and partition.is_started:
-            partition.ended(trigger, cost)
-        self.sharing.ended(trigger, cost)
+        """Do nothing: levels count tasks."""
 
     def _lanes(
         self, triggers: Iterable[Trigger]

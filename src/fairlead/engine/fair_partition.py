@@ -12,22 +12,17 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.clock import Clock
-from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.table import TriggerTable
 from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.levels.counters import Counters
 from fairlead.core.levels.evictions import Evictions
 from fairlead.core.levels.passes import Passes
 from fairlead.engine.arrivals import PAGE, Arrivals
-from fairlead.engine.context import NodeEvents
-from fairlead.engine.look_ahead import LookAhead
+from fairlead.engine.context import NodeContext
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable, WriteRefused
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
-from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
-from fairlead.ports.trigger_channel import TriggerChannel
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.refused_writes import error_line
 
 log = logging.getLogger("fairlead.fair_partition")
@@ -73,21 +68,6 @@ class _FairLane:
     evictions: Evictions = field(default_factory=Evictions)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneContext:
-    """Ports and settings shared by the lanes of a node's fair partitions."""
-
-    store: BacklogStore
-    table: TriggerTable
-    channel: TriggerChannel
-    ordering: Ordering
-    events: NodeEvents
-    most: int
-    """Maximum number of triggers of one lane in memory."""
-    look_ahead: LookAhead
-    clock: Clock
-
-
 class FairPartition:
     """A partition: call `start` after its take-over, `run` while it has lanes, then `close`."""
 
@@ -95,19 +75,19 @@ class FairPartition:
         self,
         key: PartitionKey,
         weights: Mapping[str, float],
-        run_times: RunTimes | None,
-        context: LaneContext,
+        context: NodeContext,
+        ordering: Ordering,
     ) -> None:
-        """`run_times`: mean run times for cost="runtime"; None counts each task as one."""
         self.key = key
         self.is_started = False
         """Whether the take-over is done, so that `positions` are known."""
         self._weights = weights
-        self._run_times = run_times
+        assert context.ports.backlog is not None  # level lanes need one
+        self._store = context.ports.backlog
         self._context = context
-        self._most = context.most
+        self._ordering = ordering
+        self._most = context.settings.look_ahead
         self._look_ahead = context.look_ahead
-        self._store = context.store
         self._table = context.table
         self._events = context.events
         self._clock = context.clock
@@ -292,8 +272,6 @@ class FairPartition:
         """Note triggers whose claim was lost: a later trigger of the same task is new."""
         if (lane := self._lanes.get(priority)) is not None:
             lane.arrivals.drop_recent(triggers)
-            for trigger in triggers:
-                self.ended(trigger, 0)
 
     def keep_out(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
@@ -301,13 +279,6 @@ class FairPartition:
             self._table.remove(triggers)
             self._drop_untaken(lane, triggers)
             self._work.set()
-
-    def ended(self, trigger: Trigger, cost: int) -> None:
-        """Charge a run of `cost` microseconds; 0 for one that never began."""
-        lane = self._lanes.get(trigger.priority)
-        if lane is not None and self._run_times is not None:
-            self._table.ended(trigger, cost)
-            self._events.on_ready()  # the table may offer again what a limit holds
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Put triggers whose claim has an unknown result back at their level."""
@@ -317,8 +288,6 @@ class FairPartition:
             taken = lane.backlog.claiming(known)
             lane.backlog.take_back(taken)
             for trigger in taken:
-                if self._run_times is not None:
-                    self._table.ended(trigger, 0)  # it is charged again when it starts
                 self._table.push(trigger)
         kept = {trigger.id for trigger in known}
         self._events.on_dropped([trigger for trigger in triggers if trigger.id not in kept])
@@ -505,7 +474,7 @@ class FairPartition:
         kept_out = []
         push = self._table.push
         for trigger in changes.added:
-            if trigger.ordering_key is not None and not self._context.ordering.admits(trigger):
+            if trigger.ordering_key is not None and not self._ordering.admits(trigger):
                 kept_out.append(trigger)
             else:
                 push(trigger)
@@ -534,7 +503,7 @@ class FairPartition:
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _FairLane:
         """Add a lane; `record` is None when the lane has no saved state."""
-        passes = Passes(Counters(), self._weights, self._run_times)
+        passes = Passes(Counters(), self._weights)
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),

@@ -87,7 +87,8 @@ class KeyedLanes(SimplePart):
         while True:
             await self._stalled.wait()
             self._stalled.clear()
-            if any([self._make_room(lane) for lane in [*self._lanes.values()]]):
+            again = [lane for lane in [*self._lanes.values()] if self._make_room(lane)]
+            if again:
                 pause = FIRST_PAUSE
                 self._stalled.set()
             else:

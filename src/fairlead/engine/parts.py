@@ -94,7 +94,7 @@ class NodeParts:
         self.limits = _register_limits(context, self)
         self.ordered = _ordered_queues(context, self)
         ordering = self.ordering = Ordering(context)
-        backlogs = fair_lanes(context, ordering, self)
+        backlogs = fair_lanes(context, ordering)
         intake = self.intake = Intake(context, backlogs, ordering)
         completion = Completion(context)
         self.granting = Granting(context, intake, backlogs, ordering)

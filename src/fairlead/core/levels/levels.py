@@ -147,7 +147,7 @@ class Levels:
         level = _level(trigger)
         if level.id >> _ID_BITS != self._range_id:
             self._passes.observe(
-                trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time, trigger.name
+                trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time
             )
 
     def assign(self, trigger: Trigger, above: Level) -> Trigger:
@@ -162,7 +162,7 @@ class Levels:
         if served > start:
             start = served
         key, weight = trigger.fairness_key, trigger.weight
-        pass_ = self._passes.assign(key, weight, start, name)
+        pass_ = self._passes.assign(key, weight, start)
         if self._early and pass_ == start:
             pass_ = self._before_ties(pass_, above)
         return trigger.at(pass_, self.last_id)
@@ -186,7 +186,7 @@ class Levels:
             key = trigger.fairness_key
             tenant = tenant_of(key)
             pass_ = next_passes.get(tenant, start)
-            next_pass = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            next_pass = pass_ + self._passes.step(key, trigger.weight)
             next_passes[tenant] = min(next_pass, LAST_PASS)
             self.last_id += 1
             yield trigger.at(pass_, self.last_id)

@@ -8,63 +8,39 @@ counts divided by weight never differ by more than 1/w_f + 1/w_m tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from fairlead.core.fair.strides import STRIDE_SCALE, step
+from fairlead.core.fair.strides import stride
 from fairlead.core.fair.tenants import tenant_weight
 from fairlead.core.levels.counters import Counters
 from fairlead.model import tenant_of
-
-if TYPE_CHECKING:
-    from fairlead.core.fair.run_times import RunTimes
 
 
 class Passes:
     """Gives each task of a lane its pass: the later of the lane's virtual time and the next pass of
     the tenant."""
 
-    def __init__(
-        self,
-        counters: Counters,
-        weights: Mapping[str, float] | None = None,
-        run_times: RunTimes | None = None,
-    ) -> None:
-        """`run_times`: charge each task its expected run time; None charges all the same. Levels
-        keep the expectation that they were given with; the order in memory corrects it."""
+    def __init__(self, counters: Counters, weights: Mapping[str, float] | None = None) -> None:
         self._counters = counters
-        self._run_times = run_times
         # Keep an empty mapping too: weights set later are added to the same object.
         self.weights: Mapping[str, float] = {} if weights is None else weights
         """Weights set at run time, by key, which replace the weights of tasks."""
 
-    def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
-        """Return the pass of one more task of the key. `weight`, `name`: of the task."""
+    def assign(self, key: str, weight: float, virtual_time: int) -> int:
+        """Return the pass of one more task of the key. `weight`: of the task."""
         tenant = tenant_of(key)
-        pass_ = self._counters.next_pass(tenant)
-        if pass_ < virtual_time:
-            pass_ = virtual_time
-        charge = self._charge(key, name)
-        after = pass_ + step(charge, tenant_weight(self.weights, tenant, key, weight))
-        self._counters.put(tenant, after, virtual_time)
+        pass_ = max(self._counters.next_pass(tenant), virtual_time)
+        self._counters.put(tenant, pass_ + self.step(key, weight), virtual_time)
         return pass_
 
-    def _charge(self, key: str, name: str) -> int:
-        return STRIDE_SCALE if self._run_times is None else self._run_times.charge(name, key)
-
-    def step(self, key: str, weight: float, name: str = "") -> int:
+    def step(self, key: str, weight: float) -> int:
         """Return the virtual time from one task of the key to the next of its tenant
         (dimensionless)."""
-        return step(self._charge(key, name), self._weight(key, weight))
+        return stride(tenant_weight(self.weights, tenant_of(key), key, weight))
 
-    def _weight(self, key: str, weight: float) -> float:
-        return tenant_weight(self.weights, tenant_of(key), key, weight)
-
-    def observe(
-        self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
-    ) -> None:
-        """Advance the tenant's next pass beyond a task that an earlier owner has given this pass.
-        `name`: of the task; empty for the last of several."""
-        self._raise(key, pass_ + self.step(key, weight, name), virtual_time)
+    def observe(self, key: str, weight: float, pass_: int, virtual_time: int) -> None:
+        """Advance the tenant's next pass beyond a task that an earlier owner has given this
+        pass."""
+        self._raise(key, pass_ + self.step(key, weight), virtual_time)
 
     def _raise(self, key: str, next_pass: int, virtual_time: int) -> None:
         tenant = tenant_of(key)
