@@ -87,6 +87,8 @@ class KeyedLanes(SimplePart):
         while True:
             await self._stalled.wait()
             self._stalled.clear()
+            for lane in self._lanes.values():
+                self._ask(lane)
             again = [lane for lane in [*self._lanes.values()] if self._make_room(lane)]
             if again:
                 pause = FIRST_PAUSE
@@ -113,6 +115,9 @@ class KeyedLanes(SimplePart):
         ordering_keys = dict[str, None]()
         has_left = False
         for column, triggers, taken in held_back:
+            if isinstance(column, OrderingKey):
+                ordering_keys[column.ordering_key] = None
+                continue
             kept = max(1, most, round(taken * SOON / (now - before)))
             ordering_keys |= {t.ordering_key: None for t in triggers[kept:] if t.ordering_key}
             plain = [trigger for trigger in triggers if trigger.ordering_key is None]
@@ -215,6 +220,7 @@ class KeyedLanes(SimplePart):
             if (lane := self._lanes.get(key)) is not None:
                 lane.core.capacity = self._context.look_ahead.capacity(key, self._most[key.queue])
                 self._shrink(lane)
+                self._ask(lane)
 
     def _shrink(self, lane: _Lane) -> None:
         """Leave triggers in their rows for which memory has no more room."""
