@@ -249,6 +249,54 @@ async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(ap
     assert Counter(slow_ran) == {"slow": 300, "of a key": 300}
 
 
+async def test_keys_each_stopped_by_its_own_limit_delay_no_other_task(sqlite_url: str) -> None:
+    """More of them than memory has room for, each with one task that waits for an hour."""
+    app, ran = App(sqlite_url), list[str]()
+    app.migrate()
+    app.queue("q", partitions=1)
+
+    @app.task(queue="q", concurrency=RateLimit(1, per=3600.0, key="fairness_key"))
+    async def hourly(key: str) -> None: ...
+
+    @app.task(queue="q")
+    async def quick(key: str) -> None:
+        ran.append(key)
+
+    keys = [f"k{n}" for n in range(300)]
+    for _ in range(2):
+        app.submit_many([hourly.options(fairness_key=key).draft(key=key) for key in keys])
+    app.submit_many([quick.options(fairness_key=key).draft(key=key) for key in keys])
+    async with running(app, concurrency=20, look_ahead=25, drain=0.0), asyncio.timeout(SOON):
+        while len(ran) < len(keys):
+            await asyncio.sleep(0.01)
+    assert sorted(ran) == sorted(keys)
+    app.close()
+
+
+async def test_tasks_of_many_ordering_keys_go_on_under_a_limit_that_fills_memory(
+    sqlite_url: str,
+) -> None:
+    app, ran = App(sqlite_url), list[int]()
+    app.migrate()
+    app.queue("q", partitions=1)
+
+    @app.task(queue="q", concurrency=Limit(1))
+    async def note(n: int) -> None:
+        await asyncio.sleep(0.3)
+        ran.append(n)
+
+    @app.task(queue="q")
+    async def other() -> None: ...
+
+    app.submit_many([note.options(ordering_key=f"o{n}").draft(n=n) for n in range(200)])
+    other.submit()
+    began = asyncio.get_running_loop().time()
+    await drain(app, concurrency=10, look_ahead=25, timeout=600.0)
+    assert ran == list(range(200))
+    assert asyncio.get_running_loop().time() - began < 1.1 * 200 * 0.3
+    app.close()
+
+
 LANE_WIDE_LIMITS = {
     "a limit": lambda second: Limit(2),
     "a rate": lambda second: RateLimit(1, per=2.0 * second),

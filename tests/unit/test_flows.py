@@ -163,7 +163,7 @@ def test_a_busy_ordering_key_stops_no_other_task_of_its_name() -> None:
     lane.push("a", count=2)
     first, *others = lane.take()
     assert ids([first, *others]) == ["a1", "a4", "a5"]
-    held = lane.table.held_back(LaneKey("q", 0, 5), None)
+    held = lane.table.held_back([LaneKey("q", 0, 5)])[LaneKey("q", 0, 5)]
     assert [ids(each.triggers) for each in held] == [["a2", "a3"]]
     lane.end(first)
     assert ids(lane.take()) == ["a2"]
@@ -177,7 +177,7 @@ def test_triggers_held_back_are_in_the_order_in_which_they_would_run() -> None:
     lane.push("b", "limited", 3)
     lane.push("a", "pay")
     lane.take()
-    [held] = lane.table.held_back(LaneKey("q", 0, 5), None)
+    [held] = lane.table.held_back([LaneKey("q", 0, 5)])[LaneKey("q", 0, 5)]
     assert ids(held.triggers) == ["b5", "a2", "b6", "a3", "b7", "a4"]
 
 

@@ -225,6 +225,21 @@ def test_rows_that_the_node_has_left_are_read_again_in_their_order_once_it_asks_
     asyncio.run(main())
 
 
+def test_the_rows_of_all_names_are_read_together_again_while_one_name_is_read_apart() -> None:
+    rows, room = Rows(), Choosing(limit=9)
+    rows.keys = dict.fromkeys(range(1, 9), "flood")
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+
+    async def main() -> None:
+        assert len(await _read_all(reader, room)) == 8
+        reader.read_later({Feed("flood", "pay"): 2})
+        rows.on_read = reader.read_together
+        assert [row.seq for row in await _read_all(reader, room)] == [3, 4, 5, 6, 7, 8]
+        assert reader.is_done
+
+    asyncio.run(main())
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from fairlead.backends.memory.backlog import MemoryBacklogStore
-
 from fairlead.backends.memory.notifier import MemoryNotifier
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, BackendContext, Kind
-from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
@@ -28,7 +25,6 @@ class Namespace:
     def __init__(self, name: str) -> None:
         self.store = ToyStore(f"toy://{name}")
         self.notifier = MemoryNotifier()
-        self.backlog = MemoryBacklogStore()
         self.coordinator = ToyCoordinator(f"toy://{name}")
 
 
@@ -36,8 +32,8 @@ _namespaces: dict[str, Namespace] = {}
 
 
 class ToyBackend(Backend):
-    """A backend with a store and a coordinator of its own. The channel reads any store; notifier
-    and backlog are those of Fairlead's own tests."""
+    """A backend with a store and a coordinator of its own. The channel reads any store; the
+    notifier is that of Fairlead's own tests."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": "toy://any-name"}
 
@@ -57,9 +53,6 @@ class ToyBackend(Backend):
 
     def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
         return _namespace(context.store).coordinator
-
-    def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        return _namespace(context.store).backlog
 
 
 def _namespace(store: TaskStore) -> Namespace:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
 from fairlead.core.fair.keyed_lane import KeyedLane
-from fairlead.core.fair.table import TriggerTable
+from fairlead.core.fair.table import Held, TriggerTable
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
@@ -89,46 +89,53 @@ class KeyedLanes(SimplePart):
             self._stalled.clear()
             for lane in self._lanes.values():
                 self._ask(lane)
-            again = [lane for lane in [*self._lanes.values()] if self._make_room(lane)]
-            if again:
+            full = [lane for lane in self._lanes.values() if self._is_full(lane)]
+            if full:
+                held_back = self._table.held_back([lane.key for lane in full])
+                again = [lane for lane in full if self._make_room(lane, held_back[lane.key])]
+            if full and again:
                 pause = FIRST_PAUSE
                 self._stalled.set()
             else:
                 pause = min(2 * pause, LONGEST_PAUSE)
             await self._clock.sleep(pause)
 
+    def _is_full(self, lane: _Lane) -> bool:
+        """Return whether rows wait for room in the memory of a lane."""
+        core = lane.core
+        is_full = lane.unread > 0 and lane.opening is None and core.held > core.capacity // 2
+        if not is_full:
+            lane.looked_at = None
+        return is_full
+
     def on_stalled(self) -> None:
         """Note that slots are free and no trigger in memory may run."""
         if self._lanes:
             self._stalled.set()
 
-    def _make_room(self, lane: _Lane) -> bool:
-        """Leave triggers of a lane in their rows; return whether to look again. The first look at a
-        full lane only begins to measure how fast its limits let triggers run."""
+    def _make_room(self, lane: _Lane, held_back: Sequence[Held]) -> bool:
+        """Leave triggers of a full lane in their rows; return whether to look again. The first look
+        only begins to measure how fast limits let triggers run."""
         core, now = lane.core, self._clock.monotonic()
-        is_full = lane.unread and lane.opening is None and core.held > core.capacity // 2
-        before, lane.looked_at = lane.looked_at, now if is_full else None
-        if not is_full or before is None or now <= before:
-            return bool(is_full)
-        held_back = self._table.held_back(lane.key, None)
-        most = core.full // KEPT_SHARE // max(1, len(held_back))
-        ordering_keys = dict[str, None]()
-        has_left = False
-        for column, triggers, taken in held_back:
-            if isinstance(column, OrderingKey):
-                ordering_keys[column.ordering_key] = None
-                continue
-            kept = max(1, most, round(taken * SOON / (now - before)))
-            ordering_keys |= {t.ordering_key: None for t in triggers[kept:] if t.ordering_key}
+        before, lane.looked_at = lane.looked_at, now
+        if before is None or now <= before:
+            return True
+        columns = [held for held in held_back if not isinstance(held.column, OrderingKey)]
+        most = core.full // KEPT_SHARE // max(1, len(columns))
+        room_before = core.held
+        for column, triggers, taken in columns:
+            soon = round(taken * SOON / (now - before))
+            kept = max(1, most, min(soon, core.full // 2 // len(columns)))
             plain = [trigger for trigger in triggers if trigger.ordering_key is None]
-            if len(plain) > kept:
+            if plain:
                 left, feeds = core.set_apart(column, plain, kept)
                 self._table.remove(left)
                 self._leave(lane, left, feeds)
-                has_left = True
-        for ordering_key in ordering_keys:
-            self._ordering.leave_to_store(OrderingKey(lane.key.queue, ordering_key))
-        return has_left or bool(ordering_keys)
+        for column, _, _ in held_back:
+            if isinstance(column, OrderingKey):
+                self._ordering.leave_to_store(column)
+        self._ask(lane)
+        return core.held < room_before
 
     def _leave(self, lane: _Lane, triggers: Sequence[Trigger], feeds: Mapping[Feed, int]) -> None:
         """Leave triggers in their rows, from which they are read again."""
@@ -141,6 +148,8 @@ class KeyedLanes(SimplePart):
             if lane.key.queue == queue:
                 lane.core.columns_changed()
                 self._context.channel.read_together(lane.key)
+                self._shrink(lane)
+                self._ask(lane)
 
     # partitions come and go -----------------------------------------------------------------------
 
@@ -258,7 +267,7 @@ class KeyedLanes(SimplePart):
             count, most = lane.core.size + len(batch), self._most[key.queue]
             lane.core.capacity = context.look_ahead.want(key, count, most)
             context.look_ahead.measure(key, batch)
-            kept, left = lane.core.keep(batch)
+            kept, left = self._keep(lane, batch)
             if left:
                 known = set(map(id, kept))
                 self._leave(lane, [each for each in batch if id(each) not in known], left)
@@ -266,6 +275,19 @@ class KeyedLanes(SimplePart):
                 self._push(lane, kept)
             else:
                 lane.opening += kept
+
+    def _keep(
+        self, lane: _Lane, batch: Sequence[Trigger]
+    ) -> tuple[Sequence[Trigger], Mapping[Feed, int]]:
+        """Return the triggers that memory takes, and where the others are read from later. The
+        first task of a reserved ordering key always has room: others wait for it."""
+        has_reservation = self._context.ledger.has_reservation
+        if not (reserved := [t for t in batch if t.ordering_key and has_reservation(t)]):
+            return lane.core.keep(batch)
+        lane.core.came(reserved)
+        ids = set(map(id, reserved))
+        kept, left = lane.core.keep([each for each in batch if id(each) not in ids])
+        return [*reserved, *kept], left
 
     def on_drained(self) -> None:
         """Note that a read has ended, which may have brought less than was asked for. Open lanes

@@ -312,7 +312,9 @@ class Ordering(SimplePart):
         behind = [
             t
             for t in self._table.waiting(key)
-            if t.path != TriggerPath.GRANT and not _is_unordered(t)
+            if t.path != TriggerPath.GRANT
+            and not _is_unordered(t)
+            and not self._ledger.has_reservation(t)
         ]
         if behind:
             self._overflown.add(key)

@@ -276,6 +276,8 @@ class KeyedReader:
         found: list[Trigger] = []
         for key, _ in asked:
             feed, page = feeds[key], pages[key]
+            if feed not in self._apart:
+                continue  # the rows of all names are read together again
             named = [row for row in page if row.name == plan.name]
             read = [self._lowered[feed]] if feed in self._lowered else []
             if not read:  # else they are read again, after those before them

@@ -31,7 +31,7 @@ class _Apart:
     @property
     def is_asking(self) -> bool:
         """Whether to read more."""
-        return len(self.unread) > 0 and self.held <= self.most // 2
+        return self.held <= self.most // 2 and len(self.unread) > 0
 
 
 class KeyedLane:
@@ -51,6 +51,10 @@ class KeyedLane:
         self._new: dict[str, None] = {}
         """Keys with new rows that go ahead of those that wait."""
         self._apart: dict[Hashable, _Apart] = {}
+        self._apart_held = 0
+        """Triggers in memory of these columns."""
+        self._may_ask = False
+        """Whether one of them may ask for rows."""
         self._feeds: dict[Feed, Hashable] = {}
         """Column of each feed of one name."""
         self._reach = 0
@@ -64,7 +68,7 @@ class KeyedLane:
     @property
     def size(self) -> int:
         """Number of all triggers in memory."""
-        return self.held + sum(apart.held for apart in self._apart.values())
+        return self.held + self._apart_held
 
     # triggers come and go -------------------------------------------------------------------------
 
@@ -105,11 +109,15 @@ class KeyedLane:
             for trigger in triggers:
                 if (apart := self._apart.get(self._column(trigger))) is not None:
                     apart.held += sign
+                    self._apart_held += sign
                     self.held -= sign
                     if sign > 0:
                         apart.unread.came(trigger.fairness_key, 1)
-                    if not apart.held and len(apart.unread):
-                        apart.most = min(2 * apart.most, self.full)  # they start quickly
+                        continue
+                    self._may_ask = True
+                    if not apart.held and len(apart.unread):  # they start quickly
+                        most = max(apart.most, self.full // len(self._apart))
+                        apart.most = min(2 * apart.most, most)
         keys = Counter([trigger.fairness_key for trigger in triggers])
         tenants, inside = self._held
         for key, count in keys.items():
@@ -129,8 +137,9 @@ class KeyedLane:
         stay. Return the others, which leave memory, and their positions as `keep` does."""
         name = triggers[0].name
         if column not in self._apart:
-            self._apart[column] = _Apart(UnreadRows(self._flows, self._held), name, most)
+            self._apart[column] = self._new_apart(name, max(1, most))
             self._apart[column].held = len(triggers)
+            self._apart_held += len(triggers)
             self.held -= len(triggers)
         left: dict[Feed, int] = {}
         for trigger in triggers[most:]:
@@ -140,9 +149,12 @@ class KeyedLane:
         self.left(triggers[most:])
         return triggers[most:], left
 
+    def _new_apart(self, name: str, most: int) -> _Apart:
+        return _Apart(UnreadRows(self._flows, self._held), name, most)
+
     def columns_changed(self) -> None:
         """Note that triggers have other columns now: nothing is read apart."""
-        self.held = self.size
+        self.held, self._apart_held = self.size, 0
         self._apart.clear()
         self._feeds.clear()
 
@@ -161,8 +173,13 @@ class KeyedLane:
             else:
                 self._unread.add(key, is_spread=False)
         for feed in found:
-            apart = self._apart.get(self._feeds.get(feed))
-            unread = self._unread if apart is None else apart.unread
+            unread = self._unread
+            if feed.name:
+                column = self._feeds.setdefault(feed, feed)
+                if column not in self._apart:  # it is no longer apart, but its rows are unread
+                    column = self._feeds[feed] = feed
+                    self._apart.setdefault(feed, self._new_apart(feed.name, self.full))
+                unread, self._may_ask = self._apart[column].unread, True
             unread.add(feed.key, is_spread=is_crowded)
 
     def _goes_ahead(self, key: str) -> bool:
@@ -198,8 +215,10 @@ class KeyedLane:
     def is_asking(self) -> bool:
         """Whether to ask for keys to read, because memory is half empty, or has room for rows that
         are soon due."""
-        if any(apart.is_asking for apart in self._apart.values()):
-            return True
+        if self._may_ask and self.held < self.most:
+            self._may_ask = any(apart.is_asking for apart in self._apart.values())
+            if self._may_ask:
+                return True
         if self._new and self.held < self.most:
             return True
         if self.held <= self.capacity // 2:
@@ -239,7 +258,7 @@ class KeyedLane:
             self._reach = max(self._reach, self._unread.tag(tenant))
             chosen[Feed(key)] += rows
             held += rows
-        for apart in self._apart.values():
+        for apart in self._apart.values() if self._may_ask and held < self.most else ():
             held = apart.held if apart.is_asking else apart.most
             while held < apart.most and (first := apart.unread.first()) is not None:
                 share = self._flows.rate(first[1]) / apart.unread.weight
@@ -250,12 +269,15 @@ class KeyedLane:
 
     def _settle(self) -> None:
         """Note that all rows that were asked for have come, or do not exist. Columns without unread
-        rows are no longer read apart."""
+        rows are no longer read apart, if the triggers of all have room together."""
         self._flows.beginners.starts.clear()
         for unread in self._all_unread():
             unread.settle()
-        if read := [column for column, apart in self._apart.items() if not len(apart.unread)]:
-            self.held += sum(self._apart.pop(column).held for column in read)
+        read = {column: one for column, one in self._apart.items() if not len(one.unread)}
+        count = sum(apart.held for apart in read.values())
+        if read and self.held + count <= self.full:
+            self._apart = {column: one for column, one in self._apart.items() if column not in read}
+            self.held, self._apart_held = self.held + count, self._apart_held - count
             self._feeds = {feed: of for feed, of in self._feeds.items() if of in self._apart}
 
 

@@ -248,30 +248,34 @@ class TriggerTable:
         ]
 
     def last(self, lane: LaneKey, count: int) -> list[Trigger]:
-        """Return the triggers of a fair lane that start last, if no limit is full."""
+        """Return the triggers of a fair lane that start last, if no limit is full; but none with an
+        ordering key, for which others may wait."""
         found = [
             (rank, trigger.seq, trigger)
             for column in self._board.columns.values()
             if column.priority == lane.priority
             for rank, trigger in column.ranked()
-            if self._is_in(trigger, lane)
+            if trigger.ordering_key is None and self._is_in(trigger, lane)
         ]
         return [trigger for *_, trigger in sorted(found, key=itemgetter(0, 1))[-count:]]
 
-    def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
-        """Return the triggers of a fair lane that limits stop, by column, with the number of
-        triggers that left each column since the last call; but none that a limit of all these
+    def held_back(
+        self, lanes: Collection[LaneKey], names: Iterable[str] | None = None
+    ) -> dict[LaneKey, list[Held]]:
+        """Return the triggers of fair lanes that limits stop, by lane and column, with the number
+        of triggers that left each column since the last call; but none that a limit of all these
         `names` stops (None: all of the queue), because no other trigger of the lane could run."""
         names = None if names is None else [*names]
-        found = []
-        stops_all: dict[Hashable, bool] = {}
+        places = {(lane.queue, lane.priority) for lane in lanes}
+        stops_all: dict[tuple[Hashable, str], bool] = {}
+        found: list[Held] = []
         for column in self._board.columns.values():
-            if column.priority != lane.priority:
+            if (column.queue, column.priority) not in places:
                 continue
             if column.is_held:
-                limit = self._board.stopped_by(column)
+                limit = (self._board.stopped_by(column), column.queue)
                 if limit not in stops_all:
-                    stops_all[limit] = self._slot_ledger.stops_all(limit, lane.queue, names)
+                    stops_all[limit] = self._slot_ledger.stops_all(*limit, names)
                 if not stops_all[limit]:
                     found.append(Held(column.key, column.in_order(), column.taken))
             column.taken = 0
@@ -280,8 +284,15 @@ class TriggerTable:
                     triggers = [entry[3] for entry in sorted(strand)]
                     found.append(Held(strand.ordering_key, triggers, strand.taken))
                 strand.taken = 0
-        inside = [(held, [t for t in held.triggers if self._is_in(t, lane)]) for held in found]
-        return [held._replace(triggers=triggers) for held, triggers in inside if triggers]
+        by_lane: dict[LaneKey, list[Held]] = {lane: [] for lane in lanes}
+        for held in found:
+            inside: dict[LaneKey, list[Trigger]] = {}
+            for trigger in filter(self.is_fair, held.triggers):
+                lane = LaneKey(trigger.queue, trigger.partition, trigger.priority)
+                inside.setdefault(lane, []).append(trigger)
+            for lane in inside.keys() & by_lane.keys():
+                by_lane[lane].append(held._replace(triggers=inside[lane]))
+        return by_lane
 
     def _is_in(self, trigger: Trigger, lane: LaneKey) -> bool:
         """Return whether a trigger is of this fair lane, apart from the priority."""
