@@ -35,7 +35,6 @@ from fairlead.contrib.django.management.commands.fairlead import APPLICATION, co
 from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.schema import PACKAGES
 from fairlead.contrib.django.testing import adrain, clear, drain, run_tasks
-from fairlead.errors import SchemaMismatch
 from tests.django.conftest import (
     ON_BOTH,
     ON_SQLITE,
@@ -161,20 +160,13 @@ def test_a_database_that_fairlead_migrated_is_taken_over(store_url: str) -> None
         connections.close_all()
 
 
-@ON_BOTH
-def test_migrate_makes_the_tables_of_levels_that_a_setting_asks_for_later(
+def test_a_database_of_django_keeps_no_levels(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_app().close()
     monkeypatch.setenv("FAIRLEAD_BACKLOG", "database")
-    with connections["default"].cursor() as cursor:
-        for table in ("fairlead_backlog", "fairlead_backlog_lanes", "fairlead_backlog_owners"):
-            cursor.execute(f"DROP TABLE IF EXISTS {table}")
-    with pytest.raises(SchemaMismatch, match="levels of fair queues; run `manage.py migrate`"):
+    with pytest.raises(ConfigurationError, match="keeps no levels of fair queues; leave the"):
         get_app().check_tables()
-    call_command("migrate", verbosity=0)
-    get_app().check_tables()
-    call_command("migrate", verbosity=0)
 
 
 def _our_tables() -> list[str]:

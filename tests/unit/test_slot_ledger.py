@@ -174,8 +174,7 @@ def test_a_limit_stops_all_tasks_of_a_queue_only_if_all_share_its_slots(
     made = slot_ledger(policy)
     full = made.acquire(trigger(1), 1.0) or made.acquire(trigger(2), 1.0)
     assert full is not None
-    assert made.stops_all(full.limit, "q", None) is stops_all
-    assert made.stops_all(full.limit, "q", NAMES) is stops_all
+    assert made.stops_all(full.limit, "q") is stops_all
 
 
 @pytest.mark.parametrize(

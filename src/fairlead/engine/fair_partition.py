@@ -449,7 +449,7 @@ class FairPartition:
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
-        held = self._table.held_back([lane.key], lane.backlog.names)[lane.key]
+        held = self._table.held_back([lane.key])[lane.key]
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._table.remove([*chosen.kept, *chosen.evicted])

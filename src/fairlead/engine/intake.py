@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from fairlead.core.fair.table import Lent
 from fairlead.engine.context import NodeContext
 from fairlead.engine.fair_lanes import FairLanes
+from fairlead.engine.keyed_lanes import AGAIN
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
@@ -18,9 +19,6 @@ from fairlead.model import Feed, FifoLane, LaneKey, Trigger, TriggerPath
 from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.intake")
-
-AGAIN = 1000
-"""Triggers of a fifo lane in one repeated read, and so the most beyond the look-ahead."""
 
 YIELD_SECONDS = 0.2
 """Longest time for which reads of many triggers keep other parts waiting. Larger batches of

@@ -23,11 +23,8 @@ from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.trigger_channel import KeyNews
 
-PAGE = 2000
-"""Triggers of one lane that come in the order of arrival, before it is read by key."""
-
 AGAIN = 1000
-"""Triggers in one repeated read."""
+"""Triggers of a lane in one repeated read, and so the most beyond the look-ahead of a fifo lane."""
 
 KEPT_SHARE = 4
 """Fraction (one in KEPT_SHARE) of memory that triggers may keep which limits stop, while others
@@ -90,10 +87,8 @@ class KeyedLanes(SimplePart):
             for lane in self._lanes.values():
                 self._ask(lane)
             full = [lane for lane in self._lanes.values() if self._is_full(lane)]
-            if full:
-                held_back = self._table.held_back([lane.key for lane in full])
-                again = [lane for lane in full if self._make_room(lane, held_back[lane.key])]
-            if full and again:
+            held_back = self._table.held_back([lane.key for lane in full])
+            if [lane for lane in full if self._make_room(lane, held_back[lane.key])]:
                 pause = FIRST_PAUSE
                 self._stalled.set()
             else:
@@ -195,7 +190,7 @@ class KeyedLanes(SimplePart):
         lane = self._lane(key)
         if lane is None:
             return 0
-        return min(PAGE, max(1, self._refill(lane) // 2 - lane.core.held))
+        return max(1, self._refill(lane) // 2 - lane.core.held)
 
     def room_behind(self, key: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""

@@ -10,12 +10,10 @@ from django.core import checks
 from django.core.signals import setting_changed
 from django.db import DatabaseError
 from django.db.backends.signals import connection_created
-from django.db.models.signals import post_migrate
 
 from fairlead.contrib.django.checks import check_migrations, check_project
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.database_url import is_in_memory
-from fairlead.contrib.django.schema import make_levels
 from fairlead.errors import FairleadError
 
 
@@ -28,12 +26,11 @@ class FairleadConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and what runs with signals of Django."""
+        """Register the system checks."""
         checks.register(check_project)
         checks.register(check_migrations, checks.Tags.database)
         setting_changed.connect(_on_setting_changed)
         connection_created.connect(_on_connection_created)
-        post_migrate.connect(make_levels, sender=self)
 
 
 def _on_setting_changed(*, setting: str, **given: object) -> None:

@@ -130,10 +130,15 @@ class DjangoApp(App):
         )
 
     def check_tables(self) -> None:
-        """Raise SchemaMismatch unless Django's migrations have made the tables."""
-        store = self.sql_store
+        """Raise SchemaMismatch unless Django's migrations have made the tables. Raise
+        ConfigurationError for tables that they do not make."""
+        if self.sql_store.keeps_levels:
+            raise ConfigurationError(
+                "backlog='database': a database of Django keeps no levels of fair queues; leave the"
+                " setting out, and tasks beyond memory wait in their rows"
+            )
         try:
-            check(store.database, levels=store.keeps_levels)
+            check(self.sql_store.database)
         except SchemaMismatch as error:
             cure = f"run `{self.migrate_command}`"
             raise SchemaMismatch(str(error).replace("run `fairlead migrate`", cure)) from error

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connections, transaction
 from django.db.migrations.operations.base import Operation
 
-from fairlead.backends.sql.migrate import LEVELS, Migration, levels_of, migrations_of
+from fairlead.backends.sql.migrate import Migration, migrations_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.contrib.django.configuration import Configuration
-from fairlead.contrib.django.project import get_app
-from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.errors import ConfigurationError
 
 PACKAGES = {
     "sqlite": "fairlead.backends.sqlite",
@@ -84,23 +82,6 @@ class ApplySchema(Operation):
     def describe(self) -> str:
         """Return a line for the output of `manage.py migrate`."""
         return f"Apply Fairlead's migration {self.version:04}"
-
-
-def make_levels(*, using: str, **given: object) -> None:
-    """Make the tables of levels after `manage.py migrate`, if they are missing and the application
-    keeps levels in this database. Django records no migration for them, because the setting may
-    come later than the migrations."""
-    try:
-        if using != Configuration.load().database or not get_app().sql_store.keeps_levels:
-            return
-    except FairleadError:
-        return  # the checks name the wrong setting; other databases can be migrated
-    connection = connections[using]
-    with transaction.atomic(using), connection.cursor() as cursor:
-        found = {each.name for each in connection.introspection.get_table_list(cursor)}
-        if "fairlead_schema" in found and LEVELS not in found:
-            for statement in levels_of(PACKAGES[connection.vendor]).statements:
-                cursor.execute(statement)
 
 
 def is_missing_table(error: Exception) -> bool:

@@ -253,19 +253,16 @@ class TriggerTable:
         found = [
             (rank, trigger.seq, trigger)
             for column in self._board.columns.values()
-            if column.priority == lane.priority
+            if (column.queue, column.priority) == (lane.queue, lane.priority)
             for rank, trigger in column.ranked()
-            if trigger.ordering_key is None and self._is_in(trigger, lane)
+            if trigger.partition == lane.partition and trigger.ordering_key is None
         ]
         return [trigger for *_, trigger in sorted(found, key=itemgetter(0, 1))[-count:]]
 
-    def held_back(
-        self, lanes: Collection[LaneKey], names: Iterable[str] | None = None
-    ) -> dict[LaneKey, list[Held]]:
+    def held_back(self, lanes: Collection[LaneKey]) -> dict[LaneKey, list[Held]]:
         """Return the triggers of fair lanes that limits stop, by lane and column, with the number
-        of triggers that left each column since the last call; but none that a limit of all these
-        `names` stops (None: all of the queue), because no other trigger of the lane could run."""
-        names = None if names is None else [*names]
+        of triggers that left each column since the last call; but none that a limit of all tasks of
+        the queue stops, because no other trigger of the lane could run."""
         places = {(lane.queue, lane.priority) for lane in lanes}
         stops_all: dict[tuple[Hashable, str], bool] = {}
         found: list[Held] = []
@@ -275,7 +272,7 @@ class TriggerTable:
             if column.is_held:
                 limit = (self._board.stopped_by(column), column.queue)
                 if limit not in stops_all:
-                    stops_all[limit] = self._slot_ledger.stops_all(*limit, names)
+                    stops_all[limit] = self._slot_ledger.stops_all(*limit)
                 if not stops_all[limit]:
                     found.append(Held(column.key, column.in_order(), column.taken))
             column.taken = 0
@@ -293,10 +290,6 @@ class TriggerTable:
             for lane in inside.keys() & by_lane.keys():
                 by_lane[lane].append(held._replace(triggers=inside[lane]))
         return by_lane
-
-    def _is_in(self, trigger: Trigger, lane: LaneKey) -> bool:
-        """Return whether a trigger is of this fair lane, apart from the priority."""
-        return (trigger.queue, trigger.partition) == lane[:2] and self.is_fair(trigger)
 
     # dispatch -------------------------------------------------------------------------------------
 

@@ -116,10 +116,6 @@ class Backlog:
         """Loaded or taken triggers that are not yet in the store."""
         self._acked: dict[Level, None] = {}
         """Stored levels above A that were acked, oldest ack first."""
-        self._names: set[str] = set()
-        """Names of the triggers levelled or read so far."""
-        self._knows_names = is_new
-        """Whether no trigger of another name is stored."""
         self._writing: BacklogWrite | None = None
         self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
@@ -169,12 +165,6 @@ class Backlog:
         return self.max_level > self.ack_level
 
     @property
-    def names(self) -> Collection[str] | None:
-        """All names of tasks that the lane may hold; None while a former owner may have stored
-        others."""
-        return self._names if self._knows_names else None
-
-    @property
     def acks(self) -> int:
         """Number of triggers acked since the last delete."""
         return self._acks
@@ -205,7 +195,6 @@ class Backlog:
         are not in the store yet. Not allowed while a write is under way, or before the next passes
         of all keys are known."""
         assert self._writing is None and self.unknown_above is None
-        self._names.update([trigger.name for trigger in triggers])
         levelled = [self._level(trigger) for trigger in triggers]
         fits = len(self._loaded) + len(levelled) <= self.capacity
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
@@ -335,8 +324,6 @@ class Backlog:
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
             self.max_level = max(self.max_level, self.read_level)
-        self._names.update(trigger.name for trigger in entries)
-        self._knows_names |= self.is_at_end
         self._advance()
         if self._landed is None:
             return Changes(added=new)

@@ -63,11 +63,10 @@ class Evictions:
         self._checked_at = float("-inf")
         self._next_check = 0.0
 
-    def is_due(self, backlog: Backlog, now: float, has_unread: bool = False) -> bool:
-        """Return whether a check is due: memory is full while more is stored or, with `has_unread`,
-        kept by the channel, or dispatched entries cannot be deleted; and the pause is over."""
-        has_more = has_unread or not backlog.is_at_end
-        is_full = has_more and len(backlog) > backlog.capacity // 2
+    def is_due(self, backlog: Backlog, now: float) -> bool:
+        """Return whether a check is due: memory is full while more is stored, or dispatched entries
+        cannot be deleted; and the pause is over."""
+        is_full = not backlog.is_at_end and len(backlog) > backlog.capacity // 2
         self.check_at = self._next_check if is_full or _is_pinned(backlog) else None
         return self.check_at is not None and now >= self.check_at
 

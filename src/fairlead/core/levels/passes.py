@@ -40,20 +40,13 @@ class Passes:
     def observe(self, key: str, weight: float, pass_: int, virtual_time: int) -> None:
         """Advance the tenant's next pass beyond a task that an earlier owner has given this
         pass."""
-        self._raise(key, pass_ + self.step(key, weight), virtual_time)
+        self.resume(key, pass_ + self.step(key, weight), virtual_time)
 
-    def _raise(self, key: str, next_pass: int, virtual_time: int) -> None:
+    def resume(self, key: str, next_pass: int, virtual_time: int = 0) -> None:
+        """Let the next pass of the key's tenant be no less than `next_pass`."""
         tenant = tenant_of(key)
         if next_pass > self._counters.next_pass(tenant):
             self._counters.put(tenant, next_pass, virtual_time)
-
-    def next_pass(self, key: str) -> int:
-        """Return the next pass of the key's tenant, or more; 0 if it is unknown."""
-        return self._counters.next_pass(tenant_of(key))
-
-    def resume(self, key: str, next_pass: int) -> None:
-        """Let the next pass of the key's tenant be no less than `next_pass`."""
-        self._raise(key, next_pass, 0)
 
     def heaviest(
         self, most: int, unstored: Iterable[tuple[str, int]] = ()

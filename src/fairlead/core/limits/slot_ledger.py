@@ -162,16 +162,11 @@ class SlotLedger:
         limited keys changes, columns change too, so call TriggerTable.set_limits instead."""
         return self._keys.set(queue, limits)
 
-    def stops_all(self, limit: Hashable, queue: str, names: Iterable[str] | None) -> bool:
-        """Return whether a full limit stops all tasks of the queue that have these names and may
-        start here. `names`: None stands for all names of the queue."""
-        if names is None and self._chains.names is not None:
-            names = [name for of, name in self._chains.of_task if of == queue]
-        chains = (
-            [self._chains.of_queue.get(queue, ())]
-            if names is None
-            else [self._chains[queue, name] for name in names]
-        )
+    def stops_all(self, limit: Hashable, queue: str) -> bool:
+        """Return whether a full limit stops all tasks of the queue that may start here."""
+        chains = [self._chains[each] for each in self._chains.of_task if each[0] == queue]
+        if self._chains.names is None:  # tasks of other names too
+            chains.append(self._chains.of_queue.get(queue, ()))
         return all(
             chain == (_NOT_HERE,)
             or any(isinstance(policy, StopsAll) and policy.stops_all(limit) for policy in chain)
