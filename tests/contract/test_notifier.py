@@ -310,6 +310,18 @@ async def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     await notifier.close()
 
 
+async def test_the_grants_of_one_round_reach_a_node_that_is_busy(path: Path) -> None:
+    """A lost one comes back to its owner after three seconds only."""
+    notifier, owner, received = FifoNotifier(path), FifoNotifier(path), Received()
+    await notifier.listen(received, "helper")
+    names = [("payouts", "x" * 50, 1)] * 55
+    for n in range(32):  # 4 KB each, while this test blocks the loop
+        owner.send(Offer("helper", "owner", n, 5, names))
+    await received.until(lambda notifications: sum(bool(n.peer) for n in notifications) == 32)
+    await notifier.close()
+    await owner.close()
+
+
 @pytest.mark.parametrize("size", [1, 2060, 3900])
 async def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(
     path: Path, size: int

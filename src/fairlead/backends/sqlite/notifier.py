@@ -64,6 +64,7 @@ _ANY_NODE = "@"
 _UNFINISHED = ".new"
 _UNFINISHED_FOR = 60  # seconds after which an unfinished pipe is removed
 _SMALLEST_PIPE = 16384  # bytes, if the system does not report the size
+_PIPE = 1 << 18  # bytes; one round of grants has up to 128 KiB
 # Nanoseconds; two changes of a folder within one tick of the file system's clock look like one.
 _FOLDER_CLOCK_NS = 50_000_000
 
@@ -433,9 +434,11 @@ def _remove(path: Path, pid: int) -> None:
 
 
 def _capacity(end: int) -> int:
-    """Return how many bytes a pipe can hold."""
+    """Let a pipe hold _PIPE bytes, if the system allows it; return how many it can hold."""
     import fcntl
 
+    with suppress(AttributeError, OSError):
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE)
     try:
         return fcntl.fcntl(end, fcntl.F_GETPIPE_SZ)
     except (AttributeError, OSError):
