@@ -10,8 +10,7 @@ from fairlead.engine.keyed_lanes import KeyedLanes
 from fairlead.engine.ordering import Ordering
 
 FairLanes: TypeAlias = KeyedLanes | Backlogs
-"""Keyed lanes leave triggers beyond memory in their rows. Level lanes store them where `backlog=`
-says."""
+"""Lanes that leave triggers beyond memory in their rows, or store them where `backlog=` says."""
 
 
 def fair_lanes(context: NodeContext, ordering: Ordering) -> FairLanes:

@@ -439,7 +439,6 @@ def _capacity(end: int) -> int:
 
     with suppress(AttributeError, OSError):
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE)
-    try:
+    with suppress(AttributeError, OSError):
         return fcntl.fcntl(end, fcntl.F_GETPIPE_SZ)
-    except (AttributeError, OSError):
-        return _SMALLEST_PIPE
+    return _SMALLEST_PIPE
