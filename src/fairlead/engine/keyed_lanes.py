@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.clock import Clock
 from fairlead.core.fair.keyed_lane import KeyedLane
-from fairlead.core.fair.table import Held, TriggerTable
+from fairlead.core.fair.table import Held
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
@@ -62,8 +61,8 @@ class KeyedLanes(SimplePart):
     def __init__(self, context: NodeContext, ordering: Ordering) -> None:
         self.sharing = Sharing(context, is_keyed=True)
         self._context = context
-        self._table: TriggerTable = context.table
-        self._clock: Clock = context.clock
+        self._table = context.table
+        self._clock = context.clock
         self._ordering = ordering
         self._owned: dict[PartitionKey, float] = {}
         """Monotonic seconds since which a partition is owned."""

@@ -9,10 +9,10 @@ are read apart, as the few start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 from fairlead.core.fair.flows import FEW, FairLane, TenantFlow
-from fairlead.core.fair.unread_rows import Held, UnreadRows
+from fairlead.core.fair.unread_rows import Counts, UnreadRows
 from fairlead.model import Feed, Trigger, tenant_of
 
 
@@ -45,7 +45,7 @@ class KeyedLane:
         """Triggers in memory, but a quarter more for new keys."""
         self.held = 0
         """Triggers in memory that have not started, without those of columns read apart."""
-        self._held = Held({}, {})
+        self._held = Counts({}, {})
         """All of them, by tenant and by key."""
         self._unread = UnreadRows(flows, self._held)
         self._new: dict[str, None] = {}
@@ -92,18 +92,17 @@ class KeyedLane:
                     self._feeds[feed] = self._column(trigger)
         return kept, left
 
-    def came(self, triggers: Iterable[Trigger]) -> None:
+    def came(self, triggers: Collection[Trigger]) -> None:
         """Count triggers that came into memory."""
         for key, rows in self._count(triggers, 1):
             self._unread.came(key, rows)
 
-    def left(self, triggers: Iterable[Trigger]) -> None:
+    def left(self, triggers: Collection[Trigger]) -> None:
         """Count triggers that left memory: they started, or were dropped."""
         self._count(triggers, -1)
 
-    def _count(self, triggers: Iterable[Trigger], sign: int) -> Iterable[tuple[str, int]]:
+    def _count(self, triggers: Collection[Trigger], sign: int) -> Iterable[tuple[str, int]]:
         """Count triggers that came or left; return their number by key."""
-        triggers = [*triggers]
         self.held += sign * len(triggers)
         if self._apart:
             for trigger in triggers:

@@ -18,7 +18,7 @@ MOST_OF_KEY = 2000
 """Maximum number of rows of one key in one read."""
 
 
-class Held(NamedTuple):
+class Counts(NamedTuple):
     """Numbers of triggers in memory."""
 
     tenants: dict[str, int]
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 class UnreadRows:
     """The keys. A key leaves when its rows are asked for."""
 
-    def __init__(self, flows: FairLane, held: Held) -> None:
+    def __init__(self, flows: FairLane, held: Counts) -> None:
         self._flows = flows
         self._held = held
         self._tenants = TagHeap(self._tag, flows.rate)
@@ -113,10 +113,7 @@ class UnreadRows:
                 flow.beginners.is_crowded = len(inside) > FEW
                 flow.beginners.starts[key] = start
         flows.beginners.starts[tenant] = tag
-        rows = self.ask(key, number, most)
-        if inside:
-            self._tenants.add(tenant, tag)
-        return key, rows
+        return key, self.ask(key, number, most)
 
     def ask(self, key: str, number: float, most: int) -> int:
         """Ask for a key, which may be new; return how many rows of it to read, as `take` does."""
