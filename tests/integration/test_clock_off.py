@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -48,6 +49,7 @@ async def test_tasks_and_retries_are_due_by_the_clock_of_the_server(
         await until(lambda: app.store.database.read_now(app.store.incidents.latest(None, 1)))
         found = [each.what for each in await examine(app.operate_context) if "clock" in each.what]
     side = "ahead of" if ahead > 0 else "behind"
-    assert len(found) == 1 and f"2000.0 s {side} that of the store" in found[0]
+    [text] = found
+    assert re.search(rf"\b(1999|2000)\.\d s {side} that of the store", text)
     assert caplog.text.count("the clock of the machine is wrong") == 1
     app.close()

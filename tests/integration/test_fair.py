@@ -451,14 +451,14 @@ async def test_new_weights_act_on_tasks_that_wait_in_memory(app: App) -> None:
         await begun.wait()
         push("ab" * 500)
         push("c" * 300)
-        [lane] = node.parts.backlogs._lanes.values()
+        [lane] = node.parts.intake.lanes._lanes.values()
         async with asyncio.timeout(SOON):
             while lane.core.size <= 1000:  # of all keys
                 await asyncio.sleep(0.01)
         app.management.set_weight("q", "a", 10.0)
         app.management.set_weight("q", "c", 0.5)
         async with asyncio.timeout(SOON):
-            while node.parts.backlogs.sharing.weights["q"] != {"a": 10.0, "c": 0.5}:
+            while node.parts.intake.lanes.sharing.weights["q"] != {"a": 10.0, "c": 0.5}:
                 await asyncio.sleep(0.01)
         has_weights.set()
         await settled(app, node)

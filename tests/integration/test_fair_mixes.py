@@ -17,7 +17,6 @@ import pytest
 
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
 from fairlead.core.fair.flows import TenantFlow
-from fairlead.engine.keyed_lanes import KeyedLanes
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running
 from tests import tiers
@@ -38,11 +37,10 @@ def runs_of(node: Any) -> list[Any]:
 def check_empty(node: Any) -> None:
     """Check that a node whose tasks have all ended keeps nothing of them."""
     parts, table = node.parts, node.parts.context.table
-    if isinstance(parts.backlogs, KeyedLanes):
-        for lane in parts.backlogs._lanes.values():
-            assert not lane.core.size and not lane.core._held.keys and not lane.core.has_unread
-    else:
-        for partition in parts.backlogs._partitions.values():
+    for lane in parts.intake.lanes._lanes.values():
+        assert not lane.core.size and not lane.core._held.keys and not lane.core.has_unread
+    if parts.intake.backlogs is not None:
+        for partition in parts.intake.backlogs._partitions.values():
             for lane in partition._lanes.values():
                 assert not len(lane.backlog) and not lane.arrivals
                 assert not lane.backlog._levels._tenants and not lane.backlog._levels._waiting

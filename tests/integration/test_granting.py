@@ -392,7 +392,7 @@ async def test_after_a_change_of_weights_the_waiting_tasks_are_still_there_for_o
             await asyncio.sleep(SETTLE_SECONDS)
             app = await fleet.submit([5.0] * 4, fairness_key=key)
             await until(lambda: len(fleet.ran) == 1)
-            weights = owner.parts.backlogs.sharing.weights["work"]
+            weights = owner.parts.intake.lanes.sharing.weights["work"]
             apps[0].management.set_weight("work", key, 9.0)
             await until(lambda: weights == {key: 9.0})
             await asyncio.sleep(0.1)

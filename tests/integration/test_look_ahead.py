@@ -9,7 +9,7 @@ import pytest
 from fairlead import App, State
 from fairlead.core.look_ahead import TRIGGER_BYTES
 from fairlead.core.sharding.shares import PartitionShares
-from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey
+from fairlead.model import DEFAULT_PRIORITY, LaneKey
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -120,11 +120,7 @@ async def test_an_idle_queue_gives_memory_back_to_the_store_and_loses_no_task(
     async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
         context = node.parts.context
         first.submit_many([{"n": n} for n in range(400)])
-        lane = (
-            LaneKey("queue-0", 0, DEFAULT_PRIORITY)
-            if order == "fair"
-            else FifoLane("queue-0", DEFAULT_PRIORITY)
-        )
+        lane = LaneKey("queue-0", 0, DEFAULT_PRIORITY)
         await deep.until(lambda: len(context.table) > 50)
         for _ in range(30):  # as if it had run many tasks
             context.look_ahead.want(lane, 400, 10_000)

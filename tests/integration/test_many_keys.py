@@ -49,7 +49,7 @@ class Flood:
     async def weigh(self, node, key: str) -> None:
         self.app.management.set_weight("q", key, WEIGHT)
         async with asyncio.timeout(SOON):
-            while not node.parts.backlogs.sharing.weights["q"]:
+            while not node.parts.intake.lanes.sharing.weights["q"]:
                 await asyncio.sleep(0.01)
 
 

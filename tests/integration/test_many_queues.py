@@ -15,7 +15,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql import drivers
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.engine import ownership
-from fairlead.engine.keyed_lanes import KeyedLanes
+from fairlead.engine.lanes import Lanes
 from fairlead.engine.node import Node
 from fairlead.model import PartitionKey
 from fairlead.testing import running
@@ -128,18 +128,18 @@ async def test_many_partitions_are_acquired_in_pieces_and_each_begins_once(
     queues = 250
     asked: list[int] = []
     begun: Counter[object] = Counter()
-    acquire, positions = DatabaseCoordinator.acquire, KeyedLanes.positions
+    acquire, positions = DatabaseCoordinator.acquire, Lanes.positions
 
     async def acquiring(self: Any, names: Sequence[str], owner: str, ttl: float) -> Any:
         asked.append(len(names))
         return await acquire(self, names, owner, ttl)
 
-    def counting(self: KeyedLanes, key: PartitionKey) -> dict[int, int] | None:
+    def counting(self: Lanes, key: PartitionKey) -> dict[int, int] | None:
         begun[key] += key in self._owned
         return positions(self, key)
 
     monkeypatch.setattr(DatabaseCoordinator, "acquire", acquiring)
-    monkeypatch.setattr(KeyedLanes, "positions", counting)
+    monkeypatch.setattr(Lanes, "positions", counting)
     app = declared(sqlite_url, queues)
     async with running(app) as node:
         await until(lambda: len(begun) == queues)

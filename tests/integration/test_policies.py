@@ -56,7 +56,7 @@ class Gate:
 
 
 async def until_weights(node, weights: dict[str, float]) -> None:
-    await until(lambda: node.parts.backlogs.sharing.weights["q"] == weights)
+    await until(lambda: node.parts.intake.lanes.sharing.weights["q"] == weights)
 
 
 async def test_a_running_worker_applies_published_weights_until_they_are_switched_off(

@@ -100,7 +100,7 @@ class FairWorld:
             if chance.random() < 0.7:
                 self._set_weights[tenant] = chance.choice([2.0, 5.0, 0.5])
         self.weights.update(self._set_weights)
-        self.table.weigh(QUEUE, self._set_weights, is_keyed=True)
+        self.table.weigh(QUEUE, self._set_weights)
         self.waiting: defaultdict[Flow, dict[str, Trigger]] = defaultdict(dict)
         """Triggers in the table by flow and id."""
         self._running: list[Trigger] = []
@@ -258,7 +258,7 @@ class FairWorld:
             return
         self.table.spare_names()
         wanted = self.chance.sample(self.names, self.chance.randint(0, len(self.names)))
-        for trigger, _ in self.table.lend(self.chance.choice([1, 5]), lambda t: t.name in wanted):
+        for trigger in self.table.lend(self.chance.choice([1, 5]), lambda t: t.name in wanted):
             self._services.clear()  # tasks of some keys started on other nodes
             if trigger.ordering_key is not None:
                 key = OrderingKey(QUEUE, trigger.ordering_key)

@@ -34,7 +34,7 @@ class KeyedWorld(StoredLane):
         set_weights = {} if self.is_by_task else dict(self.weights)
         self._ledger = SlotLedger(1)
         table = TriggerTable(self._ledger)
-        table.weigh("q", set_weights, is_keyed=True)
+        table.weigh("q", set_weights)
         super().__init__(keys, self.capacity, table)
         self._ticks_left = 0
 

@@ -41,7 +41,7 @@ class QueuesWorld:
         for number in range(chance.choice([2, 5, 20])):
             queue = f"q{number}"
             keys = [f"k{n}" for n in range(chance.randint(1, most_keys))]
-            self._table.weigh(queue, {}, is_keyed=True)
+            self._table.weigh(queue, {})
             self.lanes[queue] = ReadLane(keys, capacity, self._table, queue)
         self._newcomers = 0
         self._has_paths = chance.random() < 0.3

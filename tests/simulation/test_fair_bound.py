@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.fair.board import Board
-from fairlead.core.fair.columns import Cell
 from fairlead.core.fair.flows import FairLane, Flow, Member, TenantFlow
 from fairlead.core.fair.strides import stride
 from fairlead.model import Trigger
@@ -69,39 +67,6 @@ def test_many_keys_of_one_tenant_are_served_within_the_bound_with_turns_that_are
     for seed in block(number, WORLDS):
         worst = CrowdedWorld(seed).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
-
-
-class ByLevel(FairWorld):
-    """Give each trigger its rank on arrival."""
-
-    checks_order = False
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self._next: dict[str, int] = {}
-        """Rank of the next trigger by key."""
-        self._tags: dict[str, int] = {}
-        """Rank by task id."""
-
-    def push(self, trigger: Trigger) -> None:
-        self.table._sequence += 1
-        key, now = trigger.fairness_key, self.table._board.times[trigger.priority].now
-        if trigger.id not in self._tags:
-            rank = self._tags[trigger.id] = max(now, self._next.get(key, 0))
-            self._next[key] = rank + stride(self.weights[key])
-        self.table._sizes[trigger.priority] += 1
-        self.table._board.insert(trigger, self.table._sequence, self._tags[trigger.id])
-
-
-def test_the_bound_breaks_if_tasks_get_their_ranks_on_arrival(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def find(board: Board, trigger: Trigger) -> Cell | None:
-        column = board.columns.get((trigger.priority, board._slot_ledger.column(trigger)))
-        return None if column is None else column.placed
-
-    monkeypatch.setattr(Board, "find", find)
-    assert any(ByLevel(seed).run() > 1.5 for seed in range(50))
 
 
 def test_the_bound_breaks_if_a_key_that_was_held_back_does_not_restart_at_the_virtual_time(

@@ -41,7 +41,7 @@ class World:
         self._ledger = SlotLedger(chance.choice([2, 30, 200]))
         self._ledger.register_queue("q", tree)
         self._table = TriggerTable(self._ledger)
-        self._table.weigh("q", {}, is_keyed=True)
+        self._table.weigh("q", {})
         for n, key in enumerate(keys, 1):
             self._table.push(builders.trigger(f"{n:09}", "work", key, seq=n))
         self._tasks = len(keys)

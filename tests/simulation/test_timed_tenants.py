@@ -64,7 +64,7 @@ class TimedWorld(StoredLane):
         self._ledger = SlotLedger(self._workers)
         self._ledger.register_task("q", "pay")
         table = TriggerTable(self._ledger)
-        table.weigh("q", weights, is_keyed=True)
+        table.weigh("q", weights)
         table.share_run_time("q", self._run_times)
         super().__init__(keys, self.capacity, table)
         self._running: list[tuple[int, int, int, Trigger]] = []

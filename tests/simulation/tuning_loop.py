@@ -96,7 +96,7 @@ class Loop:
         self._limits: dict[str, int] = {}
         self._slot_ledger = SlotLedger(slots)
         self._table = TriggerTable(self._slot_ledger)
-        self._table.weigh("q", self._weights, is_keyed=True)
+        self._table.weigh("q", self._weights)
         self._numbers = itertools.count(1)
         self._ends: list[tuple[float, int, Trigger]] = []
         self._arrivals: list[tuple[float, int, str]] = []

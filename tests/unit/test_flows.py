@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from fairlead.core.fair.flows import FairLane, VirtualTime
+from fairlead.core.fair.flows import FairLane, Scope
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
@@ -24,6 +24,7 @@ class Lane:
         for name, policy in names:
             self.ledger.register_task("q", name, policy)
         self.table = TriggerTable(self.ledger)
+        self.table.weigh("q", {})
         self._number = 0
 
     def push(
@@ -101,7 +102,7 @@ def test_lent_triggers_are_the_next_of_their_keys_and_charge_them() -> None:
         lane.push("a", name)
     lane.push("b", "pay", 3)
     [running] = lane.take()
-    lent = [each.trigger for each in lane.table.lend(3, lambda trigger: True)]
+    lent = lane.table.lend(3, lambda trigger: True)
     assert ids([running, *lent]) == ["a1", "b4", "a2", "b5"]
     lane.end(running)
     assert ids(lane.take()) == ["a3"]
@@ -113,7 +114,7 @@ def test_a_name_that_no_other_node_wants_is_skipped_and_still_runs_here() -> Non
         lane.push("a", name)
     [running] = lane.take()
     lent = lane.table.lend(9, lambda trigger: trigger.name == "pay")
-    assert [each.trigger.id for each in lent] == ["a3"]
+    assert [each.id for each in lent] == ["a3"]
     assert lane.table.spare_names() == [("q", "mail")]
     lane.end(running)
     assert lane.run(2) == ["a2", "a4"]
@@ -233,7 +234,7 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
 
 
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
-    lane = FairLane(5, VirtualTime(), {})
+    lane = FairLane(5, Scope(), {})
     for n in range(4000):
         idle = trigger(f"k{n}", key=f"k{n}", level=Level(0, 1))
         flow = lane.open(idle)

@@ -132,14 +132,14 @@ def test_a_table_lends_nothing_that_its_node_can_run() -> None:
     assert table.lend(9, everything) == [] and not table.has_spare
     assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(1), id_of(2)]
     assert table.spare_names() == [PAY]
-    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(3)]
+    assert [each.id for each in table.lend(9, everything)] == [id_of(3)]
     assert len(table) == 0
 
 
 def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_are_free() -> None:
     table = table_of(9, *[of_mail(n, "limited") for n in range(3)], of_mail(9, "strange"))
     assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(0)]
-    assert sorted(each.trigger.id for each in table.lend(9, everything)) == [
+    assert sorted(each.id for each in table.lend(9, everything)) == [
         id_of(1),
         id_of(2),
         id_of(9),
@@ -153,10 +153,10 @@ def test_a_search_for_triggers_to_lend_leaves_them_to_be_lent() -> None:
     assert table.take(9, 0.0) == ([], [])
     table._slot_ledger.reserve(OrderingKey("mail", "k"), id_of(0))
     assert table.spare_names() == table.spare_names() == [("mail", "strange")]
-    assert [each.trigger for each in table.lend(9, everything)] == [other]
+    assert table.lend(9, everything) == [other]
     table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
     assert table.take(9, 0.0) == ([], [])
-    assert [each.trigger for each in table.lend(9, everything)] == [keyed]
+    assert table.lend(9, everything) == [keyed]
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -181,12 +181,12 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
         running += taken
         gone |= {each.id for each in taken}
         for lent in table.lend(random.randrange(3), lambda _: random.random() < 0.8):
-            assert lent.trigger.id not in gone and lent.trigger.path != TriggerPath.GRANT
+            assert lent.id not in gone and lent.path != TriggerPath.GRANT
             if random.random() < 0.5:
-                table.put_back(lent)
+                table.push(lent)
             else:
-                gone.add(lent.trigger.id)
-                if lent.trigger.ordering_key is not None:
+                gone.add(lent.id)
+                if lent.ordering_key is not None:
                     table.freed(ledger.release_reservation(OrderingKey("mail", "k")))
         if running and random.random() < 0.7:
             done = running.pop(random.randrange(len(running)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair.flows import FairLane, VirtualTime
+from fairlead.core.fair.flows import FairLane, Scope
 from fairlead.core.fair.keyed_lane import KeyedLane
 from fairlead.model import Feed, Trigger, tenant_of
 from tests.builders import trigger
@@ -23,7 +23,7 @@ def name_of(one: Trigger) -> Hashable:
 
 def lane_of(capacity: int) -> KeyedLane:
     """Return a lane in which each name is a column."""
-    core = KeyedLane(FairLane(5, VirtualTime(), {}), name_of)
+    core = KeyedLane(FairLane(5, Scope(), {}), name_of)
     core.capacity = capacity
     return core
 
@@ -160,7 +160,7 @@ def test_counts_are_those_of_the_triggers_in_memory(
     def column_of(one: Trigger) -> Hashable:
         return (len(columns), one.name, one.fairness_key if columns[-1] is True else "")
 
-    core = KeyedLane(FairLane(5, VirtualTime(), {}), column_of)
+    core = KeyedLane(FairLane(5, Scope(), {}), column_of)
     core.capacity = capacity
     held: list[Trigger] = []
     seq = 0

@@ -181,7 +181,7 @@ class ReadLane(StoredLane):
         self.weights: dict[str, float] = {}
         self._ledger = SlotLedger(1)
         table = TriggerTable(self._ledger)
-        table.weigh("q", self.weights, is_keyed=True)
+        table.weigh("q", self.weights)
         super().__init__(keys, capacity, table)
 
     def weigh(self, key: str, weight: float) -> None:

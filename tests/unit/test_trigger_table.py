@@ -16,7 +16,7 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.model import FifoLane, LaneKey, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath
 from tests import tiers
 from tests.builders import trigger
 from tests.tiers import examples, seeds
@@ -57,7 +57,7 @@ class Counted:
 # order --------------------------------------------------------------------------------------------
 
 
-def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None:
+def test_the_last_triggers_of_a_lane_are_those_that_would_run_last() -> None:
     table, _ = table_of(Limit(1))
     replace = msgspec.structs.replace
     for number in range(12):
@@ -66,16 +66,16 @@ def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None
                 trigger(
                     number, f"task{number % 3}", priority=5 - number % 2, queue=f"q{number // 6}"
                 ),
-                seq=0 if number == 5 else 100 - number,
+                seq=100 + number,
             )
         )
     table.push(trigger("granted", queue="q1", seq=1, path=TriggerPath.GRANT))
-    table.push(trigger("fair", queue="q1", seq=1, level=Level(1, 1)))
-    found = table.beyond({FifoLane("q0", 5): 1, FifoLane("q0", 4): 1, FifoLane("q1", 5): 0})
-    assert [each.id for each in found] == ["2", "4", "3", "6", "8", "10"]
-    assert len(table) == 14
+    lanes = {LaneKey("q0", 0, 5): 2, LaneKey("q0", 0, 4): 2, LaneKey("q1", 0, 5): 9}
+    found = [each for lane, most in lanes.items() for each in table.last(lane, most)]
+    assert [each.id for each in found] == ["2", "4", "3", "5", "6", "8", "10"]
+    assert len(table) == 13
     table.remove(found)
-    assert len(table) == 8
+    assert len(table) == 6
 
 
 def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_its_followers() -> (
@@ -121,7 +121,7 @@ def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
     counted.tries.clear()
     for n in range(50):
         assert ids(table, now=n) == []
-        table.push(trigger(f"later{n}"))
+        table.push(trigger(f"later{n}", seq=100 + n))
         table.freed([("another", "limit")])
     assert counted.tries_since() == 0
     table.freed(slot_ledger.release(first, 0))
@@ -267,11 +267,9 @@ _pushes = st.tuples(
         trigger,
         id=st.uuids(version=4).map(str),
         name=st.sampled_from("abc"),
-        priority=st.sampled_from((1, 5, 9)),
+        priority=st.sampled_from((1, 2, 5, 6, 9)),
         key=st.sampled_from("xyz"),
         ordering_key=st.sampled_from((None, None, "k", "l")),
-        queue=st.sampled_from("qp"),
-        partition=st.integers(0, 1),
     ),
 )
 _steps = st.one_of(
@@ -301,7 +299,9 @@ def test_the_table_takes_the_same_triggers_as_a_model_that_tries_each_in_order(
     pushes = count(1)
 
     def push(one: Trigger) -> None:
-        one = msgspec.structs.replace(one, order_at=next(pushes))
+        lane = "qp"[one.priority // 2 % 2], one.priority % 2  # one lane for each priority
+        seq = next(pushes)
+        one = msgspec.structs.replace(one, queue=lane[0], partition=lane[1], order_at=seq, seq=seq)
         table.push(one)
         model.triggers.append(one)
 
@@ -413,7 +413,7 @@ def test_tasks_under_changing_limits_pauses_and_weights_all_start(seed: int) -> 
                 lent = table.lend(chance.randint(1, 3), lambda trigger: chance.random() < 0.8)
                 started += len(lent)
                 for one in lent:
-                    release_ordering_key(one.trigger)
+                    release_ordering_key(one)
             case _:
                 found, failed = table.take(chance.randint(1, 5), now)
                 assert not failed

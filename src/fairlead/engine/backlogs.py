@@ -33,14 +33,16 @@ class Backlogs(SimplePart):
     """Route each trigger of a fair queue to its owned partition; drop triggers of other
     partitions."""
 
-    def __init__(self, context: NodeContext, ordering: Ordering, store: BacklogStore) -> None:
+    def __init__(
+        self, context: NodeContext, ordering: Ordering, store: BacklogStore, sharing: Sharing
+    ) -> None:
         """Raise ConfigurationError for a queue that shares run time."""
         if context.kinds.timed:
             raise ConfigurationError(
                 f"queue {min(context.kinds.timed)!r} has cost='runtime', which stored levels do not"
                 " count: leave backlog= out, and its tasks wait in their rows"
             )
-        self.sharing = Sharing(context, is_keyed=False)
+        self._sharing = sharing
         self._context = context
         self._ordering = ordering
         self._store = store
@@ -56,7 +58,7 @@ class Backlogs(SimplePart):
         self._group: asyncio.TaskGroup | None = None
 
     def __contains__(self, queue: str) -> bool:
-        return queue in self.sharing.weights
+        return queue in self._sharing.weights
 
     # partitions come and go -----------------------------------------------------------------------
 
@@ -105,7 +107,7 @@ class Backlogs(SimplePart):
             self._partitions.pop(lost).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self:
-                weights = self.sharing.weights[key.queue]
+                weights = self._sharing.weights[key.queue]
                 partition = FairPartition(key, weights, self._context, self._ordering)
                 changed.add(key.queue)
                 self._partitions[key] = partition
@@ -148,12 +150,6 @@ class Backlogs(SimplePart):
         for partition in mine:
             await partition.close()
 
-    def on_stalled(self) -> None:
-        """Do nothing: the partitions look themselves for triggers that limits stop."""
-
-    def columns_changed(self, queue: str) -> None:
-        """Do nothing: levels know no columns."""
-
     def positions(self, key: PartitionKey) -> dict[int, int] | None:
         """Return where the channel must begin, by priority; None before the take-over."""
         partition = self._partitions.get(key)
@@ -162,7 +158,7 @@ class Backlogs(SimplePart):
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
         """Set weights by fairness key that override the tasks' own, for what gets its level
         later."""
-        changed = self.sharing.set_weights(queue, weights)
+        changed = self._sharing.set_weights(queue, weights)
         for key, partition in self._partitions.items():
             if changed and key.queue == queue:
                 partition.reweigh(changed)
@@ -247,9 +243,6 @@ class Backlogs(SimplePart):
                 self._on_dropped(batch)
             else:
                 partition.returned(priority, batch)
-
-    def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
-        """Do nothing: levels count tasks."""
 
     def _lanes(
         self, triggers: Iterable[Trigger]

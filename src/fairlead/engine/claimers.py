@@ -14,8 +14,8 @@ from fairlead.core.batches import BatchSize
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.intake import Intake
 from fairlead.engine.outages import outage_pause
-from fairlead.engine.sources import Sources
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
 from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
@@ -73,9 +73,9 @@ class TaskClaimer:
     stays reserved.
     """
 
-    def __init__(self, context: NodeContext, sources: Sources, completion: Completion) -> None:
+    def __init__(self, context: NodeContext, intake: Intake, completion: Completion) -> None:
         self._context = context
-        self._sources = sources
+        self._intake = intake
         self._completion = completion
         self._batches: set[int] = set()
         self._being_claimed: Sequence[Trigger] = ()
@@ -90,7 +90,7 @@ class TaskClaimer:
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
         context, clock = self._context, self._context.clock
-        self._sources.taken(triggers)
+        self._intake.taken(triggers)
         now = clock.now()
         wanted = [
             Claim(
@@ -112,7 +112,7 @@ class TaskClaimer:
                 "cannot claim tasks while the store is unavailable", extra={"error": str(error)}
             )
             self._release_slots(triggers, holds_slots)
-            self._sources.returned(triggers)
+            self._intake.returned(triggers)
             await clock.sleep(outage_pause())
             context.events.on_claim_unknown()
             return []
@@ -148,9 +148,9 @@ class TaskClaimer:
         if lost:
             context.observer.counted("lost_claims", len(lost))
             self._release_slots(lost, holds_slots)
-        self._sources.claim_ended(triggers)
+        self._intake.claim_ended(triggers)
         if lost:
-            self._sources.refused(lost)
+            self._intake.refused(lost)
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
@@ -214,20 +214,13 @@ class TaskClaimer:
         return self._deferred[0].retry_at if self._deferred else math.inf
 
     def _put_back(self, deferred: _Deferred) -> None:
-        returned, runnable = list[Trigger](), list[Trigger]()
         for trigger in deferred.triggers:
-            is_granted = trigger.path == TriggerPath.GRANT
-            is_fair = self._context.table.is_fair(trigger)
-            if trigger.ordering_key is None and not is_fair and not is_granted:
-                runnable.append(trigger)
-                continue
             # A lost partition has taken its reservations along.
+            is_granted = trigger.path == TriggerPath.GRANT
             is_reserved = is_granted or self._context.ledger.has_reservation(trigger)
             if trigger.ordering_key is not None and deferred.holds_slots and is_reserved:
-                self._sources.key_refused(trigger)
-            returned.append(trigger)
-        self._sources.returned(returned)
-        self._context.events.on_runnable(runnable)
+                self._intake.key_refused(trigger)
+        self._intake.returned(deferred.triggers)
         self._context.events.on_ready()
 
     def end(self, execution: Execution, finish: Finish) -> None:
@@ -239,7 +232,7 @@ class TaskClaimer:
             # This node may run the task again already: the end was recorded, but not the response.
             if in_flight.get(execution.claimed.id) is execution:
                 del in_flight[execution.claimed.id]
-        self._sources.settled(executions)
+        self._intake.settled(executions)
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
         held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
@@ -289,7 +282,7 @@ class TaskClaimer:
             release_slots(self._context, triggers)
             for trigger in triggers:
                 if trigger.ordering_key is not None:
-                    self._sources.key_refused(trigger)
+                    self._intake.key_refused(trigger)
         self._context.events.on_ready()
 
 

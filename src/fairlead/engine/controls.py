@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fairlead.engine.context import NodeContext, View
-from fairlead.engine.fair_lanes import FairLanes
+from fairlead.engine.intake import Intake
 
 log = logging.getLogger("fairlead.node")
 
@@ -13,9 +13,9 @@ log = logging.getLogger("fairlead.node")
 class Controls:
     """Apply the settings of each new view."""
 
-    def __init__(self, context: NodeContext, backlogs: FairLanes) -> None:
+    def __init__(self, context: NodeContext, intake: Intake) -> None:
         self._context = context
-        self._backlogs = backlogs
+        self._intake = intake
         self.paused: set[str] = set()
         """Names of the paused queues."""
         self._known: set[str] = set()
@@ -25,11 +25,11 @@ class Controls:
         """Apply weights, limits and pauses that changed."""
         context = self._context
         for queue, weights in view.weights.items():
-            self._backlogs.set_weights(queue, weights)
+            self._intake.set_weights(queue, weights)
         for queue, limits in view.limits.items():
             if limits != context.ledger.limits(queue):
                 context.table.set_limits(queue, limits)
-                self._backlogs.columns_changed(queue)
+                self._intake.lanes.columns_changed(queue)
                 log.info("limits changed", extra={"queue": queue, "keys": len(limits)})
                 context.events.on_ready()
         self._known.update(view.queues)

@@ -56,7 +56,7 @@ class Dispatcher:
                     if len(self._context.table):
                         self._granting.on_spare()
                         if self._context.ledger.room > 0:
-                            self._intake.backlogs.on_stalled()
+                            self._intake.lanes.on_stalled()
                     self._helping.on_free_slots()
                     await self._wait()
         finally:

@@ -449,7 +449,11 @@ class FairPartition:
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
-        held = self._table.held_back([lane.key])[lane.key]
+        held = [
+            each._replace(triggers=levelled)
+            for each in self._table.held_back([lane.key])[lane.key]
+            if (levelled := [one for one in each.triggers if one.level is not None])
+        ]
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._table.remove([*chosen.kept, *chosen.evicted])

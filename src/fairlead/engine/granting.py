@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.fair.table import Lent
 from fairlead.core.grants.credits import Credits
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
-from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import identity_of
@@ -54,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _OpenGrant(NamedTuple):
-    lent: Lent
+    trigger: Trigger
     node: str
     until: float
     """Monotonic seconds at which the trigger comes back."""
@@ -63,12 +61,9 @@ class _OpenGrant(NamedTuple):
 class Granting(SimplePart):
     """Grant triggers to nodes that offer to take them; without offers, call for some."""
 
-    def __init__(
-        self, context: NodeContext, intake: Intake, backlogs: FairLanes, ordering: Ordering
-    ) -> None:
+    def __init__(self, context: NodeContext, intake: Intake, ordering: Ordering) -> None:
         self._context = context
         self._intake = intake
-        self._backlogs = backlogs
         self._ordering = ordering
         self._credits = Credits()
         self._open: dict[str, _OpenGrant] = {}
@@ -118,7 +113,7 @@ class Granting(SimplePart):
         versions = iter(report.versions)
         claimed = self._close(zip(report.claimed, versions, strict=False))
         if claimed:
-            triggers = [grant.lent.trigger for grant in claimed]
+            triggers = [grant.trigger for grant in claimed]
             self._intake.claim_ended(triggers)
             self._intake.drop(triggers)
             for trigger in triggers:
@@ -138,9 +133,9 @@ class Granting(SimplePart):
             return
         lost = set(partitions)
         dropped = [
-            grant.lent.trigger
+            grant.trigger
             for grant in self._open.values()
-            if PartitionKey(grant.lent.trigger.queue, grant.lent.trigger.partition) in lost
+            if PartitionKey(grant.trigger.queue, grant.trigger.partition) in lost
         ]
         for trigger in dropped:
             del self._open[trigger.id]
@@ -231,12 +226,12 @@ class Granting(SimplePart):
         lent = self._context.table.lend(MOST_AT_ONCE, is_wanted)
         if not lent:
             return False
-        self._intake.taken([each.trigger for each in lent])
+        self._intake.taken(lent)
         self._context.events.on_ready()  # this may have brought the next triggers of their keys
         by_node: dict[str, list[Trigger]] = {}
-        for each in lent:
-            trigger, node = each.trigger, nodes[each.trigger.id]
-            self._open[trigger.id] = _OpenGrant(each, node, now + GRANT_SECONDS)
+        for trigger in lent:
+            node = nodes[trigger.id]
+            self._open[trigger.id] = _OpenGrant(trigger, node, now + GRANT_SECONDS)
             if trigger.ordering_key is not None:
                 self._ordering.granted(trigger)
             sent = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
@@ -282,19 +277,19 @@ class Granting(SimplePart):
         closed = []
         for task_id, version in named:
             grant = self._open.get(task_id)
-            if grant is not None and grant.lent.trigger.version == version:
+            if grant is not None and grant.trigger.version == version:
                 closed.append(self._open.pop(task_id))
         return closed
 
     def _take_back(self, grants: Collection[_OpenGrant]) -> None:
         if not grants:
             return
-        self._intake.put_back([grant.lent for grant in grants])
+        self._intake.returned([grant.trigger for grant in grants])
         for grant in grants:
-            if grant.lent.trigger.ordering_key is not None:
+            if grant.trigger.ordering_key is not None:
                 # An earlier task of the key, which has ended elsewhere, may have come back before
                 # this one: only the store shows which of them runs next.
-                self._ordering.refused(grant.lent.trigger)
+                self._ordering.refused(grant.trigger)
         self._context.events.on_ready()
 
     def _note_running(self, trigger: Trigger, node: str) -> None:
@@ -307,13 +302,13 @@ class Granting(SimplePart):
         ended, running = sorted([before, (trigger, node)], key=lambda run: run[0].version)
         self._running[trigger.id] = running
         if ended[0].version != running[0].version:
-            self._backlogs.ended(ended[0], None, self._context.clock.now())
+            self._intake.lanes.ended(ended[0], None, self._context.clock.now())
 
     def _ended(self, trigger: Trigger, run_us: int) -> None:
         if trigger.ordering_key is not None:
             self._ordering.read_now(OrderingKey(trigger.queue, trigger.ordering_key))
         now = self._context.clock.now()
-        self._backlogs.ended(trigger, now - run_us if run_us else None, now)
+        self._intake.lanes.ended(trigger, now - run_us if run_us else None, now)
 
     def _now(self) -> float:
         return self._context.clock.monotonic()

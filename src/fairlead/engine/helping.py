@@ -115,7 +115,7 @@ class Helping(SimplePart):
             if granted is not None:
                 self._owner_of[_identity(trigger)] = granted.owner
 
-    def claimed(self, triggers: Collection[Trigger]) -> None:
+    def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Report triggers whose claim ended, won or lost."""
         for trigger in triggers:
             if (owner := self._owner_of.get(_identity(trigger))) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from fairlead.clock import Clock
 from fairlead.core.look_ahead import TRIGGER_BYTES, Budget
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.model import FifoLane, LaneKey, Trigger
+from fairlead.model import LaneKey, Trigger
 
 log = logging.getLogger("fairlead.look_ahead")
 
@@ -31,17 +31,13 @@ INBOX_SHARE = 8
 yet."""
 
 
-Lane = LaneKey | FifoLane
-"""A lane of a fair queue or of a fifo queue."""
-
-
 class LookAhead:
     """The budget of a node, for the parts that hold triggers. Counts are triggers. `most`: triggers
     that the lane may hold whatever the budget is."""
 
     def __init__(self, size: int, clock: Clock) -> None:
         """`size`: bytes."""
-        self.budget = Budget[Lane](size - size // INBOX_SHARE)
+        self.budget = Budget[LaneKey](size - size // INBOX_SHARE)
         self.inboxes = 0
         """Triggers of fair queues in memory without a level, or whose write has not landed."""
         self._most_in_inboxes = size // INBOX_SHARE // TRIGGER_BYTES
@@ -61,33 +57,33 @@ class LookAhead:
         does not wait for other lanes."""
         return max(LEAST_IN_INBOX, self._most_in_inboxes // max(1, len(self.budget.shares)))
 
-    def capacity(self, lane: Lane, most: int) -> int:
+    def capacity(self, lane: LaneKey, most: int) -> int:
         """Return how many triggers the lane may hold now; `most` if it holds none yet."""
         share = self.budget.shares.get(lane)
         return most if share is None else min(most, share.capacity)
 
-    def want(self, lane: Lane, count: int, most: int) -> int:
+    def want(self, lane: LaneKey, count: int, most: int) -> int:
         """Ask for memory for `count` triggers; return how many the lane may hold now."""
         share = self.budget.want(lane, count, most, self._clock.monotonic())
         self._note_short()
         return share.capacity
 
-    def refill(self, lane: Lane, most: int) -> int:
+    def refill(self, lane: LaneKey, most: int) -> int:
         """Ask for memory before a read; return how many triggers the lane may hold now."""
         share = self.budget.refill(lane, most, self._clock.monotonic())
         self._note_short()
         return share.capacity
 
-    def took(self, lane: Lane, count: int) -> None:
+    def took(self, lane: LaneKey, count: int) -> None:
         """Note that a lane has dispatched triggers."""
         if (share := self.budget.shares.get(lane)) is not None:
             share.taken += count
 
-    def measure(self, lane: Lane, triggers: Sequence[Trigger]) -> None:
+    def measure(self, lane: LaneKey, triggers: Sequence[Trigger]) -> None:
         """Measure triggers that have just come into memory."""
         self.budget.measure(lane, triggers)
 
-    def leave(self, lane: Lane) -> None:
+    def leave(self, lane: LaneKey) -> None:
         """Take back the share of a lane that holds no trigger and has no more."""
         self.budget.leave(lane)
 
@@ -102,8 +98,8 @@ class Rebalances(SimplePart):
     def __init__(
         self,
         look_ahead: LookAhead,
-        held: Callable[[Lane], int | None],
-        resize: Callable[[Collection[Lane]], None],
+        held: Callable[[LaneKey], int | None],
+        resize: Callable[[Collection[LaneKey]], None],
         clock: Clock,
     ) -> None:
         """`held`: see `fairlead.core.look_ahead.Budget.rebalance`. `resize`: called with the lanes

@@ -11,9 +11,8 @@ from fairlead.engine.intake import Intake
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
-from fairlead.engine.sources import split
 from fairlead.errors import StoreUnavailable
-from fairlead.model import PartitionKey
+from fairlead.model import PartitionKey, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
 
 log = logging.getLogger("fairlead.node")
@@ -39,7 +38,6 @@ class Partitions:
         self._ownership = ownership
         self._membership = membership
         self._ordered = ordered
-        self.backlogs = intake.backlogs
         self._intake = intake
         self._ordering = ordering
         self._granting = granting
@@ -93,23 +91,19 @@ class Partitions:
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
         if lost:
             self._granting.drop(lost)
-            dropped, _ = split(context.table.drop(lost))
+            dropped = context.table.drop(lost)
             context.events.on_ready()  # `drop` has made all columns of the table ready again
-            self._intake.taken(
-                [trigger for trigger in dropped if not context.table.is_fair(trigger)]
-            )
-            # The intake must not know the dropped triggers any more, fair ones included: it accepts
-            # them again if this node owns the partition again.
-            self._intake.drop(dropped)
+            # The intake accepts them again if this node owns the partition again.
+            self._intake.drop([each for each in dropped if each.path != TriggerPath.GRANT])
             self._ordering.drop(lost)
         self._owned = owned
         self._ordered.assign(owned)
-        self.backlogs.assign(owned)
+        self._intake.assign(owned)
         self.read_on(changed)
 
     def read_on(self, changed: Collection[PartitionKey]) -> None:
-        """Have the channel read the owned ones of these partitions, and no longer the others: fifo
-        partitions at once, and fair ones after their backlog is taken over."""
+        """Have the channel read the owned ones of these partitions, and no longer the others: those
+        with a stored backlog after it is taken over, the others at once."""
         for key in changed:
             if (positions := self._positions(key)) is None:
                 self._read.pop(key, None)
@@ -121,9 +115,9 @@ class Partitions:
         """Return where the channel begins to read the partition; None if it must not."""
         if key not in self._owned or key.queue in self._context.kinds.ordered:
             return None
-        return self.backlogs.positions(key) if key.queue in self.backlogs else {}
+        return self._intake.positions(key)
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before other nodes can take them."""
-        await self.backlogs.release(keys)
+        await self._intake.release(keys)
         await self._ordered.release(keys)

@@ -1,6 +1,6 @@
 """The parts of a node, and the one module that connects them to each other.
 
-ownership, membership -> channel -> intake (-> fair lanes) -> trigger table -> dispatcher ->
+ownership, membership -> channel -> intake -> lanes -> trigger table -> dispatcher ->
 claimers -> executors -> completion
 """
 
@@ -16,6 +16,7 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import Members
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
+from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
@@ -26,16 +27,16 @@ from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
 from fairlead.engine.expiry import Expiry
-from fairlead.engine.fair_lanes import FairLanes, fair_lanes
 from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
 from fairlead.engine.incident_reports import IncidentReports
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
+from fairlead.engine.lanes import Lanes
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Liveness
-from fairlead.engine.look_ahead import Lane, LookAhead, Rebalances
+from fairlead.engine.look_ahead import LookAhead, Rebalances
 from fairlead.engine.membership import Membership, identity_of
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
@@ -47,9 +48,9 @@ from fairlead.engine.reconciler import Reconciler
 from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
-from fairlead.engine.sources import Sources
+from fairlead.engine.sharing import Sharing
 from fairlead.errors import NotSupported
-from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
+from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
 from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
@@ -94,15 +95,17 @@ class NodeParts:
         self.limits = _register_limits(context, self)
         self.ordered = _ordered_queues(context, self)
         ordering = self.ordering = Ordering(context)
-        backlogs = fair_lanes(context, ordering)
-        intake = self.intake = Intake(context, backlogs, ordering)
-        completion = Completion(context)
-        self.granting = Granting(context, intake, backlogs, ordering)
+        sharing, store = Sharing(context), ports.backlog
+        backlogs = None if store is None else Backlogs(context, ordering, store, sharing)
+        stored = context.kinds.fair if backlogs is not None else frozenset[str]()
+        lanes = Lanes(context, ordering, sharing, context.kinds.shared - stored)
         self.helping = Helping(context)
-        self._sources = Sources(intake, ordering, self.helping)
-        tasks = TaskClaimer(context, self._sources, completion)
+        intake = self.intake = Intake(context, lanes, backlogs, self.helping, ordering)
+        completion = Completion(context)
+        self.granting = Granting(context, intake, ordering)
+        tasks = TaskClaimer(context, intake, completion)
         claimers = Claimers(tasks, OrderedClaimer(context, self.ordered), context.kinds.ordered)
-        self.runs = Runs(context, claimers, backlogs, self.limits)
+        self.runs = Runs(context, claimers, lanes, self.limits)
         self.dispatcher = Dispatcher(
             context, claimers, intake, self.runs, self.granting, self.helping
         )
@@ -138,7 +141,7 @@ class NodeParts:
             ordering,
             self.granting,
         )
-        self.controls = Controls(context, backlogs)
+        self.controls = Controls(context, intake)
         self.in_order: list[Part] = [
             self.limits,
             Gauges(context, self.ordered),
@@ -163,21 +166,17 @@ class NodeParts:
             self.ordered,
             self.ownership,
             ordering,
-            backlogs,
+            lanes,
+            *([] if backlogs is None else [backlogs]),
             self.runs,
             self.partitions,
             self.dispatcher,
-            Rebalances(context.look_ahead, self._held, self._resize, clock),
+            Rebalances(context.look_ahead, intake.held, intake.resize, clock),
             *([] if ports.tasks is None else [intake]),
             self.granting,
             self.helping,
         ]
         """Parts in the order of their start; they stop in reverse."""
-
-    @property
-    def backlogs(self) -> FairLanes:
-        """The lanes of the fair queues of this node."""
-        return self.partitions.backlogs
 
     def begin_without_store(self) -> None:
         """Serve the ordered queues as if this node were the only one that shares them, until the
@@ -245,7 +244,7 @@ class NodeParts:
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
 
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
-        self._sources.outdated([*triggers])
+        self.intake.outdated([*triggers])
 
     def on_kept_out(self, triggers: Collection[Trigger]) -> None:
         self.intake.keep_out(triggers)
@@ -261,13 +260,6 @@ class NodeParts:
     def _read_on(self) -> None:
         moved, self._moved = self._moved, set()
         self.partitions.read_on(moved)
-
-    def _held(self, lane: Lane) -> int | None:
-        return self.backlogs.held(lane) if isinstance(lane, LaneKey) else self.intake.held(lane)
-
-    def _resize(self, lanes: Collection[Lane]) -> None:
-        self.backlogs.resize([lane for lane in lanes if isinstance(lane, LaneKey)])
-        self.intake.resize([lane for lane in lanes if isinstance(lane, FifoLane)])
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)
@@ -303,7 +295,7 @@ class NodeParts:
     def on_view(self, view: View) -> None:
         self.partitions.resize({queue: found.partitions for queue, found in view.queues.items()})
         self.controls.apply(view)
-        self.intake.set_known_names(view.names)
+        self.intake.lanes.set_known_names(view.names)
         if self.ownership.shares.set_members(view.members):
             self.ownership.poke()
             self.granting.on_nodes_changed(frozenset().union(*view.members.by_queue.values()))

@@ -16,8 +16,8 @@ from fairlead.engine.execution import CancelReason, Execution, Superseded
 from fairlead.engine.executors.loop import LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
-from fairlead.engine.fair_lanes import FairLanes
 from fairlead.engine.invocation import Committed, Invocation
+from fairlead.engine.lanes import Lanes
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.run_lines import log_end
 from fairlead.model import Finish, State
@@ -35,12 +35,12 @@ class Runs:
         self,
         context: NodeContext,
         claimers: Claimers,
-        backlogs: FairLanes,
+        lanes: Lanes,
         limits: ClusterLimits,
     ) -> None:
         self._context = context
         self._claimers = claimers
-        self._backlogs = backlogs
+        self._lanes = lanes
         self._limits = limits
         self._ended = asyncio.Event()
 
@@ -195,8 +195,8 @@ class Runs:
         if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
             self._context.events.on_freed(freed)
         execution.is_running = False
-        if self._backlogs.sharing.run_times:
-            self._backlogs.ended(trigger, execution.started_at, now)
+        if self._lanes.sharing.run_times:
+            self._lanes.ended(trigger, execution.started_at, now)
         if execution.is_abandoned:
             log.warning(
                 "a stopped run has returned; its result is dropped",
@@ -228,7 +228,7 @@ class Runs:
     def policy_failed(self, execution: Execution, error: BaseException) -> None:
         """Fail the attempt of a task whose concurrency policy raised."""
         execution.started_at = self._context.clock.now()
-        self._backlogs.ended(execution.trigger, None, execution.started_at)
+        self._lanes.ended(execution.trigger, None, execution.started_at)
         self._end(execution, failed(execution, error, execution.started_at))
 
     def _end(self, execution: Execution, finish: Finish) -> None:

@@ -1,4 +1,4 @@
-"""Weights set at run time, run times and events by lane, for all fair queues of a node."""
+"""Weights set at run time and run times of the fair queues of a node, and sizes of lanes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ LEAST = 500
 """Triggers in memory that each partition may have at least, if the budget of the node allows."""
 
 
+def most_of_fifo_lane(look_ahead: int, partitions: int) -> int:
+    """Return the same for a lane of a fifo queue."""
+    return max(look_ahead // partitions, min(LEAST, look_ahead))
+
+
 def most_of_lane(look_ahead: int, partitions: int) -> int:
     """Return how many triggers a lane may have in memory, by the number of partitions of its queue
     on this node."""
@@ -25,14 +30,13 @@ def most_of_lane(look_ahead: int, partitions: int) -> int:
 class Sharing:
     """Weights and run times of the fair queues of a node, learnt from its runs."""
 
-    def __init__(self, context: NodeContext, *, is_keyed: bool) -> None:
-        """`is_keyed`: whether triggers need no level to be fair."""
+    def __init__(self, context: NodeContext) -> None:
         self.weights: dict[str, dict[str, float]] = {queue: {} for queue in context.kinds.fair}
         """Weights set at run time, by queue and fairness key."""
         self.run_times = {queue: RunTimes() for queue in context.kinds.timed}
         """Mean run times of the queues with cost="runtime"."""
         for queue, weights in self.weights.items():
-            context.table.weigh(queue, weights, is_keyed=is_keyed)
+            context.table.weigh(queue, weights)
         for queue, run_times in self.run_times.items():
             context.table.share_run_time(queue, run_times)
 

@@ -34,7 +34,7 @@ class VirtualNode:
         self._ledger.register_queue(queue, *limits)
         self._table = TriggerTable(self._ledger)
         if is_fair:
-            self._table.weigh(queue, {} if weights is None else weights, is_keyed=True)
+            self._table.weigh(queue, {} if weights is None else weights)
 
     @property
     def room(self) -> int:

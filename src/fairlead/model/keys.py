@@ -20,13 +20,6 @@ class LaneKey(NamedTuple):
     priority: int
 
 
-class FifoLane(NamedTuple):
-    """One priority of a fifo queue, whose partitions on one node share their look-ahead."""
-
-    queue: str
-    priority: int
-
-
 class Feed(NamedTuple):
     """Rows of a fair lane that are read together: those of one fairness key."""
 

@@ -149,12 +149,9 @@ class TriggerChannel(Protocol):
         """Record that these triggers were claimed, refused or stored elsewhere, so that the node
         does not need them again. Harmless for triggers that were settled before or never came."""
 
-    def unread(self, positions: Mapping[LaneKey, int]) -> None:
-        """Deliver the triggers of these lanes from these positions on again, when there is room."""
-
     def read_later(self, lane: LaneKey, feeds: Mapping[Feed, int]) -> None:
         """Deliver the triggers of a lane's feeds above these positions again, when the room asks
-        for these feeds."""
+        for these feeds, or has room if the lane is read in the order of arrival."""
 
     def read_together(self, lane: LaneKey) -> None:
         """Read the triggers of all names of a lane together again."""

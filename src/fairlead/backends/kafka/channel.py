@@ -226,7 +226,7 @@ class KafkaChannel(DatabaseChannel):
         if not self._arrived_count:
             return ()
         given: list[Trigger] = []
-        taken = Counter((trigger.queue, trigger.priority) for trigger in read)
+        taken = Counter(LaneKey(each.queue, each.partition, each.priority) for each in read)
         for key in sorted(self._waiting, key=lambda lane: lane.priority):
             waiting, lane = self._waiting[key], self._reader(key)
             assert lane is not None  # `assign` drops what waits in other partitions
@@ -238,10 +238,10 @@ class KafkaChannel(DatabaseChannel):
                 )
                 self._arrived_count += len(waiting)
                 self.settled(ahead)
-            space = room.ahead(key) - taken[key.queue, key.priority]
+            space = room.ahead(key) - taken[key]
             for _ in range(min(len(waiting), space)):
                 trigger = waiting.popleft()
-                taken[key.queue, key.priority] += 1
+                taken[key] += 1
                 given.append(trigger)
                 lane.read_seq = max(lane.read_seq, trigger.seq)
                 lane.highest_seq = max(lane.highest_seq, trigger.seq)

@@ -213,11 +213,6 @@ class DatabaseChannel:
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Do nothing: a claimed task leaves its lane by itself."""
 
-    def unread(self, positions: Mapping[LaneKey, int]) -> None:
-        for key, position in positions.items():
-            if (lane := self._lanes.get(key)) is not None:
-                lane.set_back_to(position - 1)
-
     def read_later(self, lane: LaneKey, feeds: Mapping[Feed, int]) -> None:
         found = self._lanes.get(lane)
         if found is None or not feeds:

@@ -10,14 +10,16 @@ from heapq import heappop, heappush
 from fairlead.core.fair.charged_runs import RunMeter
 from fairlead.core.fair.columns import Cell, Column, Order, Parked, Position, Strand
 from fairlead.core.fair.entries import Entry
-from fairlead.core.fair.flows import FairLane, Flow, TenantFlow, VirtualTime
+from fairlead.core.fair.flows import FairLane, Flow, Scope, TenantFlow
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenant_cells import TenantCell
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.model import PartitionKey, Trigger, TriggerPath, tenant_of
 
 LaneName = tuple[str, int, int]
-"""(queue, partition, priority)."""
+"""(queue, partition, priority); GRANTED instead of the partition for what other nodes grant."""
+
+GRANTED = -1
 
 
 class Board:
@@ -34,13 +36,11 @@ class Board:
         self.columns: dict[tuple[int, Hashable], Column] = {}
         self.ready: list[Position] = []
         self.paused: dict[str, list[Column]] = {}
-        self.times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
+        self.times: defaultdict[int, Scope] = defaultdict(Scope)
         """Virtual time by priority."""
         self.lanes: dict[LaneName, FairLane] = {}
         self.weights: dict[str, Mapping[str, float]] = {}
-        """Weights set at run time, by queue."""
-        self.keyed: set[str] = set()
-        """Queues whose triggers need no level to be fair."""
+        """Weights set at run time, by fair queue."""
         self.run_times: dict[str, RunTimes] = {}
         """Mean run times, by queue that shares run time."""
         self.meter = RunMeter()
@@ -52,16 +52,16 @@ class Board:
 
     # triggers -------------------------------------------------------------------------------------
 
-    def insert(self, trigger: Trigger, number: int, rank: int | None) -> None:
-        """Add a trigger to its column. `rank`: its own, or None if its key gives it one."""
+    def insert(self, trigger: Trigger, number: int) -> None:
+        """Add a trigger to its column. `number`: grows with each new one."""
         key = (trigger.priority, self._slot_ledger.column(trigger))
         column = self.columns.get(key)
         if column is None:
             column = self.columns[key] = Column(*key, trigger.queue)
         if trigger.ordering_key is None:
-            self._add(column, trigger, number, rank)
+            self._add(column, trigger, number)
             return
-        entry = (trigger.order_at, trigger.id, number, trigger, rank)
+        entry = (trigger.order_at, trigger.id, number, trigger, None)
         strand = column.strands.get(trigger.ordering_key)
         if strand is None:
             ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
@@ -72,49 +72,38 @@ class Board:
         self.enter(strand)
 
     def _add(
-        self,
-        column: Column,
-        trigger: Trigger,
-        number: int,
-        rank: int | None,
-        strand: Strand | None = None,
+        self, column: Column, trigger: Trigger, number: int, strand: Strand | None = None
     ) -> Entry:
         """Add a trigger to its cell; return its entry."""
-        level, flow = trigger.level, None
-        entry: Entry
-        if rank is not None:
-            entry = (rank, 0, number, trigger, strand)
-            cell = column.placed
+        if trigger.path == TriggerPath.GRANT:  # in the order of the node that granted it
+            pass_, id = 0, 0
         else:
-            pass_, id = (0, trigger.seq) if level is None else level
-            entry = (pass_, id, number, trigger, strand)
-            lane = self.lane((trigger.queue, trigger.partition, trigger.priority))
-            flow = lane.flows.get(trigger.fairness_key)
-            if flow is None:
-                flow = self._open_flow(lane, trigger)
-            cell = flow.cell(column)
+            pass_, id = (0, trigger.seq) if trigger.level is None else trigger.level
+        entry: Entry = (pass_, id, number, trigger, strand)
+        lane = self.lane(_lane_of(trigger))
+        flow = lane.flows.get(lane.key(trigger))
+        if flow is None:
+            flow = self._open_flow(lane, trigger)
+        cell = flow.cell(column)
         if cell is None:
             self._put_new([entry], column, flow)
         elif cell.add(entry):
             self.put(cell)
         return entry
 
-    def _put_new(self, entries: list[Entry], column: Column, flow: Flow | None) -> None:
-        """Put these entries into a new cell. `flow`: None if they have ranks of their own."""
-        if flow is None:
-            cell = column.placed = Cell(entries[0], column, None)
-        elif isinstance(flow, TenantFlow):
-            cell = TenantCell(entries, column, flow)
-            flow.add(cell)
+    def _put_new(self, entries: list[Entry], column: Column, flow: Flow) -> None:
+        """Put these entries into a new cell."""
+        if isinstance(flow, TenantFlow):
+            cell: Cell = TenantCell(entries, column, flow)
         else:
             cell = Cell(entries[0], column, flow)
-            flow.add(cell)
+        flow.add(cell)
         self.put(cell)
 
     def _open_flow(self, lane: FairLane, trigger: Trigger) -> Flow:
         """Return the flow of the trigger's key, which is no tenant with a flow. A tenant gets
         another flow, with the cells of the one before, once there is a path."""
-        before = lane.flows.get(tenant_of(trigger.fairness_key))
+        before = lane.flows.get(tenant_of(lane.key(trigger)))
         flow = lane.open(trigger)
         if before is not None and before is not flow:
             before.position = None
@@ -138,22 +127,16 @@ class Board:
             if flow.position is not None and (first := flow.first()) is not None:
                 self.offer(flow, first.order())
 
-    def is_fair(self, trigger: Trigger) -> bool:
-        """Return whether the key of a trigger gives it its rank: it has a level, or is of a queue
-        with keyed lanes, and this node owns its partition."""
-        if trigger.level is not None:
-            return True
-        return trigger.queue in self.keyed and trigger.path != TriggerPath.GRANT
-
     def lane(self, name: LaneName) -> FairLane:
-        """Return a fair lane, made if needed."""
+        """Return a lane, made if needed."""
         lane = self.lanes.get(name)
         if lane is None:
-            queue, _, priority = name
-            time, weights = self.times[priority], self.weights.get(queue, {})
-            run_times = self.run_times.get(queue)
+            queue, partition, priority = name
+            weights, run_times = self.weights.get(queue), self.run_times.get(queue)
             timing = None if run_times is None else (run_times, self.meter)
-            lane = self.lanes[name] = FairLane(priority, time, weights, timing)
+            if partition == GRANTED:
+                weights = timing = None
+            lane = self.lanes[name] = FairLane(priority, self.times[priority], weights, timing)
         return lane
 
     def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
@@ -198,10 +181,8 @@ class Board:
             return None
         if trigger.ordering_key is not None:
             return column.strands.get(trigger.ordering_key)
-        if not self.is_fair(trigger):
-            return column.placed
-        lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
-        flow = None if lane is None else lane.find(trigger.fairness_key)
+        lane = self.lanes.get(_lane_of(trigger))
+        flow = None if lane is None else lane.find(lane.key(trigger))
         return None if flow is None else flow.cell(column)
 
     def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
@@ -226,18 +207,14 @@ class Board:
             self.put(found)
         return removed
 
-    def take_out(self, column: Column) -> list[tuple[Trigger, int, int | None]]:
+    def take_out(self, column: Column) -> list[tuple[Trigger, int]]:
         """Remove a column with its triggers; return them as `insert` takes them."""
-        found: list[tuple[Trigger, int, int | None]] = []
+        found: list[tuple[Trigger, int]] = []
         for cell in column.cells():
-            found += [
-                (trigger, number, rank if cell.flow is None else None)
-                for rank, _, number, trigger, strand in cell
-                if strand is None
-            ]
+            found += [(entry[3], entry[2]) for entry in cell if entry[4] is None]
             self.drop(cell)
         for strand in [*column.strands.values()]:
-            found += [(trigger, number, rank) for _, _, number, trigger, rank in strand]
+            found += [(entry[3], entry[2]) for entry in strand]
             self.drop_strand(strand)
         self.delete(column)
         return found
@@ -246,8 +223,8 @@ class Board:
 
     def enter(self, strand: Strand) -> None:
         """Put the first trigger of a strand into a cell."""
-        _, _, number, trigger, rank = strand.first
-        strand.head = self._add(strand.column, trigger, number, rank, strand)
+        _, _, number, trigger, _ = strand.first
+        strand.head = self._add(strand.column, trigger, number, strand)
 
     def try_again(self, ordering_key: Hashable) -> None:
         """Offer the strands that wait for an ordering key."""
@@ -271,7 +248,6 @@ class Board:
         column, flow = cell.column, cell.flow
         if is_lent or not cell.is_shared or not column.is_open:
             if cell.is_shared:
-                assert flow is not None
                 flow.in_columns[cell] = None
                 column.afloat.discard(cell)
             order = cell.position = cell.order()
@@ -279,7 +255,6 @@ class Board:
             if column.heads.first is order and (column.is_open or not is_lent):
                 self._move_up(column)  # after `pass_over` for another node, a parked one stays
             return
-        assert flow is not None
         position = cell.position = cell.place()
         flow.in_columns.pop(cell, None)
         column.afloat.add(cell)
@@ -291,10 +266,7 @@ class Board:
         """Drop a cell without triggers."""
         cell.position = None
         cell.column.afloat.discard(cell)
-        if cell.flow is None:
-            cell.column.placed = None
-        else:
-            cell.flow.remove(cell)
+        cell.flow.remove(cell)
 
     def pass_over(self, cell: Cell, is_lent: bool = False) -> None:
         """Remove the first entry of a cell, whose strand waits or begins with another trigger."""
@@ -326,7 +298,6 @@ class Board:
             if not cell.is_shared:
                 return head
             flow = cell.flow
-            assert flow is not None
             if head[0] != flow.rank and (is_lent or column.released_by is not None):
                 # The column keeps the cell, because it may have to wait for its limit again.
                 order = cell.position = cell.order()
@@ -487,6 +458,11 @@ class Board:
         for lower in column.behind:
             self.offer(lower)
         column.behind.clear()
+
+
+def _lane_of(trigger: Trigger) -> LaneName:
+    is_granted = trigger.path == TriggerPath.GRANT
+    return trigger.queue, GRANTED if is_granted else trigger.partition, trigger.priority
 
 
 _NOWHERE = (-(1 << 62), -1, 0, None)

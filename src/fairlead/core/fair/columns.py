@@ -15,25 +15,23 @@ from fairlead.model import Trigger
 
 Order = tuple[int, int, int, "Cell"]
 """(rank, pass of the level, id of the level, cell): the order of a cell in the table. A trigger
-without a rank of its key has -1 as the pass, and the number of the trigger if it has no level. A
-cell of a tenant with several keys has (rank, rank of the first key, its level in one number,
-cell)."""
+without a level has 0 as the pass, and its position. A cell of a tenant with several keys has (rank,
+rank of the first key, its level in one number, cell)."""
 
 
 class Cell(Entries):
-    """Triggers of one flow in one column, by level; or all triggers of a column that have ranks of
-    their own, by rank. Subclass: `tenant_cells.TenantCell`."""
+    """Triggers of one flow in one column, by level. Subclass: `tenant_cells.TenantCell`."""
 
     __slots__ = ("column", "flow", "is_shared", "position")
 
-    def __init__(self, first: Entry, column: Column, flow: Flow | None) -> None:
+    def __init__(self, first: Entry, column: Column, flow: Flow) -> None:
         # As in `Entries`, without a call: most cells of many keys have one trigger.
         self.first = first
         self._rows = self._between = None
         self._start = 0
         self.column = column
         self.flow = flow
-        """Flow that gives the rank; None if each trigger has its own."""
+        """Flow that gives the rank."""
         self.is_shared = False
         """Whether the flow has, or had, other cells."""
         self.position: Order | CellLevel | None = None
@@ -45,10 +43,8 @@ class Cell(Entries):
 
     def order(self) -> Order:
         """Return the order of the first trigger."""
-        first, flow = self.first, self.flow
-        if flow is None:
-            return (first[0], -1, first[1], self)
-        return (flow.rank, first[0], first[1], self)
+        first = self.first
+        return (self.flow.rank, first[0], first[1], self)
 
     def place(self) -> CellLevel:
         """Return the position in the heads of the flow."""
@@ -60,15 +56,11 @@ class Cell(Entries):
     def ranked(self) -> Iterator[tuple[int, Entry]]:
         """Yield the rank at which each trigger would start if no limit were full, with its entry,
         first to last."""
-        flow = self.flow
-        rank = 0 if flow is None else flow.rank
+        flow, rank = self.flow, self.flow.rank
         for entry in sorted(self):
-            if flow is None:
-                yield entry[0], entry
-            else:
-                yield rank, entry
-                lane, trigger = flow.lane, entry[3]
-                rank += lane.step(trigger, lane.weights.get(flow.key, trigger.weight))
+            yield rank, entry
+            lane, trigger = flow.lane, entry[3]
+            rank += lane.step(trigger, lane.weights.get(flow.key, trigger.weight))
 
 
 class Column:
@@ -83,7 +75,6 @@ class Column:
         "is_open",
         "key",
         "line",
-        "placed",
         "position",
         "priority",
         "queue",
@@ -101,8 +92,6 @@ class Column:
         share a flow may be too low."""
         self.afloat: set[Cell] = set()
         """Cells that are in the heads of their flow instead."""
-        self.placed: Cell | None = None
-        """Cell of the triggers with ranks of their own."""
         self.strands: dict[str, Strand] = {}
         """Triggers with an ordering key, by ordering key."""
         self.position: Position | None = None
@@ -144,21 +133,10 @@ class Column:
     def settle(self) -> None:
         """Move the cells that are in the heads of their flows into those of the column."""
         for cell in self.afloat:
-            assert cell.flow is not None
             cell.flow.in_columns[cell] = None
             order = cell.position = cell.order()
             self.heads.push(order)
         self.afloat.clear()
-
-    def with_ranks(self) -> Iterator[tuple[int, int, Trigger]]:
-        """Yield the triggers with ranks of their own, in any order: (rank, number, trigger)."""
-        for rank, _, number, trigger, strand in self.placed or ():
-            if strand is None:
-                yield rank, number, trigger
-        for each in self.strands.values():
-            for _, _, number, trigger, own_rank in each:
-                if own_rank is not None:
-                    yield own_rank, number, trigger
 
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in

@@ -65,23 +65,6 @@ class Scope:
             self.early += 1
 
 
-class VirtualTime(Scope):
-    """Virtual time of one priority, which all its lanes share."""
-
-    __slots__ = ("next_fifo",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.next_fifo = 0
-        """Rank of the next fifo trigger."""
-
-    def fifo_rank(self) -> int:
-        """Return the rank of one more trigger of fifo queues."""
-        rank = max(self.now, self.next_fifo)
-        self.next_fifo = rank + STRIDE_SCALE
-        return rank
-
-
 class Beginners:
     """Ranks of the flows of a lane, or of the keys of a tenant, that begin at a virtual time.
 
@@ -114,12 +97,13 @@ class Beginners:
 
 
 class FairLane:
-    """Flows of one fair lane, by tenant."""
+    """Flows of one lane, by tenant. A lane in the order of arrival has one flow, of the key ""."""
 
     __slots__ = (
         "_most",
         "beginners",
         "flows",
+        "is_fair",
         "pass_",
         "priority",
         "runs",
@@ -132,15 +116,17 @@ class FairLane:
     def __init__(
         self,
         priority: int,
-        time: VirtualTime,
-        weights: Mapping[str, float],
+        time: Scope,
+        weights: Mapping[str, float] | None,
         timing: tuple[RunTimes, RunMeter] | None = None,
     ) -> None:
-        """`weights`: weights set at run time, by key, which may change at any time. `timing`:
+        """`time`: virtual time of the priority, which all its lanes share. `weights`: weights set
+        at run time, by key, which may change at any time; None for the order of arrival. `timing`:
         expected run times, and the current runs of all lanes; None counts each task as one."""
         self.priority = priority
         self.time = time
-        self.weights = weights
+        self.is_fair = weights is not None
+        self.weights = _ARRIVAL if weights is None else weights
         self.timing = timing
         self.runs: dict[tuple[str, int], Run] = {}
         """Current runs that are charged by their time, by task id and version."""
@@ -154,13 +140,17 @@ class FairLane:
         self._most = _FEWEST
         """Size at which idle flows and members are dropped."""
 
+    def key(self, trigger: Trigger) -> str:
+        """Return the key by which a trigger has its place in the order."""
+        return trigger.fairness_key if self.is_fair else ""
+
     def open(self, trigger: Trigger) -> Flow:
         """Return the flow of the trigger's key, which is no tenant with a flow: a new one, or that
         of the tenant. The flow of a tenant that has had no paths yet is replaced: the caller moves
         its cells."""
         if self.size >= self._most:
             self._tidy()
-        key = trigger.fairness_key
+        key = self.key(trigger)
         tenant = tenant_of(key)
         found = self.flows.get(tenant)
         if isinstance(found, TenantFlow):
@@ -525,6 +515,9 @@ class Member(Account):
 _Idle = tuple[int, dict[str, Flow] | dict[str, Member], str]
 """(rank above the virtual time, where it is, its key): an idle flow or member."""
 
+
+_ARRIVAL = {"": 1.0}
+"""Weights of a lane in the order of arrival."""
 
 _NO_HEADS: list[CellLevel] = []
 """Heads of every flow with at most one cell."""

@@ -1,5 +1,5 @@
-"""A fair lane whose rows are read by fairness key: which keys to read next, and how many rows of
-each, so that memory holds the triggers that come first. Nothing is stored about the order.
+"""A lane whose rows are read by fairness key: which keys to read next, and how many rows of each,
+so that memory holds the triggers that come first. Nothing is stored about the order.
 
 A limit may stop many triggers while others could run. Beyond a few, which wait in memory, these are
 left in their rows: they and all later ones of their column (the triggers that the same limits stop)
@@ -61,6 +61,11 @@ class KeyedLane:
         """Highest tag of a row that was asked for."""
 
     @property
+    def is_fair(self) -> bool:
+        """Whether the rows of a long lane are read by fairness key; else in their order."""
+        return self._flows.is_fair
+
+    @property
     def has_unread(self) -> bool:
         """Whether rows are to be asked for."""
         return bool(self._new) or any(len(unread) for unread in self._all_unread())
@@ -117,6 +122,8 @@ class KeyedLane:
                     if not apart.held and len(apart.unread):  # they start quickly
                         most = max(apart.most, self.full // len(self._apart))
                         apart.most = min(2 * apart.most, most)
+        if not self.is_fair:
+            return ()
         keys = Counter([trigger.fairness_key for trigger in triggers])
         tenants, inside = self._held
         for key, count in keys.items():
@@ -212,8 +219,10 @@ class KeyedLane:
 
     @property
     def is_asking(self) -> bool:
-        """Whether to ask for keys to read, because memory is half empty, or has room for rows that
-        are soon due."""
+        """Whether to ask for rows, because memory is half empty, or has room for some that are soon
+        due."""
+        if not self.is_fair:
+            return self.held <= self.capacity // 2
         if self._may_ask and self.held < self.most:
             self._may_ask = any(apart.is_asking for apart in self._apart.values())
             if self._may_ask:

@@ -23,7 +23,7 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
 
 class Held(NamedTuple):
@@ -35,14 +35,6 @@ class Held(NamedTuple):
     """Triggers in order, first to last."""
     taken: int
     """Triggers of the column that left it since the last call."""
-
-
-class Lent(NamedTuple):
-    """A trigger taken for another node."""
-
-    trigger: Trigger
-    order: tuple[int, int, int]
-    """Position in the table of a trigger that is not fair, for `put_back`."""
 
 
 class Retries:
@@ -83,9 +75,9 @@ class Retries:
 class TriggerTable:
     """A table of triggers: a column for each priority and kind, ordered by priority and rank.
 
-    Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
-    served in order of arrival. Each key of a fair lane is a flow of its own with one rank: of its
-    triggers that may run, the first by level or position is next, whatever column it is in.
+    Ranks are virtual time, as in start-time fair queueing. Each key of a fair lane is a flow with
+    one rank: of its triggers that may run, the first by level or position is next, whatever column
+    it is in. A lane of a fifo queue is one flow, and so is what other nodes grant of a queue.
 
     A column whose first trigger cannot acquire its slots is parked on the limit that stopped it,
     and costs nothing until that limit frees a slot. A column parked at one priority is not tried at
@@ -99,7 +91,6 @@ class TriggerTable:
     def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
         self._board = Board(slot_ledger)
-        self.is_fair = self._board.is_fair
         self._retries = Retries()
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
@@ -116,14 +107,10 @@ class TriggerTable:
         """Return the number of triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
-    def weigh(self, queue: str, weights: Mapping[str, float], *, is_keyed: bool = False) -> None:
-        """Let the tasks of a queue have weights by fairness key instead of their own, from the next
-        task on. The mapping may change at any time. `is_keyed`: all triggers of the queue are fair,
-        and those of a key come in the order of their positions; else only triggers with a level are
-        fair. Call it before the first push."""
+    def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
+        """Let a queue be fair. Its tasks have these weights by fairness key instead of their own,
+        from the next task on; the mapping may change at any time. Call it before the first push."""
         self._board.weights[queue] = weights
-        if is_keyed:
-            self._board.keyed.add(queue)
 
     def share_run_time(self, queue: str, run_times: RunTimes) -> None:
         """Let the fairness keys of a queue share run time instead of starts. `run_times`: the means
@@ -150,20 +137,11 @@ class TriggerTable:
     # triggers come and go -------------------------------------------------------------------------
 
     def push(self, trigger: Trigger) -> None:
-        """Add a trigger: one of a fair lane behind others of its key at lower levels or positions,
-        any other behind all before it."""
-        priority = trigger.priority
+        """Add a trigger behind those of its flow at lower levels or positions. What another node
+        grants comes behind what it granted before."""
         self._sequence += 1
-        self._sizes[priority] += 1
-        board = self._board
-        rank = None if self.is_fair(trigger) else board.times[priority].fifo_rank()
-        board.insert(trigger, self._sequence, rank)
-
-    def put_back(self, lent: Lent) -> None:
-        """Add a lent trigger that is not fair again, at its old position."""
-        trigger, (rank, _, number) = lent
         self._sizes[trigger.priority] += 1
-        self._board.insert(trigger, number, rank)
+        self._board.insert(trigger, self._sequence)
 
     def remove(self, triggers: Collection[Trigger]) -> None:
         """Remove triggers, which hold no slots."""
@@ -206,8 +184,8 @@ class TriggerTable:
             for found in self._board.take_out(column)
         ]
         self._slot_ledger.set_limits(queue, limits)
-        for trigger, number, rank in moved:
-            self._board.insert(trigger, number, rank)
+        for trigger, number in moved:
+            self._board.insert(trigger, number)
         self._start_over()
 
     def pause(self, queue: str) -> None:
@@ -229,33 +207,17 @@ class TriggerTable:
         """Offer the triggers of an ordering key again, because its reservation has changed."""
         self._board.try_again(ordering_key)
 
-    def beyond(self, kept: Mapping[FifoLane, int]) -> list[Trigger]:
-        """Return the triggers of fifo queues beyond the first `kept` of each lane; but none
-        that another node has granted or that has no position in the channel."""
-        waiting: dict[FifoLane, list[tuple[int, int, Trigger]]] = {lane: [] for lane in kept}
-        for column in self._board.columns.values():
-            found = waiting.get(FifoLane(column.queue, column.priority))
-            if found is not None:
-                found += [
-                    (rank, number, trigger)
-                    for rank, number, trigger in column.with_ranks()
-                    if trigger.seq and _is_own(trigger)
-                ]
-        return [
-            trigger
-            for lane, found in waiting.items()
-            for *_, trigger in sorted(found)[kept[lane] :]
-        ]
-
     def last(self, lane: LaneKey, count: int) -> list[Trigger]:
-        """Return the triggers of a fair lane that start last, if no limit is full; but none with an
-        ordering key, for which others may wait."""
+        """Return the triggers of a lane that start last, if no limit is full; but none with an
+        ordering key, for which others may wait, or that another node has granted."""
         found = [
             (rank, trigger.seq, trigger)
             for column in self._board.columns.values()
             if (column.queue, column.priority) == (lane.queue, lane.priority)
             for rank, trigger in column.ranked()
-            if trigger.partition == lane.partition and trigger.ordering_key is None
+            if trigger.partition == lane.partition
+            and trigger.ordering_key is None
+            and _is_own(trigger)
         ]
         return [trigger for *_, trigger in sorted(found, key=itemgetter(0, 1))[-count:]]
 
@@ -284,7 +246,7 @@ class TriggerTable:
         by_lane: dict[LaneKey, list[Held]] = {lane: [] for lane in lanes}
         for held in found:
             inside: dict[LaneKey, list[Trigger]] = {}
-            for trigger in filter(self.is_fair, held.triggers):
+            for trigger in filter(_is_own, held.triggers):
                 lane = LaneKey(trigger.queue, trigger.partition, trigger.priority)
                 inside.setdefault(lane, []).append(trigger)
             for lane in inside.keys() & by_lane.keys():
@@ -326,7 +288,7 @@ class TriggerTable:
         first of all. `position`: its position until now."""
         priority, since, source = position
         board, acquire = self._board, self._slot_ledger.acquire
-        ready, time = board.ready, board.times[priority]
+        ready = board.ready
         column = source if isinstance(source, Column) else None
         while (
             order := board.first_of_column(source)
@@ -342,7 +304,7 @@ class TriggerTable:
             if not left or (ready and ready[0] < (priority, order)):
                 board.offer(source, order)
                 return
-            rank, _, _, cell = order
+            cell = order[3]
             _, _, _, trigger, strand = cell.first
             is_failed = False
             try:
@@ -359,10 +321,7 @@ class TriggerTable:
                 taken.append(trigger)
             left -= 1
             self._sizes[priority] -= 1
-            if cell.flow is not None:
-                cell.flow.ran(trigger)
-            elif rank > time.now:
-                time.now = rank
+            cell.flow.ran(trigger)
             is_over = cell.pop() is None
             if is_over:
                 source.pop()
@@ -426,7 +385,7 @@ class TriggerTable:
         heads = [position[1][3].first[3] for position in sorted(self._spare())]
         return list(dict.fromkeys((head.queue, head.name) for head in heads))
 
-    def lend(self, most: int, is_wanted: Callable[[Trigger], bool]) -> list[Lent]:
+    def lend(self, most: int, is_wanted: Callable[[Trigger], bool]) -> list[Trigger]:
         """Take at most `most` triggers for other nodes, without slots, by priority and then by
         rank: only those that this node has no slots for. `is_wanted`: whether another node takes
         the trigger. After False, the rest of the trigger's column is skipped.
@@ -437,7 +396,7 @@ class TriggerTable:
         spare = [*self._spare()]
         heapify(spare)
         columns = [column for _, _, column in spare]
-        lent: list[Lent] = []
+        lent: list[Trigger] = []
         while spare and len(lent) < most:
             priority, before, column = heappop(spare)
             order = board.first_of_column(column, is_lent=True)
@@ -448,7 +407,7 @@ class TriggerTable:
             if before < order:
                 heappush(spare, (priority, order, column))
             elif _is_own(trigger) and is_wanted(trigger):
-                lent.append(Lent(trigger, cell.first[:3]))
+                lent.append(trigger)
                 self._lend(cell)
                 if column.heads.first is not None:
                     heappush(spare, (priority, column.heads.first, column))
@@ -460,14 +419,10 @@ class TriggerTable:
 
     def _lend(self, cell: Cell) -> None:
         """Take the first trigger of a cell, which is the first of its column."""
-        column, (rank, _, _, trigger, strand) = cell.column, cell.first
+        column, (_, _, _, trigger, strand) = cell.column, cell.first
         column.taken += 1
         self._subtract([trigger])
-        time = self._board.times[column.priority]
-        if cell.flow is not None:
-            cell.flow.ran(trigger)
-        elif rank > time.now:
-            time.now = rank
+        cell.flow.ran(trigger)
         if cell.pop() is None:
             column.heads.pop()
             self._board.drop(cell)

@@ -1,8 +1,9 @@
-"""The fair queues of a node without `backlog=`: lanes that leave triggers beyond memory in their
-rows.
+"""The lanes of a node: triggers beyond memory are left in their rows.
 
-A lane asks the channel for the rows of the fairness keys that come first
-(`fairlead.core.fair.keyed_lane`). Nothing about the order is stored, so a new owner only reads.
+The lane of a fair queue asks the channel for the rows of the fairness keys that come first
+(`fairlead.core.fair.keyed_lane`); that of a fifo queue is read in the order of arrival. Nothing
+about the order is stored, so a new owner only reads. Fair queues with `backlog=` have lanes of
+another kind (`fairlead.engine.backlogs`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
+from fairlead.engine.sharing import Sharing, by_lane, most_of_fifo_lane, most_of_lane
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.trigger_channel import KeyNews
 
 AGAIN = 1000
-"""Triggers of a lane in one repeated read, and so the most beyond the look-ahead of a fifo lane."""
+"""Triggers of a lane in one repeated read."""
 
 KEPT_SHARE = 4
 """Fraction (one in KEPT_SHARE) of memory that triggers may keep which limits stop, while others
@@ -49,17 +50,25 @@ class _Lane:
     unread: int = 0
     """Tenants with unread rows, as far as the channel knows."""
     is_asked: bool = True
-    """Whether the channel asked for keys after the last call of `room_freed`."""
+    """Whether the channel asked for rows, and found no room for all, after the last call of
+    `room_freed`."""
     looked_at: float | None = None
     """Monotonic seconds of the last look at what limits stop; None if memory was not full since."""
+    foreign: int = 0
+    """Triggers of a fifo lane in memory whose tasks have no handler here."""
+    has_left_out: bool = False
+    """Whether others were kept out of memory for lack of room."""
 
 
-class KeyedLanes(SimplePart):
-    """Route each trigger of a fair queue to its lane; drop triggers of partitions that this node
-    does not own."""
+class Lanes(SimplePart):
+    """Route each trigger to its lane; drop triggers of partitions that this node does not own."""
 
-    def __init__(self, context: NodeContext, ordering: Ordering) -> None:
-        self.sharing = Sharing(context, is_keyed=True)
+    def __init__(
+        self, context: NodeContext, ordering: Ordering, sharing: Sharing, queues: frozenset[str]
+    ) -> None:
+        """`queues`: names of the queues with lanes here."""
+        self.sharing = sharing
+        self._queues = queues
         self._context = context
         self._table = context.table
         self._clock = context.clock
@@ -73,9 +82,10 @@ class KeyedLanes(SimplePart):
         """Lanes that wait for rows: those which are not open, and those that have asked for
         some."""
         self._stalled = asyncio.Event()
-
-    def __contains__(self, queue: str) -> bool:
-        return queue in self.sharing.weights
+        self._known_names = frozenset[str]()
+        """Names of the tasks that some living node knows."""
+        self._has_met_others = False
+        """Whether a trigger of another name was kept out of memory."""
 
     async def run(self) -> None:
         """Leave triggers in their rows which limits stop, while others wait for room in memory."""
@@ -149,7 +159,7 @@ class KeyedLanes(SimplePart):
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """Own exactly these partitions. What the table held of others is dropped already."""
-        mine = [key for key in owned if key.queue in self]
+        mine = [key for key in owned if key.queue in self._queues]
         now = self._clock.monotonic()
         self._owned = {key: self._owned.get(key, now) for key in mine}
         for key in [key for key in self._lanes if PartitionKey(*key[:2]) not in self._owned]:
@@ -157,12 +167,13 @@ class KeyedLanes(SimplePart):
             self._context.look_ahead.leave(key)
             self._context.events.on_dropped(lane.opening or ())
         counts = Counter(key.queue for key in mine)
+        fair, look_ahead = self._context.kinds.fair, self._context.settings.look_ahead
         self._most = {
-            queue: most_of_lane(self._context.settings.look_ahead, count)
+            queue: (most_of_lane if queue in fair else most_of_fifo_lane)(look_ahead, count)
             for queue, count in counts.items()
         }
 
-    async def release(self, keys: Collection[PartitionKey]) -> None:
+    def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before their leases are released."""
         self.assign(self._owned.keys() - keys)
 
@@ -183,24 +194,31 @@ class KeyedLanes(SimplePart):
     # room for triggers ----------------------------------------------------------------------------
 
     def room(self, key: LaneKey) -> int:
-        """Return how many more triggers a lane takes that is read in the order of arrival. They
-        leave room for those of other keys. One more is always read: it shows whether there are
-        any."""
-        lane = self._lane(key)
-        if lane is None:
+        """Return how many more triggers a lane takes that is read in the order of arrival: of a
+        fifo queue none while memory is more than half full, so that reads stay large. In a fair
+        queue they leave room for those of other keys, and one more is always read: it shows whether
+        there are any."""
+        if (lane := self._lane(key)) is None:
             return 0
-        return max(1, self._refill(lane) // 2 - lane.core.held)
+        self._awaited.add(key)
+        capacity, held = self._refill(lane), lane.core.held
+        if lane.core.is_fair:
+            return max(1, capacity // 2 - held)
+        lane.is_asked = held > capacity // 2
+        return 0 if lane.is_asked else capacity - held
 
     def room_behind(self, key: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""
         return AGAIN if PartitionKey(*key[:2]) in self._owned else 0
 
-    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
-        """Return which keys to read next, and how many triggers of each; see
+    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
+        """Return which keys of a fair queue to read next, and how many triggers of each; see
         `fairlead.ports.trigger_channel.Room`."""
         lane = self._lane(key)
         if lane is None:
             return ()
+        if not lane.core.is_fair:
+            return None
         lane.unread, lane.is_asked = news.unread, True
         lane.core.remember(news.announced, news.found)
         if news.unread:
@@ -230,8 +248,8 @@ class KeyedLanes(SimplePart):
         core = lane.core
         if core.held > core.most and lane.opening is None:
             last = self._table.last(lane.key, core.held - core.capacity)
-            core.left(last)
             self._table.remove(last)
+            self._count(lane, last, -1)
             feeds: dict[Feed, int] = {}
             for trigger in last:
                 feed = Feed(trigger.fairness_key)
@@ -244,24 +262,67 @@ class KeyedLanes(SimplePart):
         return found
 
     def _ask(self, lane: _Lane) -> None:
-        """Let the channel ask for keys if their triggers in memory come to an end."""
+        """Let the channel ask for rows if the triggers in memory come to an end."""
         if lane.is_asked and lane.core.is_asking:
             lane.is_asked = False
             self._context.channel.room_freed()
+
+    # names of tasks without a handler here --------------------------------------------------------
+
+    def set_known_names(self, names: frozenset[str]) -> None:
+        """Note the names of the tasks that some living node knows. Read triggers of new names."""
+        if self._has_met_others and not names <= self._known_names:
+            self._has_met_others = False
+            self._context.channel.redeliver()
+        self._known_names = names
+
+    def _foreign(self, triggers: Iterable[Trigger]) -> list[Trigger]:
+        handlers = self._context.served.handlers
+        return [trigger for trigger in triggers if trigger.name not in handlers]
+
+    def _leave_out(self, lane: _Lane, batch: Sequence[Trigger]) -> Sequence[Trigger]:
+        """Drop triggers of a fifo queue that would hold up others, and return the rest: no living
+        node knows their tasks, or only other nodes do and half of memory waits for them already.
+        Sweeps read them again. A fair queue reads each name that waits apart."""
+        if not (foreign := self._foreign(batch)):
+            return batch
+        known = [trigger for trigger in foreign if trigger.name in self._known_names]
+        self._has_met_others |= len(known) < len(foreign)
+        kept = known[: max(0, max(1, lane.core.capacity // 2) - lane.foreign)]
+        lane.has_left_out |= len(kept) < len(known)
+        out = set(map(id, foreign)).difference(map(id, kept))
+        self._context.events.on_dropped([trigger for trigger in foreign if id(trigger) in out])
+        return [trigger for trigger in batch if id(trigger) not in out]
+
+    def _count(self, lane: _Lane, triggers: Sequence[Trigger], sign: int) -> None:
+        """Count triggers that came into memory (1), or left it (-1)."""
+        if sign > 0:
+            lane.core.came(triggers)
+        else:
+            lane.core.left(triggers)
+        if lane.core.is_fair or not (foreign := self._foreign(triggers)):
+            return
+        lane.foreign += sign * len(foreign)
+        if sign < 0 and lane.has_left_out and lane.foreign <= lane.core.capacity // 4:
+            lane.has_left_out = False
+            self._context.channel.redeliver()
 
     # triggers come and go -------------------------------------------------------------------------
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers, in the order of the channel."""
         context = self._context
-        for key, batch in by_lane(triggers):
+        for key, came in by_lane(triggers):
             if (lane := self._lane(key)) is None:
-                context.events.on_dropped(batch)
+                context.events.on_dropped(came)
                 continue
-            count, most = lane.core.size + len(batch), self._most[key.queue]
+            count, most = lane.core.size + len(came), self._most[key.queue]
             lane.core.capacity = context.look_ahead.want(key, count, most)
-            context.look_ahead.measure(key, batch)
+            context.look_ahead.measure(key, came)
+            batch = came if lane.core.is_fair else self._leave_out(lane, came)
             kept, left = self._keep(lane, batch)
+            if not lane.core.is_fair:
+                lane.foreign += len(self._foreign(kept))
             if left:
                 known = set(map(id, kept))
                 self._leave(lane, [each for each in batch if id(each) not in known], left)
@@ -295,6 +356,11 @@ class KeyedLanes(SimplePart):
                 self._push(lane, waiting)
             self._awaited.discard(lane.key)
             self._ask(lane)
+            self._leave_if_empty(lane)
+
+    def _leave_if_empty(self, lane: _Lane) -> None:
+        if not lane.core.size and self.held(lane.key) == 0:
+            self._context.look_ahead.leave(lane.key)
 
     def _push(self, lane: _Lane, triggers: Iterable[Trigger]) -> None:
         kept_out = []
@@ -307,18 +373,17 @@ class KeyedLanes(SimplePart):
         self._context.events.on_ready()
 
     def _drop(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
-        lane.core.left(triggers)
+        self._count(lane, triggers, -1)
         self._context.events.on_dropped(triggers)
         self._ask(lane)
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
         """Note that triggers left the table, to be claimed."""
         for lane, batch in self._mine(triggers):
-            lane.core.left(batch)
+            self._count(lane, batch, -1)
             self._context.look_ahead.took(lane.key, len(batch))
             self._ask(lane)
-            if not lane.core.size and self.held(lane.key) == 0:
-                self._context.look_ahead.leave(lane.key)
+            self._leave_if_empty(lane)
 
     def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Do nothing: nothing is stored of a trigger."""
@@ -332,16 +397,22 @@ class KeyedLanes(SimplePart):
         """Drop triggers in the table that must wait for the first task of their ordering key."""
         self._table.remove(triggers)
         for lane, batch in self._mine(triggers):
-            self._drop(lane, batch)
+            self._count(lane, batch, -1)
+            self._ask(lane)
+        self._context.events.on_dropped(triggers)
 
     def returned(self, triggers: Sequence[Trigger]) -> None:
-        """Put back triggers whose claim has an unknown result."""
+        """Put back triggers that left the table and do not run: their claim has an unknown result,
+        or another node gives them back. Also push those that may run next of their ordering key,
+        which have no level yet in a queue with levels."""
         kept = set[int]()
         for key, batch in by_lane(triggers):
-            if (lane := self._lane(key)) is None:
+            lane = self._lane(key)
+            if lane is None and key.queue in self._queues:
                 continue
             kept.update(map(id, batch))
-            lane.core.came(batch)
+            if lane is not None:
+                self._count(lane, batch, 1)
             for trigger in batch:
                 self._charge(trigger, 0)  # it is charged again when it starts
                 self._table.push(trigger)
@@ -371,5 +442,7 @@ class KeyedLanes(SimplePart):
         if lane is None and PartitionKey(*key[:2]) in self._owned:
             core = KeyedLane(self._table.lane(key), self._table.column)
             lane = self._lanes[key] = _Lane(key, core)
+            if not core.is_fair:
+                lane.opening, lane.is_asked = None, False
             self._awaited.add(key)
         return lane
