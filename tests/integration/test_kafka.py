@@ -168,7 +168,7 @@ async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(
 ) -> None:
     monkeypatch.setattr(kafka, "MOST_ARRIVED", 50)
     monkeypatch.setattr(kafka, "HOLD_SECONDS", 0.5)
-    monkeypatch.setattr("fairlead.engine.intake.AGAIN", 50)
+    monkeypatch.setattr("fairlead.engine.lanes.AGAIN", 50)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran: list[int] = []
     gate = asyncio.Event()
@@ -184,7 +184,7 @@ async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(
         for n in range(0, 3000, 30):
             await send.submit_many_async([{"n": n + i} for i in range(30)])
         await until(lambda: node.in_flight == 20 and not any(lags(app, "mail").values()))
-        assert len(node.parts.context.table) <= 100 + 50
+        assert len(node.parts.context.table) <= 2 * 125
         assert app.channel._arrived_count <= 50
         gate.set()
         await settled(app, node, 60)

@@ -265,7 +265,7 @@ class Lanes(SimplePart):
         """Let the channel ask for rows if the triggers in memory come to an end."""
         if lane.is_asked and lane.core.is_asking:
             lane.is_asked = False
-            self._context.channel.room_freed()
+            self._context.channel.room_freed(lane.key)
 
     # names of tasks without a handler here --------------------------------------------------------
 

@@ -156,8 +156,8 @@ class TriggerChannel(Protocol):
     def read_together(self, lane: LaneKey) -> None:
         """Read the triggers of all names of a lane together again."""
 
-    def room_freed(self) -> None:
-        """Resume lanes that waited for room in the look-ahead."""
+    def room_freed(self, lane: LaneKey | None = None) -> None:
+        """Go on with a lane, or with all of them, that waited for room in the look-ahead."""
 
     def redeliver(self) -> None:
         """Deliver again, now, the triggers that were received and may have been dropped."""

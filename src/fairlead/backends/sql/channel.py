@@ -130,6 +130,8 @@ class DatabaseChannel:
         """First positions of the partitions to read, by priority."""
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
+        self._to_read: dict[LaneKey, LaneReader] = {}
+        """Those that are behind, but none that waits for room."""
         self._early: dict[LaneKey, list[tuple[float, int]]] = {}
         """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
@@ -197,6 +199,7 @@ class DatabaseChannel:
         for key in lost:
             for priority in PRIORITIES:
                 self._lanes.pop(LaneKey(*key, priority), None)
+                self._to_read.pop(LaneKey(*key, priority), None)
         self._unsearched = (self._unsearched - lost) | gained
         self._searching -= lost
         self._assigned = dict(partitions)
@@ -221,18 +224,26 @@ class DatabaseChannel:
             found.keyed.read_later(feeds)
         else:
             found.set_back_to(min(feeds.values()))
-        self._changed.set()
+        self._read_on(found)
 
     def read_together(self, lane: LaneKey) -> None:
         found = self._lanes.get(lane)
         if found is not None and found.keyed is not None:
             found.keyed.read_together()
-            self._changed.set()
+            self._read_on(found)
 
-    def room_freed(self) -> None:
-        for lane in self._lanes.values():
-            if lane.keyed is not None:
-                lane.keyed.room_freed()
+    def room_freed(self, lane: LaneKey | None = None) -> None:
+        lanes = self._lanes.values() if lane is None else [self._lanes.get(lane)]
+        for found in lanes:
+            if found is not None:
+                if found.keyed is not None:
+                    found.keyed.room_freed()
+                self._read_on(found)
+
+    def _read_on(self, lane: LaneReader) -> None:
+        """Read a lane, if it is behind, as soon as its turn comes."""
+        if lane.is_behind:
+            self._to_read[lane.key] = lane
         self._changed.set()
 
     def redeliver(self) -> None:
@@ -241,6 +252,7 @@ class DatabaseChannel:
         for lane in self._lanes.values():
             if lane.keyed is not None:
                 lane.keyed.look_on()
+                self._read_on(lane)
         self._changed.set()
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
@@ -258,11 +270,19 @@ class DatabaseChannel:
                     if found is not None or was_searching:
                         self._note_served(lane)
                         return [*self._arrived(room, found or ()), *(found or ())]
+                    if lane.keyed is None:  # it is read by position again
+                        is_news = True
+                        continue
                 elif (space := room.ahead(lane.key)) > 0:
                     self._note_served(lane)
-                    if triggers := await self._read(lane, min(space, PAGE), room):
+                    triggers = await self._read(lane, min(space, PAGE), room)
+                    if not lane.is_behind:
+                        self._to_read.pop(lane.key, None)
+                    if triggers:
                         return [*self._arrived(room, triggers), *triggers]
                     is_news = True
+                    continue
+                self._to_read.pop(lane.key, None)
             if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
@@ -278,10 +298,9 @@ class DatabaseChannel:
         all others, and after them, one by one, lanes of which more must be read before any of their
         tasks may run."""
         self._is_news_first = not self._is_news_first
-        lanes = [lane for lane in self._lanes.values() if lane.is_behind]
-        lanes.sort(key=lambda lane: (lane.served, lane.key.priority))
+        lanes = sorted(self._to_read.values(), key=lambda lane: (lane.served, lane.key.priority))
         if self._is_news_first:
-            first = [lane for lane in self._lanes.values() if lane.is_beginning and lane.is_behind]
+            first = [lane for lane in self._to_read.values() if lane.is_beginning]
             lanes = [*first, *(lane for lane in lanes if not lane.is_beginning)]
             lanes.sort(key=lambda lane: not lane.has_news)
         return lanes
@@ -323,6 +342,7 @@ class DatabaseChannel:
                 lane.sweep_seq = 0
             if is_sweeping and lane.keyed is not None:
                 lane.keyed.begin_sweep()
+            self._read_on(lane)
         self._searching = set()
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
         is_first, self._has_searched = not self._has_searched, True
@@ -474,7 +494,7 @@ class DatabaseChannel:
             found.keyed.look_from(news.first_seq)
         else:
             found.set_back_to(news.first_seq - 1)
-        self._changed.set()
+        self._read_on(found)
 
 
 def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
