@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from fairlead.core.fair.flows import FairLane, Scope
 from fairlead.core.fair.keyed_lane import KeyedLane
-from fairlead.model import Feed, Trigger, tenant_of
+from fairlead.core.fair.table import TriggerTable
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.model import Feed, LaneKey, Trigger, tenant_of
 from tests.builders import trigger
 from tests.tiers import examples
 
@@ -52,6 +54,29 @@ def test_what_does_not_fit_in_memory_is_left_from_the_first_such_row_of_each_key
     assert left == {Feed("a"): 5, Feed("b"): 6}
     assert core.held == core.size == core.most == 5
     assert core.keep(rows(10, 10, "c")) == ([], {Feed("c"): 9})
+
+
+# what begins --------------------------------------------------------------------------------------
+
+
+def test_a_new_key_keeps_its_place_until_the_lane_opens() -> None:
+    """Else it began up to one turn of all other keys later, as if it had waited among them."""
+    table = TriggerTable(SlotLedger(1))
+    table.weigh("q", {})
+    core = KeyedLane(table.lane(LaneKey("q", 0, 5)), table.column)
+    core.capacity, core.is_open = 1000, False
+    core.remember((), [Feed(f"old {n}") for n in range(200)])
+    core.remember(["new"], ())
+    assert core.choose(200, 0)
+    waiting = [trigger(n, key=f"old {n}") for n in range(200)] + [trigger(200, key="new")]
+    core.came(waiting)
+    core.remember((), [Feed("new")])  # it may have more rows
+    assert [feed.key for feed, _ in core.choose(1, 0)] == ["new"]
+    for one in waiting:
+        table.push(one)
+    core.is_open = True
+    [first], _ = table.take(1, 0.0)
+    assert first.fairness_key == "new"
 
 
 # columns that are read apart ----------------------------------------------------------------------

@@ -354,6 +354,7 @@ class Lanes(SimplePart):
                     continue
                 waiting, lane.opening = lane.opening, None
                 self._push(lane, waiting)
+                lane.core.is_open = True
             self._awaited.discard(lane.key)
             self._ask(lane)
             self._leave_if_empty(lane)
@@ -442,7 +443,9 @@ class Lanes(SimplePart):
         if lane is None and PartitionKey(*key[:2]) in self._owned:
             core = KeyedLane(self._table.lane(key), self._table.column)
             lane = self._lanes[key] = _Lane(key, core)
-            if not core.is_fair:
+            if core.is_fair:
+                core.is_open = False
+            else:
                 lane.opening, lane.is_asked = None, False
             self._awaited.add(key)
         return lane

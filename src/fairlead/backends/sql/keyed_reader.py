@@ -243,8 +243,9 @@ class KeyedReader:
         self._announced, self._found, self._has_room = [], [], False
         like: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
         plans: list[_Plan] = []
-        for feed, limit in room.of_keys(self.lane, news) or ():
-            like[feed.name, limit].append(feed.key)
+        most = 1 if self._walk is not None and len(self._unread) < ENOUGH_KEYS else PAGE
+        for feed, limit in room.of_keys(self.lane, news) or ():  # at first, a row of each key
+            like[feed.name, min(limit, most)].append(feed.key)
         for (name, limit), keys in like.items():
             at_once = max(1, PAGE // (max(limit, APART) if name else limit))
             plans += [

@@ -41,6 +41,9 @@ class KeyedLane:
         """`column_of`: returns the column of a trigger."""
         self._flows = flows
         self._column_of = column_of
+        self.is_open = True
+        """Whether triggers that come start at once; while the keys of a lane are found, all wait
+        for the first of them."""
         self.capacity = 1
         """Triggers in memory, but a quarter more for new keys."""
         self.held = 0
@@ -278,7 +281,8 @@ class KeyedLane:
     def _settle(self) -> None:
         """Note that all rows that were asked for have come, or do not exist. Columns without unread
         rows are no longer read apart, if the triggers of all have room together."""
-        self._flows.beginners.starts.clear()
+        if self.is_open:
+            self._flows.beginners.starts.clear()
         for unread in self._all_unread():
             unread.settle()
         read = {column: one for column, one in self._apart.items() if not len(one.unread)}

@@ -111,8 +111,8 @@ class UnreadRows:
             start, key = found
             if isinstance(flow := flows.flows.get(tenant), TenantFlow):
                 flow.beginners.is_crowded = len(inside) > FEW
-                flow.beginners.starts[key] = start
-        flows.beginners.starts[tenant] = tag
+                flow.beginners.starts.setdefault(key, start)
+        flows.beginners.starts.setdefault(tenant, tag)
         return key, self.ask(key, number, most)
 
     def ask(self, key: str, number: float, most: int) -> int:
