@@ -3,11 +3,6 @@ stopped."""
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -16,9 +11,7 @@ from pyiceberg.manifest import ManifestListWriter, ManifestWriter
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
-from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.export_runs import RunExporter
 from fairlead.pipeline.warehouse import data_files
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
@@ -50,30 +43,6 @@ def export_until(url: str, location: Location, step: str, times: int) -> None:
     """Export, and end the process after the step has been done `times` times."""
     die_after(*STEPS[step], times)
     _exporter(url, location).round()
-
-
-def export_forever(url: str, location: Location, begins: Event) -> None:
-    """Export in a loop, and set the event when it begins."""
-    exporter = _exporter(url, location)
-    begins.set()
-    while True:
-        try:
-            exporter.round()
-        except StoreUnavailable as error:  # SQLite on a busy machine
-            print(error, flush=True)
-        time.sleep(0.002)  # an exporter of rounds without pause would leave SQLite to nobody
-
-
-def export_runs_forever(url: str, folder: Path, rows: Connection[int, int]) -> None:
-    """Export runs of ordered queues in a loop, and send the number of rows of each batch."""
-    from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
-
-    runs = CassandraOrderedStore(url).runs
-    exporter = RunExporter(runs, Warehouse(Location.of(folder)), SYSTEM_CLOCK, ROWS)
-    while True:
-        with suppress(StoreUnavailable):  # a busy server; a worker tries again too
-            exporter.round(on_rows=lambda count: count and rows.send(count), batches=1)
-        time.sleep(0.01)
 
 
 def _exporter(url: str, location: Location) -> Exporter:

@@ -264,21 +264,3 @@ def queue_of(seed: int) -> tuple[list[Row], list[Row]]:
 def test_the_backlog_equals_a_count_at_every_second(spark: SparkSession, seed: int) -> None:
     attempts, still = queue_of(seed)
     assert built(spark, attempts, still) == simulated(attempts, still)
-
-
-@pytest.mark.parametrize("seed", range(2, 3))
-def test_the_backlog_by_hour_equals_the_backlog_of_all_hours_at_once(
-    spark: SparkSession, seed: int
-) -> None:
-    attempts, still = queue_of(seed)
-    one_by_one: Table = {}
-    for hour in range(3):
-        since, until = at(3600 * hour), at(3600 * hour + 3600)
-        overlapping = [
-            row
-            for row in attempts
-            if min(row["ready_at"] or until, row["finished_at"]) < until
-            and row["finished_at"] >= since
-        ]
-        one_by_one |= built(spark, overlapping, still, hour, hour + 1)
-    assert one_by_one == built(spark, attempts, still)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -35,13 +31,11 @@ from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.data_files import TableFile
-from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.warehouses import export
-from tests.tiers import NIGHTLY
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
@@ -258,57 +252,3 @@ def test_days_that_bronze_has_forgotten_stay_as_they_were_built(job: JobContext)
     assert build(job, SETTINGS).state == "nothing to do"
     build(job, SETTINGS, full=True)
     assert_same_rows(made_in(job.warehouse), before)
-
-
-UNPUBLISHED = [
-    "first table written",
-    "tables without shares written",
-    "gold written",
-    "before the publication",
-]
-PUBLISHED = ["before main moves", "main of one table moved"]
-
-
-@NIGHTLY("a long run")
-def test_readers_see_one_whole_build_whenever_a_build_is_killed(
-    job: JobContext, tmp_path: Path
-) -> None:
-    """Each kill starts a Java process of its own, so all of them share one lake."""
-    first, second, *more = batches(7)
-    lake = Warehouse(Location.of(tmp_path / "killed"))
-    for warehouse in (lake, job.warehouse):
-        put(warehouse, [first, second])
-    build(job, SETTINGS)
-    kill(lake, len(UNPUBLISHED + PUBLISHED))  # the first build is undisturbed
-    assert_same_rows(made_in(lake), made_in(job.warehouse))
-    put(lake, more[:1])
-    before = made_in(lake)
-    for point in UNPUBLISHED:
-        kill(lake, UNPUBLISHED.index(point))
-        assert_same_rows(made_in(lake), before)
-    for point, batch in zip(PUBLISHED, more, strict=True):
-        if batch is not more[0]:
-            put(lake, [batch])
-        put(job.warehouse, [batch])
-        build(job, SETTINGS)
-        kill(lake, (UNPUBLISHED + PUBLISHED).index(point))
-        assert_same_rows(made_in(lake), made_in(job.warehouse))
-    build_at_rest, _ = Builds(lake).newest()
-    Builds(lake).finish(build_at_rest)
-    for table in MADE:
-        if table.name in build_at_rest.snapshots:
-            state = lake.table(table).state()
-            assert state.snapshot == build_at_rest.snapshots[table.name]
-
-
-def kill(lake: Warehouse, point: int) -> None:
-    """Build the lake in another process, killed at this point, if there is such a point."""
-    script = Path(__file__).with_name("build_until.py")
-    ran = subprocess.run(
-        [sys.executable, str(script), str(lake.location.folder), str(point)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), "src"])},
-    )
-    wanted = -signal.SIGKILL if point < len(UNPUBLISHED + PUBLISHED) else 0
-    assert ran.returncode == wanted, ran.stderr[-2000:]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +17,6 @@ from fairlead import App
 from fairlead.pipeline.bulk import rows as rows_module
 from fairlead.pipeline.bulk.stage import BulkStore, StagedPart, StageLost, SubmissionTotals
 from tests.pipeline.bulk import left_in_stage, numbers, numbers_in, publish, rows, stage, submit
-from tests.tiers import NIGHTLY
 
 ALL = list(range(200))
 PARTS = [[numbers(0, 60), numbers(60, 100)], [numbers(100, 200)]]
@@ -174,35 +170,3 @@ def test_submissions_that_claim_the_same_keys_in_opposite_orders_do_not_dead_loc
         thread.join()
     assert sorted(each.inserted for each in totals) == [0, count]
     assert len(rows(url, "SELECT 1 FROM fairlead_tasks")) == count
-
-
-# on a cluster -------------------------------------------------------------------------------------
-
-
-@NIGHTLY("a slow start")
-@pytest.mark.spark
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_doubles_nothing(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    url = request.getfixturevalue(f"{kind}_url")
-    app = App(url)
-    app.migrate()
-    app.close()
-    program = Path(__file__).with_name("bulk_cluster.py")
-    ran = subprocess.run(
-        [sys.executable, str(program), url, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "inserted=1000, duplicate=0" in ran.stdout
-    assert (tmp_path / "killed").exists(), "an executor must have been killed"
-    for part in (0, 1):
-        assert len(list(tmp_path.glob(f"staged-{part}-*"))) > 1, (
-            "each part must have been staged twice"
-        )
-    assert sorted(numbers_in(url)) == list(range(1000))
-    assert len(rows(url, "SELECT DISTINCT id FROM fairlead_tasks")) == 1000

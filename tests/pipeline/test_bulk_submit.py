@@ -203,22 +203,6 @@ def test_an_unknown_queue_is_registered_and_the_partitions_of_a_known_one_are_us
 # repeated submissions ---------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_submission_changes_nothing_and_returns_the_same_totals(app: App) -> None:
-    totals = submit(app.url, [[numbers(0, 50)], [numbers(50, 80)]])
-    assert totals == SubmissionTotals("march", inserted=80)
-    before = tasks_of(app.url)
-    again = submit(app.url, [[numbers(0, 50)], [numbers(50, 80)]])
-    assert again == SubmissionTotals("march", inserted=80, is_repeat=True)
-    assert tasks_of(app.url) == before and left_in_stage(app.url) == 0
-
-
-def test_no_row_is_a_task_before_its_submission_is_published(app: App) -> None:
-    parts = [stage(app.url, [numbers(0, 50)], 0)]
-    assert tasks_of(app.url) == [] and left_in_stage(app.url) > 0
-    publish(app.url, parts)
-    assert numbers_in(app.url) == list(range(50)) and left_in_stage(app.url) == 0
-
-
 def test_a_submission_without_rows_publishes_nothing_and_later_rows_are_submitted(
     app: App,
 ) -> None:

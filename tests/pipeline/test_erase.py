@@ -220,14 +220,6 @@ def test_a_dry_run_of_an_erasure_counts_the_rows_and_changes_nothing(lake: Wareh
     assert after == before
 
 
-def test_a_second_erasure_finds_nothing(lake: Warehouse) -> None:
-    erased(lake)
-    rows = all_rows(lake, FEW)
-    again = erased(lake)
-    assert again.rows == again.left == {}
-    assert all_rows(lake, FEW) == rows
-
-
 def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Warehouse) -> None:
     put(
         lake,

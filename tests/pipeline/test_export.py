@@ -8,7 +8,6 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,15 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import id_text
 from fairlead.model.history import START, Position
-from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.pipeline.tombstones import bury, tombstone
 from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location
-from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.builders import idle
-from tests.pipeline.export_until import ROWS, STEPS, export_forever, export_until
+from tests.pipeline.export_until import ROWS, STEPS, export_until
 from tests.pipeline.filling import (
     COLUMNS,
     add,
@@ -42,11 +38,10 @@ from tests.pipeline.filling import (
     reader_of,
 )
 from tests.pipeline.filling import START as FIRST_END
-from tests.pipeline.forks import FORKS, KILLED, exit_code
-from tests.pipeline.test_warehouse import MINUTE, commit_of_another_engine, files_of, now
+from tests.pipeline.forks import KILLED, exit_code
+from tests.pipeline.test_warehouse import MINUTE, now
 from tests.pipeline.warehouses import overtake
 from tests.tiers import NIGHTLY
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,12 +50,6 @@ def history(store_url: str) -> Iterator[SqlHistory]:
     store = migrated(store_url)
     yield SqlHistory(store.database)
     store.database.close()
-
-
-@pytest.fixture
-def on_s3(s3_lake: str, postgres_url: str) -> Warehouse:
-    """Lake on an object store, with its catalog in PostgreSQL."""
-    return Warehouse(Location.of(s3_lake, postgres_url))
 
 
 @pytest.fixture
@@ -259,41 +248,6 @@ def _last(history: SqlHistory) -> Any:
 # several at once ----------------------------------------------------------------------------------
 
 
-def wait_until_exported(lake: Warehouse, count: int) -> None:
-    """Wait until other processes have exported `count` attempts, by polling the lake."""
-    wait_until(lambda: len(exported(lake)) >= count)
-
-
-@pytest.mark.nightly("a long run")
-def test_two_simultaneous_exporters_export_each_attempt_once(
-    store_url: str, history: SqlHistory, lake: Warehouse
-) -> None:
-    add(store_url, *range(50))
-    with ExitStack() as ending:
-        exporters = []
-        for _ in range(2):
-            begins = FORKS.Event()
-            arguments = (store_url, lake.location, begins)
-            exporters.append(process := FORKS.Process(target=export_forever, args=arguments))
-            process.start()
-            ending.callback(process.kill)
-            begins.wait()
-        chance, count = random.Random(1), 50
-        with connected(store_url) as connection:
-            while count < 500:
-                more = chance.randrange(1, 12)
-                add_attempts(connection, range(count, count + more))
-                count += more
-                wait_until_exported(lake, count - 60)  # rows arrive while both exporters work
-        wait_until_exported(lake, count)
-        assert all(process.is_alive() for process in exporters), "no exporter has failed"
-    assert exported(lake) == list(range(count))
-    exporter(history, lake).round()
-    assert exported(lake) == list(range(count))
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == count
-    is_clean(lake)
-
-
 def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
     store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,40 +257,6 @@ def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
     assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
     assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0][1])
-
-
-def test_a_commit_of_another_engine_moves_no_cursor_and_repeats_no_row(
-    store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(store_url, *range(10))
-
-    def commit(table: WarehouseTable, number: int) -> None:
-        if table.table is ATTEMPTS and number == 2:
-            commit_of_another_engine(lake, "bronze_attempts")
-
-    wrote = overtake(monkeypatch, commit)
-    assert exporter(history, lake).round().attempts == 10
-    assert len(wrote) == 3, "the second batch was refused once"
-    assert exported(lake) == list(range(10))
-
-
-def test_rows_of_a_key_that_is_erased_during_an_export_are_left_out_and_noted(
-    store_url: str, history: SqlHistory, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(store_url, *range(6))
-    key = attempt(0)[7]
-    stone = tombstone(lake, key)
-    wrote = overtake(monkeypatch, lambda table, number: number == 1 and bury(table, [stone]))
-    exporter(history, lake).round()
-    gone = [n for n in range(6) if attempt(n)[7] == key]
-    assert exported(lake) == [n for n in range(6) if n not in gone]
-    assert [name for name, _ in wrote] == ["bronze.attempts", "bronze.ledger", "bronze.attempts"]
-    noted = lake.table(ledger.LEDGER).load()
-    assert noted.num_rows == len(gone) > 0
-    assert sorted(noted.column_names) == sorted(ledger.COLUMNS)
-    is_clean(lake)
-    found = [path for path in files_of(lake.location) if key.encode() in path.read_bytes()]
-    assert found == []
 
 
 def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
@@ -430,57 +350,3 @@ def test_a_lake_dropped_from_the_store_continues_and_compares_only_new_attempts(
     exporter(history, lake).round()
     assert exported(lake) == list(range(12))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
-
-
-# on an object store -------------------------------------------------------------------------------
-
-
-def keys_of(lake: Warehouse) -> dict[str, bytes]:
-    """Return the objects in the bucket of a lake."""
-    import boto3
-
-    client = boto3.client("s3", region_name="us-east-1")
-    bucket = lake.location.lake.removeprefix("s3://").partition("/")[0]
-    found = client.list_objects_v2(Bucket=bucket).get("Contents", [])
-    assert len(found) < 1000
-    return {
-        each["Key"]: client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
-        for each in found
-    }
-
-
-def test_an_object_store_has_every_attempt_once_and_no_byte_of_an_erased_key(
-    sqlite_url: str, on_s3: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = SqlHistory(migrated(sqlite_url).database)
-    spread(sqlite_url, 20)
-    assert exporter(history, on_s3).round().attempts == 20
-    add(sqlite_url, 20)
-    assert exporter(history, on_s3).round().attempts == 1
-    assert exported(on_s3) == list(range(21))
-    key = attempt(0)[7]
-    assert any(key.encode() in data for data in keys_of(on_s3).values())
-    table = on_s3.table(ATTEMPTS)
-    bury(table, [tombstone(on_s3, key)])
-    seen = table.state()
-    rows = table.load()
-    kept = rows.filter([name != key for name in rows["fairness_key"].to_pylist()])
-    parts = {file.part for file in table.files()}
-    assert table.replace(parts, table.write(kept, "erased", seen), seen)
-    table.expire(now() + MINUTE)
-    assert table.sweep(now() + 60 * MINUTE) > 0
-    assert [path for path, data in keys_of(on_s3).items() if key.encode() in data] == []
-    assert exported(on_s3) == [n for n in range(21) if attempt(n)[7] != key]
-    history.database.close()
-
-
-@pytest.mark.parametrize("step", ["file written", "metadata written", "committed"])
-def test_an_export_to_an_object_store_that_is_killed_and_repeated_has_every_attempt_once(
-    sqlite_url: str, on_s3: Warehouse, step: str
-) -> None:
-    history = SqlHistory(migrated(sqlite_url).database)
-    spread(sqlite_url, 18)
-    assert exit_code(export_until, sqlite_url, on_s3.location, step, 1) == KILLED
-    exporter(history, on_s3, rows=5).round()
-    assert exported(on_s3) == list(range(18))
-    history.database.close()

@@ -4,14 +4,9 @@ after crashes and with several exporters at once."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
-import sqlite3
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +41,8 @@ from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.statements import Statement  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.contract.test_schedule_store import NOW, again, ended, task  # noqa: E402
-from tests.pipeline.export_until import ROWS, export_runs_forever  # noqa: E402
-from tests.pipeline.forks import FORKS  # noqa: E402
-from tests.pipeline.warehouses import lake_in, root_of  # noqa: E402
+from tests.pipeline.export_until import ROWS  # noqa: E402
+from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 FIRST, SECOND = PartitionKey("reminders", 3), PartitionKey("reminders", 4)
 
@@ -313,93 +307,6 @@ async def test_a_crash_after_any_step_loses_no_run_and_repeats_none(
         runs += await kit.run(FIRST, ends(4, first=first + 12))
         await exports(kit)
         assert kit.exported() == sorted(runs)
-
-
-class ExporterProcess:
-    """A process that exports runs until it is killed."""
-
-    def __init__(self, kit: Kit) -> None:
-        self._rows, rows = FORKS.Pipe(duplex=False)
-        arguments = (kit.url, root_of(kit.lake), rows)
-        self._process = FORKS.Process(target=export_runs_forever, args=arguments)
-        self._process.start()
-        rows.close()
-
-    def follow(self, rows: int) -> None:
-        """Wait until the process has exported some rows or has ended."""
-        with suppress(EOFError):
-            while rows > 0:
-                rows -= self._rows.recv()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.is_alive()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def close(self) -> None:
-        self.kill()
-        self._process.join()
-        self._rows.close()
-
-    def pause(self, catalog: Path | None) -> None:
-        """Stop the process wherever it is, except where it reads or writes the catalog: then its lock
-        would hold the commits of all others."""
-        assert catalog is not None
-        with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
-            while True:
-                self.send(signal.SIGSTOP)
-                while not self._is_stopped():
-                    pass
-                for wait_ms in (0, 60_000):
-                    with suppress(sqlite3.OperationalError):
-                        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-                        connection.execute("BEGIN EXCLUSIVE")
-                        connection.execute("ROLLBACK")
-                        if not wait_ms:
-                            return
-                    self.send(signal.SIGCONT)
-
-    def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
-
-    def _is_stopped(self) -> bool:
-        command = ["ps", "-o", "state=", "-p", str(self._process.pid)]
-        return subprocess.check_output(command, text=True).startswith("T")
-
-
-async def test_of_exporter_processes_that_are_killed_and_paused_each_run_is_exported_once(
-    kit: Kit,
-) -> None:
-    random_ = random.Random(23)
-    runs: list[tuple[str, int]] = []
-    runs += await kit.run(FIRST, ends(60, first=1000))
-    exporters = [paused := ExporterProcess(kit)]
-    try:
-        await asyncio.to_thread(paused.follow, 1)
-        paused.pause(kit.lake.location.catalog_file)
-        for number in range(4):
-            runs += await kit.run(FIRST, ends(20, first=20 * number))
-            runs += await kit.run(SECOND, ends(20, SECOND, 20 * number))
-            exporters.append(other := ExporterProcess(kit))
-            await asyncio.to_thread(other.follow, random_.randrange(1, 20))
-            if number < 3:
-                other.kill()  # wherever it is
-        while len(await asyncio.to_thread(kit.exported)) < len(runs):
-            assert other.is_alive, "the exporter has ended; its error is in the output"
-            await asyncio.to_thread(other.follow, 1)
-        # The paused one goes on with a batch that others have exported since.
-        other.kill()
-        paused.send(signal.SIGCONT)
-        runs += await kit.run(FIRST, ends(40, first=200))
-        await asyncio.to_thread(paused.follow, 1)
-    finally:
-        for each in exporters:
-            each.close()
-    await exports(kit)
-    assert kit.exported() == sorted(runs)
 
 
 async def test_a_batch_is_bounded_and_more_is_said(kit: Kit) -> None:

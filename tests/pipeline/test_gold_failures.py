@@ -1,4 +1,4 @@
-"""gold.failures in hand-made cases; test_against_pandas.py compares many runs."""
+"""gold.failures in hand-made cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""gold.latency_hist and gold.latency in hand-made cases; test_against_pandas.py compares
-percentiles with exact ones."""
+"""gold.latency_hist and gold.latency in hand-made cases, and for any runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""gold.tenant_share in hand-made cases, and for any load; test_against_pandas.py compares days."""
+"""gold.tenant_share in hand-made cases, and for any load."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, timedelta
+from fractions import Fraction
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,6 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from tests.pipeline.frames import T0, at, frame, records
-from tests.pipeline.pandas_twin import entitlements
 from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
 
 Row = dict[str, Any]
@@ -259,6 +259,24 @@ def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(
     assert column(rows, "entitled_us") == [day // 3, day - day // 3]
     backlog = [row | {"arrived_us": 10} for row in backlog]
     assert column(shares(spark, service, backlog, 86_400), "entitled_us") == [10, 10]
+
+
+def entitlements(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
+    """Return exact shares by water-filling: fill all keys that fit at the present level, and repeat."""
+    entitled = [Fraction(0)] * len(demand)
+    left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
+    while thirsty:
+        level = left / sum(Fraction(weight[i]) for i in thirsty)
+        full = {i for i in thirsty if demand[i] <= level * Fraction(weight[i])}
+        if not full:
+            for i in thirsty:
+                entitled[i] = level * Fraction(weight[i])
+            break
+        for i in full:
+            entitled[i] = Fraction(demand[i])
+            left -= demand[i]
+        thirsty -= full
+    return entitled
 
 
 key_loads = st.tuples(

@@ -1,4 +1,4 @@
-"""gold.slo_counts and gold.slo in hand-made cases; test_against_pandas.py compares many runs."""
+"""gold.slo_counts and gold.slo in hand-made cases."""
 
 from __future__ import annotations
 

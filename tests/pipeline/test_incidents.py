@@ -188,57 +188,6 @@ def test_an_incident_across_midnight_is_found_once(lake: Warehouse, kind: str) -
     assert found(lake, tables, since=days[0], until=days[0]) == [incident]
 
 
-def test_a_burst_of_errors_with_pauses_of_at_most_five_minutes_is_one_incident(
-    lake: Warehouse,
-) -> None:
-    rows = [served(minute, "a", 1, attempts_done=0, failed=20) for minute in (10, 15)]
-    rows += [served(minute, "b", 1, attempts_done=5, failed=0) for minute in range(60)]
-    rows += [
-        served(40, "a", 1, attempts_done=5, failed=19),
-        served(50, "a", 1, attempts_done=40, failed=39),
-    ]
-    [incident] = found(lake, MemoryTables({SERVICE.name: rows}))
-    assert (incident.kind, incident.start_at, incident.end_at) == ("error burst", at(600), at(960))
-    assert (incident.keys_hit, incident.tasks_delayed, incident.extra_wait_us) == (1, 40, 0)
-
-
-def test_starved_keys_and_lost_nodes_are_incidents(lake: Warehouse) -> None:
-    shares = [
-        row(
-            TENANT_SHARE,
-            window_start=at(60 * minute),
-            window_s=window_s,
-            queue="q",
-            fairness_key="a",
-            starved=True,
-        )
-        for minute, window_s in ((3, 60), (4, 60), (6, 60), (30, 3600))
-    ]
-    lost = [
-        attempt(outcome="lost", node=node, fairness_key=key, started_at=None, finished_at=s)
-        for node, key, s in (("n1", "a", 10), ("n1", "b", 100), ("n2", "a", 10), (None, "a", 10))
-    ]
-    rows = {
-        TENANT_SHARE.name: shares,
-        ATTEMPTS.name: [*lost, attempt()],
-        BACKLOG.name: quiet(0, 3, 4, 6, 50),
-    }
-    incidents_by_key = {
-        (each.kind, each.subject, each.start_at): each for each in found(lake, MemoryTables(rows))
-    }
-    assert set(incidents_by_key) == {
-        ("starved", "a", at(180)),
-        ("node loss", "n1", at(0)),
-        ("node loss", "n2", at(0)),
-    }
-    assert (
-        incidents_by_key["node loss", "n1", at(0)].keys_hit
-        == incidents_by_key["node loss", "n1", at(0)].tasks_delayed
-        == 2
-    )
-    assert incidents_by_key["starved", "a", at(180)].end_at == at(420)
-
-
 def test_days_without_tables_are_not_searched(
     lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

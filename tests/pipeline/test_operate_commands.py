@@ -130,12 +130,6 @@ def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
     assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
 
 
-@pytest.mark.parametrize("instant", ["0001-01-01", "0001-01-01T00:00+05:00", "9999-12-31T23:59"])
-def test_an_instant_that_no_table_can_have_is_wrong_use(lake: Warehouse, instant: str) -> None:
-    for command in (["incidents", "--since"], ["report", "--until"]):
-        assert f"instant '{instant}'" in ran(*command, instant, code=2)
-
-
 @pytest.mark.parametrize("amount", ["-0.01", "inf", "nan", "1e12"])
 def test_an_amount_that_no_table_can_have_is_a_wrong_setting(
     lake: Warehouse, tmp_path: Path, amount: str
@@ -162,10 +156,3 @@ def test_a_build_refuses_options_that_contradict_each_other(lake: Warehouse) -> 
     assert "--yes publishes the days" in ran("build", "--yes", code=2)
     assert "either --yes or --dry-run" in ran("build", *days, "--yes", "--dry-run", code=2)
     assert "instant 'monday'" in ran("build", "--since", "monday", *days[2:], code=2)
-
-
-@pytest.mark.parametrize("command", ["incidents", "build", "maintain", "erase"])
-def test_each_command_of_the_lake_has_an_example_in_its_help(command: str) -> None:
-    assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
-        "│", ""
-    )

@@ -1,5 +1,5 @@
 """The silver tables of tasks, service and waiting, in hand-made cases; test_backlog.py covers the
-backlog, and test_against_pandas.py compares a whole build."""
+backlog, and test_build.py compares builds in steps with a whole build."""
 
 from __future__ import annotations
 

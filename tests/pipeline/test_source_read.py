@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.testing import assertSchemaEqual
 
 from fairlead import App
@@ -343,83 +343,6 @@ def test_batches_have_at_most_the_requested_number_of_rows(store: Any, store_url
 
 
 # filters ------------------------------------------------------------------------------------------
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-class Keyed(DataSource):
-    """Ten rows of each of ten keys."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "keyed"
-
-    def schema(self) -> str:
-        return "k int"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return PushedReader()
-
-
-class PushedReader(DataSourceReader):
-    """A reader that accepts filters, which then affect other uses of its frame."""
-
-    def __init__(self) -> None:
-        self.keys = set(range(10))
-
-    def pushFilters(self, filters: Any) -> Any:
-        for each in filters:
-            if isinstance(each, EqualTo):
-                self.keys &= {each.value}
-            yield each
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(0)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        for key in self.keys:
-            yield from [(key,)] * 10
-
-
-def leaks(frame: DataFrame) -> bool:
-    """Return whether a filter on one use affects another; `frame` has ten rows for each k from 0 to 9."""
-    both = frame.filter("k = 3").union(frame.filter("k = 4"))
-    keys = Counter(row.k for row in both.collect())
-    joined = frame.join(
-        frame.filter("k = 3").select(F.col("k").alias("three")),
-        F.col("k") == F.col("three"),
-        "left",
-    )
-    return (
-        keys != {3: 10, 4: 10}
-        or (frame.filter("k = 5").count(), frame.count()) != (10, 100)
-        or joined.select("k").distinct().count() != 10
-    )
-
-
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[SparkSession]:
-    """Yield a session that passes filters to readers that accept them."""
-    spark.conf.set(PUSHDOWN, "true")
-    yield spark
-    spark.conf.unset(PUSHDOWN)
-
-
-def test_a_filter_on_one_use_of_a_dataframe_does_not_affect_another(
-    pushing: SparkSession, store: Any, store_url: str
-) -> None:
-    with connected(store_url) as connection:
-        add_attempts(connection, range(100))
-        connection.execute("UPDATE fairlead_attempts SET attempt = seq % 10")
-    frame = load(pushing, store_url, "attempts", columns="attempt").withColumnRenamed(
-        "attempt", "k"
-    )
-    assert not leaks(frame)
-
-
-def test_a_reader_that_accepts_filters_is_detected(pushing: SparkSession) -> None:
-    pushing.dataSource.register(Keyed)
-    assert leaks(pushing.read.format("keyed").load())
 
 
 def test_no_reader_of_fairlead_accepts_filters() -> None:

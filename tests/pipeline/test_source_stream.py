@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -29,12 +22,8 @@ from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests import tiers
-from tests.end_to_end.test_kill import app_of, submit, wait_until_finished
-from tests.end_to_end.workers import ROOT, Crew
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
 from tests.waiting import wait_until
-
-PATIENCE = 1200.0  # timeout in seconds
 
 
 @pytest.fixture
@@ -166,29 +155,6 @@ def test_a_cleaned_history_has_nothing_to_plan(sqlite_url: str) -> None:
     assert len(query.batch()) == 5
 
 
-def test_an_attempt_that_commits_late_with_a_lower_number_is_read_once(postgres_url: str) -> None:
-    migrated(postgres_url).database.close()
-    query = Query(postgres_url)
-    with connected(postgres_url) as late, connected(postgres_url) as early:
-        add_attempts(early, [0])
-        late.execute("BEGIN")
-        add_attempts(late, [1, 2])
-        add_attempts(early, [3])
-        assert query.batch() == [
-            id_text(0)
-        ]  # attempt 3 is committed, but waits for attempts with lower numbers
-        assert query.batch() == []
-        add_attempts(late, [4])
-        late.execute("COMMIT")
-        query.restart()
-        assert query.batch() == [id_text(n) for n in (1, 2, 4, 3)]
-        late.execute("BEGIN")
-        add_attempts(late, [5])
-        add_attempts(early, [6])
-        late.execute("ROLLBACK")
-        assert query.batch() == [id_text(6)]
-
-
 def test_a_stream_that_begins_at_the_end_misses_no_later_commit(
     postgres_url: str,
 ) -> None:
@@ -268,101 +234,6 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
     assert len(read) > 3
     assert max(map(len, read.values())) <= 250
     assert [task_id for n in sorted(read) for task_id in read[n]] == [id_text(n) for n in added]
-
-
-@pytest.mark.spark
-@tiers.NIGHTLY("a slow start")
-def test_a_stream_whose_driver_is_killed_three_times_has_no_gap_and_no_double(
-    store_url: str, tmp_path: Path
-) -> None:
-    app = app_of(store_url)
-    folder = tmp_path / "follow"
-    ends = threading.Event()
-    submitted: list[int] = []
-    allowed = 500
-
-    def keep_submitting() -> None:
-        while not ends.wait(0.1):
-            if len(submitted) < allowed:
-                numbers = range(len(submitted), len(submitted) + 20)
-                submit(app, "work", numbers)
-                submitted.extend(numbers)
-
-    deadline = time.monotonic() + PATIENCE
-    with Crew(store_url, tmp_path, 1) as crew:
-        thread = threading.Thread(target=keep_submitting)
-        thread.start()
-        try:
-            for _ in range(3):
-                _kill_after_two_batches(store_url, folder, deadline)
-                allowed += 500
-        finally:
-            ends.set()
-            thread.join()
-        wait_until_finished(app, crew)
-    while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
-        assert time.monotonic() < deadline, (
-            "the rest was not read"
-        )  # a crash like those in _kill_after_two_batches
-    with app.store.database.connection() as connection:
-        there = Counter(
-            map(
-                tuple,
-                connection.execute("SELECT task_id, version FROM fairlead_attempts").fetchall(),
-            )
-        )
-    app.close()
-    table = ds.dataset(
-        [str(path) for path in sorted((folder / "batches").glob("*/*.parquet"))]
-    ).to_table()
-    found = Counter(zip(table["task_id"].to_pylist(), table["version"].to_pylist(), strict=True))
-    assert len(submitted) == len(there) > 0, crew.log.read_text()[-2000:]
-    assert found == Counter({(str(task_id), version): n for (task_id, version), n in there.items()})
-
-
-def _kill_after_two_batches(url: str, folder: Path, deadline: float) -> None:
-    """Follow until shortly after two more batches have begun, then kill the driver and all its child
-    processes."""
-    begun = _batches(folder)
-    driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
-    try:
-        while _batches(folder) < begun + 2:
-            assert time.monotonic() < deadline, "no batch was written"
-            if driver.poll() is not None:
-                # Spark gives its processes ten seconds to start. On a busy machine this may fail, which
-                # counts as another crash.
-                driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
-            time.sleep(0.05)
-        time.sleep(random.random())
-    finally:
-        family = _descendants(driver.pid)
-        driver.kill()
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        driver.wait()
-
-
-def _batches(folder: Path) -> int:
-    return len(list((folder / "batches").glob("*")))
-
-
-def _command(url: str, folder: Path, how: str) -> list[str]:
-    return [sys.executable, str(Path(__file__).with_name("stream_until.py")), url, str(folder), how]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the pids of all descendants of a process."""
-    found = []
-    for path in Path("/proc").glob(f"{pid}/task/*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, path.read_text().split()):
-                found += [child, *_descendants(child)]
-    return found
 
 
 # starts and positions of streams --------------------------------------------

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,19 +14,13 @@ from fairlead.clock import SystemClock, to_micros
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
 from fairlead.pipeline.runs import last_runs, recorded
-from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
-from fairlead.pipeline.tuning.gold import Gold
 from fairlead.pipeline.tuning.guard_rails import Guards
 from fairlead.testing.contract.tasks import FACTS
-from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 from tests.pipeline.warehouses import lake_in
 
@@ -188,10 +181,6 @@ def test_the_due_of_a_key_is_the_weight_of_its_tasks_unless_a_contract_sets_a_sh
     assert changes["b"].raw == pytest.approx(4 / 3) and changes["c"].raw == pytest.approx(2 / 3)
 
 
-EQUAL = {"a": 240.0, "b": 240.0, "c": 240.0}
-"""Worker-seconds of keys with 240 tasks of a second each."""
-
-
 def publish(world: World, **guarded: float) -> None:
     """Put these weights in force, as a version that passed its canary window two days ago."""
     now = to_micros(world.clock.at - timedelta(days=2))
@@ -199,34 +188,6 @@ def publish(world: World, **guarded: float) -> None:
         queue="q", author="test", why="test", computed_at=now, guarded=guarded, judged_at=now
     )
     world.policies.publish(draft, None)
-
-
-def test_one_heavy_task_does_not_hand_the_queue_to_its_key(world: World) -> None:
-    """240 tasks of weight 1 and one of weight 50 have a mean weight of 1.004."""
-    heavy = 241 / (240 + 1 / 50)
-    world.add_hours(3, EQUAL, dict.fromkeys(EQUAL, 240), weight={"b": heavy})
-    assert world.tune()["q"].outcome == "nothing to change"
-    world.guards = Guards(dead_band=0.0)
-    found = {change.fairness_key: change for change in world.tune(apply=False)["q"].changes}
-    assert found["b"].raw == pytest.approx(heavy)
-    assert found["a"].raw == found["c"].raw == pytest.approx(1.0)
-
-
-def test_a_weight_without_a_cause_falls_and_no_other_key_gains_from_it(world: World) -> None:
-    """Weights as an earlier rule published them after one heavy task. At most a step in each version
-    and a factor of four in a day, up as well as down."""
-    world.add_hours(3, EQUAL, dict.fromkeys(EQUAL, 240))
-    publish(world, a=1.0, b=50.2, c=0.8)
-    weights = [world.weights()]
-    for _ in range(28):
-        world.tune()
-        weights.append(world.weights())
-        world.add_hours(1, EQUAL, dict.fromkeys(EQUAL, 240))
-    assert weights[1] == {"a": pytest.approx(1.0), "b": pytest.approx(40.16), "c": pytest.approx(1)}
-    assert all(max(w["a"], w["c"]) < 1.0 + 1e-6 for w in weights)
-    heavy = [w["b"] for w in weights]
-    assert heavy[7] == heavy[24] == pytest.approx(50.2 / 4)
-    assert heavy[26] < heavy[25] < heavy[24]
 
 
 def test_contract_shares_keep_the_sum_of_the_weights_and_the_part_of_an_untouched_key(
@@ -254,22 +215,6 @@ def test_contract_shares_keep_the_sum_of_the_weights_and_the_part_of_an_untouche
     # The canary compares worker time with shares in the same unit.
     policy = world.policies.policy(found.version)
     assert policy.due == pytest.approx({"a": 1.2, "b": 0.8})
-
-
-def test_each_change_names_the_rows_it_was_computed_from(world: World) -> None:
-    world.add_hours(3, weight={"long": 2.0})
-    (long, short) = world.tune(apply=False)["q"].changes
-    # The weight of the one grows by a step, and that of the other falls as much.
-    assert (short.guard, short.factor) == ("step", 1.25)
-    assert (long.guard, long.factor) == ("sum", pytest.approx(0.875))
-    evidence = long.evidence
-    assert (evidence.hours, evidence.tasks, evidence.busy) == (3, 1200, 4800.0)
-    assert (evidence.by_task, evidence.by_time, evidence.run) == (
-        pytest.approx(2.0),
-        pytest.approx(2.0),
-        pytest.approx(4.0),
-    )
-    assert (evidence.due, evidence.got) == (pytest.approx(2 / 3), pytest.approx(0.8))
 
 
 def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World) -> None:
@@ -346,21 +291,6 @@ def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:
     assert "long" not in world.policies.policies("q")[0].guarded
 
 
-def test_an_earlier_computed_weight_stays_while_there_is_too_little_data(world: World) -> None:
-    world.add_hours(3)
-    world.tune()
-    few = {"long": 40.0, "short": 10.0, "third": 4000.0, "fourth": 500.0}
-    world.add_hours(1, few, {"long": 10, "short": 10, "third": 1000, "fourth": 500}, demand=0.0)
-    world.guards = Guards(half_life=600.0, least_time=1800.0)  # only the last 70 minutes count
-    found = world.tune()["q"]
-    assert found.outcome == "published"
-    assert {key: world.weights()[key] for key in ("long", "short")} == {
-        "long": pytest.approx(0.8),
-        "short": pytest.approx(1.2),
-    }
-    assert world.weights()["third"] < 1 < world.weights()["fourth"]
-
-
 def test_a_key_without_tasks_loses_its_computed_weight(world: World) -> None:
     world.add_hours(3)
     world.tune()
@@ -410,18 +340,6 @@ def test_a_version_is_rolled_back_and_tuning_pauses_when_an_unchanged_key_waits_
     ]
     world.add_hours(2, busy, tasks, waits=calm)
     assert world.tune()["q"].outcome == "published"
-
-
-def test_a_version_is_rolled_back_when_more_worker_time_is_misallocated(world: World) -> None:
-    world.add_hours(3)
-    first = world.tune()["q"].version
-    world.add_hours(1, {"short": 100.0, "long": 1900.0})
-    found = world.tune()["q"]
-    assert (
-        found.verdict
-        == f"version {first} rolled back: 45% of the worker time is misallocated instead of 30%"
-    )
-    assert world.weights() == {}
 
 
 def test_a_canary_window_is_a_full_hour_that_the_tables_cover(world: World) -> None:
@@ -549,15 +467,6 @@ def test_tables_that_failed_a_check_are_refused(world: World) -> None:
     assert held(world) == []
 
 
-def test_tables_with_a_missing_file_are_refused(world: World) -> None:
-    world.add_hours(3)
-    file = world.lake.table(TENANT_SHARE).files()[0]
-    Path(file.path.removeprefix("file://")).unlink()
-    with pytest.raises(BrokenLake, match="gold_tenant_share"):
-        world.tune()
-    assert world.weights() == {}
-
-
 def test_weights_are_frozen_while_an_objective_burns(world: World) -> None:
     world.add_hours(3)
     world.gold.page(world.clock.at - timedelta(minutes=10))
@@ -670,67 +579,3 @@ def test_the_error_of_an_invalid_settings_file_names_the_file_and_the_problem(
         load(path, None)
     with pytest.raises(ConfigurationError, match="--objective contracts needs"):
         load(None, TuneObjective.CONTRACTS)
-
-
-def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
-    world = World(tmp_path, postgres_url)
-    world.queue("q")
-    world.add_hours(3)
-    first = world.tune()["q"]
-    assert first.outcome == "published" and world.weights()["long"] == pytest.approx(0.8)
-    world.add_hours(1, {"short": 100.0, "long": 1900.0})
-    assert "rolled back" in world.tune()["q"].verdict and world.weights() == {}
-    world.app.close()
-
-
-def test_tuning_reads_tables_built_by_spark(on_warehouse: Any, tmp_path: Path) -> None:
-    """Check that `tune` reads the generated worker time, dispatches and waits of every key and
-    every queue."""
-    world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
-    truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
-    write_lake(on_warehouse, world.lake, truth)
-    bronze = world.lake.table(ATTEMPTS)
-    columns = ["queue", "fairness_key", "ready_at", "claimed_at", "started_at", "finished_at"]
-    attempts = bronze.load(columns=columns).to_pandas()
-    world.clock.at = attempts["finished_at"].max().to_pydatetime() + timedelta(minutes=5)
-    build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
-    world.queue(*attempts["queue"].unique())
-
-    gold = Gold(SmallTables(world.lake), world.clock.at)
-    found = gold.use(T0 - timedelta(hours=1), peaks=False)
-    assert {(queue, key) for queue in found for key in found[queue]} == set(
-        zip(attempts["queue"], attempts["fairness_key"], strict=True)
-    )
-    measured = {
-        queue: gold.measured(
-            PolicyDraft(queue=queue, author="", why="", computed_at=0), T0, world.clock.at
-        )
-        for queue in found
-    }
-    runs = attempts.dropna(subset=["started_at"])
-    for (queue, key), of_key in runs.groupby(["queue", "fairness_key"]):
-        use = found[queue][key].use
-        busy = (of_key["finished_at"] - of_key["started_at"]).dt.total_seconds().sum()
-        assert sum(used.busy for used in use) == pytest.approx(busy, abs=1e-3)
-        assert sum(used.tasks for used in use) == of_key["claimed_at"].notna().sum()
-        waited = (
-            (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
-        )
-        wait = measured[queue].waits[key]
-        assert (wait.tasks, wait.p99) == (
-            len(waited),
-            pytest.approx(waited[-(-len(waited) * 99 // 100) - 1], rel=0.01),
-        )
-
-    tuned = world.tune(apply=False)
-    assert set(tuned) == set(found) and all(
-        not queue.holds for queue in tuned.values() if queue.changes
-    )
-    assert any(change.is_tuned for queue in tuned.values() for change in queue.changes)
-    for queue, of_queue in tuned.items():
-        misallocated = measured[queue].misallocated
-        assert misallocated is not None and 0 <= misallocated < 1
-        assert sum(c.guarded for c in of_queue.changes) == pytest.approx(
-            sum(c.now for c in of_queue.changes)
-        )
-    world.app.close()

@@ -201,28 +201,6 @@ def test_without_a_live_node_no_limit_is_computed(world: LimitWorld) -> None:
     assert world.limits() == {"long": 7}
 
 
-@pytest.mark.parametrize("what", ["paused", "frozen", "stale", "silent"])
-def test_no_limit_changes_while_a_reason_to_hold_lasts(world: LimitWorld, what: str) -> None:
-    world.calm(3)
-    if what == "paused":
-        world.app.management.pause("q")
-    elif what == "frozen":
-        world.policies.switch(SwitchMode.FROZEN, "ann", "wait")
-    elif what == "stale":
-        world.guards = Guards(stale_after=60.0)
-        world.calm(0)
-        world.clock.at = world.clock.at.replace(minute=30)
-        world.serve()
-    else:
-        asyncio.run(send_heartbeat(world, "node-9", ["q"]))
-        world.clock.at = world.clock.at.replace(minute=1)
-        world.serve()
-    tuned = world.tuned()
-    assert tuned.outcome == "held" and len(tuned.holds) == 1
-    assert [(c.guarded, c.reason) for c in tuned.limits] == [(None, "held")]
-    assert world.limits() == {}
-
-
 def test_limits_too_are_first_published_for_the_canary_queue(world: LimitWorld) -> None:
     world.queue("other")
     for _ in range(3):
@@ -263,19 +241,6 @@ def test_limits_that_idle_workers_without_shorter_waits_are_rolled_back(
     assert found.holds == [
         f"version {first} was rolled back 0.0 h ago; tuning pauses for 24 h after a rollback"
     ]
-
-
-@pytest.mark.parametrize("good", ["the others wait less", "the key had nothing to do"])
-def test_limits_that_shorten_waits_or_do_no_harm_stay(world: LimitWorld, good: str) -> None:
-    world.calm(3, waits=WAITS)
-    first = world.tuned().version
-    unused = {"long": 22_000.0, "short": 28_800.0}
-    if good == "the others wait less":
-        world.calm(busy=unused, waits=WAITS | {"short": 5.0}, throughout=("long",))
-    else:
-        world.calm(busy=unused, waits=WAITS, throughout=())
-    assert world.tuned().verdict.startswith(f"version {first} stays")
-    assert world.limits().keys() == {"long"}
 
 
 def test_limits_are_rolled_back_by_hand_and_switched_off_like_weights(world: LimitWorld) -> None:

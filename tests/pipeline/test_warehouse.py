@@ -576,13 +576,6 @@ def _identity(location: Location) -> str:
     return Warehouse(location).identity
 
 
-def test_a_catalog_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
-    location = Location.of(tmp_path, "postgresql://ada:secret@127.0.0.1:1/lake")
-    with pytest.raises(ConfigurationError) as caught:
-        _ = Warehouse(location).catalog
-    assert "secret" not in str(caught.value) + repr(caught.value.__cause__) + repr(location)
-
-
 def test_an_outage_of_the_catalog_is_a_store_unavailable(
     tmp_path: Path, postgres_url: str, postgres_server: PostgresServer
 ) -> None:

@@ -21,7 +21,7 @@ from fairlead.pipeline.warehouse.builds import PUBLISHED, Build
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import T0, attempt, frame
-from tests.pipeline.test_builds import DAILY, HOURLY
+from tests.pipeline.test_builds import HOURLY
 from tests.pipeline.warehouses import export
 
 both_catalogs = pytest.mark.parametrize("catalog_url", ["sqlite", "postgres"], indirect=True)
@@ -196,32 +196,6 @@ def test_a_row_outside_the_given_partitions_is_refused_and_changes_nothing(
     with pytest.raises(BrokenLake, match=r"silver.things: a row lies outside .* 11:00:00"):
         tables.replace(HOURLY, things(on_warehouse, [0, 1], "new"), ["2026-03-02/10"])
     assert ids(tables.read(HOURLY)) == ["t0", "t1"]
-
-
-def test_readers_see_both_tables_of_a_job_at_once_or_none(
-    on_warehouse: SparkSession, warehouse: Warehouse, tables: WarehouseTables
-) -> None:
-    tables.replace(HOURLY, things(on_warehouse, [0]))
-    tables.replace(DAILY, things(on_warehouse, [0]))
-    reader = another(on_warehouse, warehouse)
-    assert reader.read(HOURLY).count() == 0 and reader.parts(DAILY) == []
-    tables.publish()
-    assert reader.read(HOURLY).count() == reader.read(DAILY).count() == 0  # one build, whole
-    later = another(on_warehouse, warehouse)
-    assert ids(later.read(HOURLY)) == ids(later.read(DAILY)) == ["t0"]
-    assert on_warehouse.table(tables.name_of(DAILY)).count() == 1  # also without builds
-
-
-def test_a_job_is_refused_if_another_has_published_meanwhile(
-    on_warehouse: SparkSession, warehouse: Warehouse
-) -> None:
-    slow, quick = another(on_warehouse, warehouse), another(on_warehouse, warehouse)
-    slow.replace(HOURLY, things(on_warehouse, [1], "slow"))
-    quick.replace(HOURLY, things(on_warehouse, [2], "quick"))
-    quick.publish()
-    with pytest.raises(BrokenLake, match="another job has published .* run the command again"):
-        slow.publish()
-    assert ids(another(on_warehouse, warehouse).read(HOURLY)) == ["quick0"]
 
 
 def test_a_job_reads_bronze_as_it_was_when_the_job_began(
