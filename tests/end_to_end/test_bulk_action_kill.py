@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -88,22 +87,6 @@ def test_a_killed_command_is_resumed_and_changes_each_task_once(full: App) -> No
     resumed = command(full, "actions", "resume", str(left.id), "--take-over")
     judge(full, left.id, json.loads(resumed.communicate()[0]))
     assert resumed.returncode == 0
-
-
-def test_ctrl_c_leaves_an_interrupted_action_that_is_resumed(full: App) -> None:
-    process = retry(full)
-    seen = progress(process, 3)
-    process.send_signal(signal.SIGINT)
-    document = json.loads(process.communicate()[0])
-    assert process.returncode == 130
-    assert document["is_interrupted"] and document["action"] == seen["action"]
-    left = full.management.actions.show(seen["action"])
-    assert left.state == ActionState.INTERRUPTED
-    assert document["changed"] == left.changed < TASKS
-    resumed = command(full, "actions", "resume", str(left.id))
-    judge(full, left.id, json.loads(resumed.communicate()[0]))
-    verbs = [entry.verb for entry in full.management.audit.list(action=left.id)]
-    assert verbs == ["resume_action", "retry"]
 
 
 def test_commands_show_and_interrupt_actions_and_list_what_people_did(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.testing import drain, running
-from tests.end_to_end.test_command_line import fairlead, start_worker
+from tests.end_to_end.test_command_line import start_worker
 
 CODE = """
 import os
@@ -123,12 +123,6 @@ def stopped(
 
 
 WHOLE = ["open lifespan", "pay by client", "close lifespan"]
-
-
-def test_a_worker_opens_and_closes_it_around_its_tasks(folder: Path) -> None:
-    submit(folder)
-    output = fairlead(folder, "worker", "shop:app", "--until-empty")
-    assert [*notes(output).values()] == [WHOLE]
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["alone", "supervised"])

@@ -263,27 +263,6 @@ def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
     assert "Traceback" not in "".join(crew.lines)
 
 
-@tiers.NIGHTLY("a long run: each process is restarted")
-def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, start: Start) -> None:
-    crew = start(2, "--name", "w")
-    crew.wait_for("worker is ready", 2)
-    before = {*crew.pids()}
-    (folder / "shop.py").write_text(SHOP.replace('"paid"', '"newly paid"'))
-    crew.process.send_signal(signal.SIGHUP)
-    order = [m[0] for m in crew.wait_for("worker is ready|node stopped", 4)]
-    assert order == ["worker is ready", "node stopped"] * 2
-    submit(folder, "pay", 4)
-    crew.wait_for("newly paid", 4)
-    assert not before & {*crew.pids()}
-    # Code that cannot be loaded replaces nothing.
-    (folder / "shop.py").write_text("import nothing_of_that_name")
-    crew.process.send_signal(signal.SIGHUP)
-    crew.wait_for("reload failed")
-    (folder / "shop.py").write_text(SHOP)
-    submit(folder, "pay", 4)
-    crew.wait_for("newly paid", 4)
-
-
 def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:
     port = free_port()
     crew = start(None, "--metrics-port", str(port))

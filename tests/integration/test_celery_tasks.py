@@ -508,6 +508,3 @@ def test_modules_of_tasks_are_imported_at_the_first_use(
     celery.autodiscover_tasks(["one_shop"])
     celery.conf.include = ["one_more"]
     assert {"one_shop.tasks.discovered", "one_more.included"} <= celery.fairlead.handlers.keys()
-
-
-# at the call --------------------------------------------------------------------------------------

@@ -4,18 +4,15 @@ are stopped."""
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
-from fairlead.backends.sqlite.task_store import SqliteTaskStore
+from fairlead import App, ClusterLimit, LimitTree, State, Task
 from fairlead.core.limits import sharded_permits
 from fairlead.core.limits.permits import PermitLedger, decode
-from fairlead.model import ClaimedTask, Outcome
+from fairlead.model import Outcome
 from fairlead.operate import doctor
 from fairlead.testing import running, settled
 from services.zookeeper import ZooKeeperServer
@@ -23,7 +20,6 @@ from tests.tiers import matrix
 
 Declare = Callable[[App], dict[str, Task]]
 Make = Callable[[Declare], tuple[App, dict[str, Task]]]
-LATE = 0.1  # seconds; above the time from the executor to the handler
 
 
 @pytest.fixture(params=matrix("sqlite", "postgres", "zookeeper"))
@@ -43,21 +39,6 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     yield make
     for app in made:
         app.close()
-
-
-def timed_mails(starts: list[float], rate: ClusterRateLimit) -> Declare:
-    """Return what declares a task whose runs write down the times of their starts."""
-
-    def declare(app: App) -> dict[str, Task]:
-        app.queue("mails", concurrency=rate)
-
-        @app.task(queue="mails", name="mail")
-        async def mail(n: int) -> None:
-            starts.append(asyncio.get_running_loop().time())
-
-        return {"mail": mail}
-
-    return declare
 
 
 async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: Make) -> None:
@@ -120,43 +101,6 @@ async def test_a_limit_by_key_holds_on_two_nodes_while_its_ledger_is_split(
     assert set(most) == set(keys) and max(most.values()) == 2
     root, _ = await one.operate_context.coordinator.read_ledger("payouts", "")
     assert decode(root) == PermitLedger(is_closed=True)
-
-
-@pytest.mark.virtual_time
-async def test_a_rate_is_kept_over_two_nodes_however_long_claims_take(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[float] = []
-    chance, claim = random.Random(1), SqliteTaskStore.claim
-
-    async def late_claim(*args: Any) -> list[ClaimedTask]:
-        await asyncio.sleep(chance.uniform(0, 0.4))
-        return await claim(*args)
-
-    monkeypatch.setattr(SqliteTaskStore, "claim", late_claim)
-
-    declare = timed_mails(starts, ClusterRateLimit(5, per=0.5))
-    (one, tasks), (two, _) = make(declare), make(declare)
-    tasks["mail"].submit_many([{"n": n} for n in range(25)])
-    async with running(one) as node, running(two):
-        await settled(one, node)
-    assert len(starts) == 25
-    assert all(late - early >= 0.5 - LATE for early, late in zip(starts, starts[5:], strict=False))
-
-
-@pytest.mark.virtual_time
-async def test_a_rate_goes_on_over_restarts(make: Make) -> None:
-    starts: list[float] = []
-
-    declare = timed_mails(starts, ClusterRateLimit(2, per=8.0))
-    for number in range(6):
-        app, tasks = make(declare)
-        if not number:
-            tasks["mail"].submit_many([{"n": n} for n in range(25)])
-        async with running(app):
-            await asyncio.sleep(7.0)
-    assert len(starts) >= 8, starts
-    assert all(late - early >= 8.0 - LATE for early, late in zip(starts, starts[2:], strict=False))
 
 
 async def test_a_node_that_stops_leaves_its_permits_to_the_others_at_once(make: Make) -> None:

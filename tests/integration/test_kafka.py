@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, Limit, State
+from fairlead import App, Limit
 from fairlead.operate.doctor import examine
 from fairlead.operate.overview import overview
 from fairlead.testing import running, settled
@@ -145,22 +145,6 @@ async def test_a_blocked_topic_does_not_stop_another(app: App) -> None:
         gate.set()
         await settled(app, node)
     assert ran == {"free": 1000, "blocked": 1000}
-
-
-async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
-    app.queue("default", partitions=4)
-    note = idle(app, "note")
-    async with owning(app) as node:
-        await asyncio.to_thread(produce, app, [("default", 2, b"[1,2")])
-        handle = await note.submit_async(1)
-        await settled(app, node)
-        await until(lambda: counts(app)["corrupt_triggers"] == 1)
-        await all_committed(app)
-    assert handle.state() == State.DONE
-    (record,) = [record for record in caplog.records if "unreadable message" in record.message]
-    assert (record.partition, record.offset) == (2, 0)
 
 
 async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(

@@ -433,33 +433,6 @@ async def test_all_due_tasks_run_in_order_after_three_days_of_downtime(url: str)
     kit.app.close()
 
 
-async def test_a_burst_of_large_tasks_stays_within_the_bytes_of_the_node_and_runs_in_order(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fairlead.ordered.context as context
-
-    monkeypatch.setattr(context, "_LEAST_BYTES", 1000)
-    filler = "x" * 20_000
-    most = 0
-    drafts = [
-        kit.remind.options(ordering_key=f"k{n % 37}").draft(name=f"k{n % 37} {n} {filler}")
-        for n in range(600)
-    ]
-    kit.app.submit_many(drafts)
-    async with running(kit.app, look_ahead_bytes=1_600_000) as node:
-        async with asyncio.timeout(SOON):
-            while len(kit.runs.started) < 600:
-                kit.runs.changed.clear()
-                await kit.runs.changed.wait()
-                for partition in node.parts.ordered._partitions.values():
-                    most = max(most, partition.tenure.schedule.size if partition.tenure else 0)
-        await settled(kit.app, node, SOON)
-    assert 0 < most <= 200_000 + 9 * 21_100
-    for key in range(37):
-        of_key = [int(name.split()[1]) for name in kit.runs.names if name.startswith(f"k{key} ")]
-        assert of_key == list(range(key, 600, 37))
-
-
 async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(kit: Kit) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     from fairlead.contrib.prometheus import PrometheusObserver

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from math import comb
 
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.core.sharding.shards import shard  # noqa: E402
-from fairlead.sharded import Empty, NewMessage, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import drain  # noqa: E402
 
 Open = Callable[..., SyncShardedQueue]
@@ -125,74 +124,3 @@ def test_by_tenants_places_of_messages_that_are_gone_are_skipped(opened, redis_u
     read += drain(queue)
     assert sorted(message.id for message in read) == sorted(written)
     assert queue.stats("g").pending == 21 + 10
-
-
-ROUNDS, TENANTS, READS = 100, 99, 320
-"""Rounds in which each tenant writes one message and the flood 90 % of all; number of tenants; reads
-after each round."""
-
-
-def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
-    """Return the 99th percentile of the waits of each tenant's messages, in reads. A message that is
-    never read waits until the end."""
-    reads = 0
-    waits: dict[str, list[int]] = {f"tenant {n}": [] for n in range(TENANTS)}
-    written: dict[str, tuple[str, int]] = {}
-    for _ in range(ROUNDS):
-        news = [NewMessage({"n": 1}, flood)] * (9 * TENANTS) if flood else []
-        news += [NewMessage({"n": 1}, key) for key in waits]
-        for each, id in zip(news, queue.write_many(news), strict=True):
-            if each.shard_key != flood:
-                written[id] = (each.shard_key, reads)
-        left = READS
-        while left:
-            try:
-                found = queue.read_many("g", "c", count=left)
-            except Empty:
-                break
-            left -= len(found)
-            for message in found:
-                if message.id in written:
-                    key, since = written.pop(message.id)
-                    waits[key].append(reads - since)
-                reads += 1
-            queue.ack("g", *(message.id for message in found))
-    for key, since in written.values():
-        waits[key].append(reads - since)
-    assert all(len(each) == ROUNDS for each in waits.values())
-    return {key: sorted(each)[round(ROUNDS * 0.99) - 1] for key, each in waits.items()}
-
-
-@pytest.mark.nightly("a long run")
-def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> None:
-    """One of 100 tenants has 90 % of the messages; there are 16 streams, 2 a shard. A message goes into
-    the shorter of its two streams, so the flood affects only tenants with the same two streams: one in
-    C(16, 2) = 120."""
-    # Choose a flood that affects at least one tenant, so that the test shows something.
-    reached = {
-        flood: {key for key in (f"tenant {n}" for n in range(TENANTS)) if is_same_shard(key, flood)}
-        for flood in (f"flood {n}" for n in range(300))
-    }
-    flood = next(flood for flood in reached if reached[flood])
-    queue = opened(streams=16, streams_per_shard=2)
-    quiet = p99_waits(queue, None)
-    client.flushdb()
-    flooded = p99_waits(queue, flood)
-
-    touched = {key for key in flooded if flooded[key] > 2 * max(quiet.values())}
-    print(
-        f"p99 waits in reads, the worst: quiet {max(quiet.values())}, under the flood {sorted(flooded.values())[-4:]}"
-    )
-    untouched = 1 - len(touched) / TENANTS
-    assert touched == reached[flood], "the flood affects exactly the tenants with its shard"
-    assert abs(untouched - (1 - 1 / comb(16, 2))) <= 0.05
-    # Average over many placements: every flood beside every tenant.
-    mean = sum(1 - len(those) / TENANTS for those in reached.values()) / len(reached)
-    print(
-        f"untouched: {untouched:.4f}; of 300 floods {mean:.4f}; expected {1 - 1 / comb(16, 2):.4f}"
-    )
-    assert abs((1 - mean) * comb(16, 2) - 1) <= 0.05
-
-
-def is_same_shard(key: str, other: str) -> bool:
-    return set(shard(key, 16, 2)) == set(shard(other, 16, 2))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import string
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from fairlead import App, NoRetry, State
-from fairlead.errors import InvalidTask, UnknownTask
+from fairlead import App, NoRetry
+from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.model.task_facts import TaskPage
 from fairlead.operate.doctor import explain, explanation
@@ -220,58 +218,6 @@ async def test_the_summary_says_what_needs_a_person(shop) -> None:
     assert view.numbers.backlog == queue.backlog
     assert len(view.partitions) == queue.partitions
     assert await nodes(app.operate_context) == []
-
-
-@pytest.mark.parametrize("seed", range(2))
-async def test_nothing_of_another_tenant_is_in_any_read(shop, seed: int) -> None:
-    app, pay = shop
-    source = random.Random(seed)
-    names = ["".join(source.choices(string.ascii_lowercase, k=12)) for _ in range(6)]
-    parts = ["", "/x", "/y/z"]
-
-    def submit() -> Any:
-        name = source.choice(names)
-        n = source.randrange(20)
-        options = pay.options(
-            fairness_key=name + source.choice(parts),
-            ordering_key=f"order of {name}" if n % 7 else None,
-        )
-        return options.draft(n=n, text=f"secret of {name}")
-
-    app.submit_many([submit() for _ in range(40)])
-    await drain(app)
-    handles = app.submit_many([submit() for _ in range(20)])
-    seen = set(source.sample(names, 2))
-    others = [name for name in names if name not in seen]
-    context, management = app.operate_context, app.management
-    reads: list[Any] = [
-        *(management.page(state=state, tenants=seen) for state in (None, *State)),
-        *(management.page(tenant=name, tenants=seen) for name in names),
-        *(management.find(state=state, tenants=seen) for state in State),
-        *(tenant(context, name, tenants=seen) for name in seen),
-        *(tenants(context, order=order, tenants=seen) for order in ("backlog", "wait", "share")),
-        summary(context, tenants=seen),
-        await nodes(context, tenants=seen),
-        management.periodic.list(tenants=seen),
-        await queue_view(context, "default", tenants=seen),
-    ]
-    for handle in handles:
-        record = management.show(handle.id)
-        if tenant_of(record.fairness_key) in seen:
-            reads.append(await explanation(context, handle.id, tenants=seen))
-            reads.append(management.payload(handle.id, tenants=seen))
-            continue
-        for read in (management.show, management.attempts, management.payload, management.named):
-            with pytest.raises(UnknownTask):
-                read(handle.id, tenants=seen)
-        with pytest.raises(UnknownTask):
-            await explanation(context, handle.id, tenants=seen)
-    for read in reads:
-        text = msgspec.json.encode(read).decode()
-        assert not any(name in text for name in others), text
-    assert management.count(tenants=seen).number == sum(
-        tenant_of(task.fairness_key) in seen for task in management.find()
-    )
 
 
 async def test_an_explanation_says_what_the_doctor_says(shop) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, ConfigurationError, InvalidTask, connect
+from fairlead import App, ConfigurationError, connect
 from fairlead.config import Settings
 from fairlead.connect import backend
 from fairlead.ports.backend import Backend
@@ -58,16 +58,6 @@ def test_redis_is_refused_with_what_it_is_for_and_what_to_use_instead(scheme: st
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("rest", ["[::1", "user:secret@[::1/0", "user:secret@h:port/0"])
-@pytest.mark.parametrize("scheme", ["redis", "postgresql", "sqlite", "mysql"])
-def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
-    scheme: str, rest: str
-) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        App(f"{scheme}://{rest}").migrate()
-    assert "secret" not in str(refused.value)
-
-
 @pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:///%3Amemory%3A?synchronous=OFF"])
 def test_a_database_in_memory_is_refused_and_makes_no_file_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
@@ -101,33 +91,6 @@ def test_hosts_that_cannot_be_read_are_refused(hosts: str) -> None:
         hosts_of("this URL", hosts, 9)
 
 
-@pytest.mark.parametrize("url", ["kafka://{}", "zookeeper://{}/f", "cassandra://{}/k"])
-@pytest.mark.parametrize("host", ["user:secret@host:99999", "user:secret@host:x", "one,,two"])
-def test_every_url_with_several_hosts_checks_them(url: str, host: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no host") as refused:
-        _of_several_hosts(url.format(host))
-    assert "secret" not in str(refused.value)
-
-
-def _of_several_hosts(url: str) -> None:
-    kind = url.split(":")[0]
-    if kind == "kafka":
-        pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-        from fairlead.backends.kafka.endpoint import KafkaEndpoint
-
-        KafkaEndpoint.of(url)
-    elif kind == "zookeeper":
-        pytest.importorskip("kazoo", reason="needs the extra zookeeper")
-        from fairlead.backends.zookeeper.session import ZooKeeperEndpoint
-
-        ZooKeeperEndpoint.of(url)
-    else:
-        pytest.importorskip("cassandra", reason="needs the extra cassandra")
-        from fairlead.backends.cassandra.session import CassandraUrl
-
-        CassandraUrl.parse(url)
-
-
 def test_a_missing_library_is_named_with_the_extra_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,44 +99,6 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(
     monkeypatch.setattr("fairlead.connect._registered", lambda: {"much": entry})
     with pytest.raises(ConfigurationError, match=r"pip install 'much\[all\]'"):
         backend("store", "much://host")
-
-
-async def test_an_error_of_a_submit_passes_through_its_interceptors(sqlite_url: str) -> None:
-    from fairlead import Interceptor
-
-    seen: list[str] = []
-
-    class Watching(Interceptor):
-        def submission(self, submission: Any) -> Any:
-            from contextlib import contextmanager
-
-            @contextmanager
-            def watched() -> Any:
-                try:
-                    yield
-                except InvalidTask as error:
-                    seen.append(str(error))
-                    raise
-
-            return watched()
-
-    app = App(sqlite_url, interceptors=[Watching()])
-
-    @app.task
-    def work(n: int) -> None: ...
-
-    app.migrate()
-    many = [{"n": n} for n in range(1500)] + [{"n": "no number"}]
-    for size in (1, 1501):
-        with pytest.raises(InvalidTask):
-            work.submit_many(many[-size:])
-        with pytest.raises(InvalidTask):
-            await work.submit_many_async(many[-size:])
-    assert len(seen) == 4
-    assert app.management.find(limit=10_000) == []
-    assert len(await work.submit_many_async(many[:-1])) == 1500
-    assert len(app.management.find(limit=10_000)) == 1500
-    app.close()
 
 
 def test_settings_are_read_as_utf_8_in_every_locale(tmp_path: Path) -> None:

@@ -8,10 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fairlead import App, Fixed, current_task
-from fairlead.errors import UnknownTask
 from fairlead.testing import drain
 from fairlead.web import Access
 from fairlead.web.api.reads import Reads
@@ -117,22 +114,3 @@ async def test_logs_beyond_the_bound_of_a_response_are_counted(sqlite_url: str) 
 def reads(app: App, tenants: set[str] | None) -> Reads:
     """Return the reads of the API and the MCP server for these tenants."""
     return Reads(app, tenants=tenants, show_arguments=None)
-
-
-async def test_a_viewer_of_other_tenants_sees_no_notes(sqlite_url: str) -> None:
-    app = App(sqlite_url, keep_log=True)
-
-    @app.task(name="load")
-    def load() -> None:
-        logging.getLogger("shop").warning("secret of acme")
-
-    handle = load.options(fairness_key="acme").submit()
-    await drain(app)
-    viewer = Browser(with_access(app, Access.full(tenants={"other"})))
-    page = await viewer.get(f"/tasks/task?id={handle.id}")
-    assert page.status_code == 404 and "secret of acme" not in page.text
-    shown = await viewer.client.get(f"{API}/tasks/{handle.id}")
-    assert shown.status_code == 404 and "secret of acme" not in shown.text
-    with pytest.raises(UnknownTask):
-        reads(app, {"other"}).task(handle.id)
-    app.close()
