@@ -362,10 +362,3 @@ def browser() -> Iterator[Browser]:
 
     with skip_if_missing("chromium"), browsers.started() as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path | None:
-    """Folder with recorded workloads beside the repository, or None without it."""
-    folder = Path(__file__).parents[2] / "shared" / "data"
-    return folder if folder.is_dir() else None

@@ -3,12 +3,15 @@ database for each test would take longer than most tests."""
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from fairlead import App
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.ports.statements import Statement, Steps
 from services.postgres import PostgresServer
 
 _OURS = "(SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
@@ -33,6 +36,27 @@ their indexes, constraints and triggers, settings, and the two tables that `migr
 _ALONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 _KEPT = {"fairlead_schema", "fairlead_store"}
+
+
+T = TypeVar("T")
+
+
+def beside_an_open_transaction(
+    database: PostgresDatabase, first: Steps[Any], second: Steps[T]
+) -> tuple[Any, T]:
+    """Run the second transaction beside the first one, which commits once the second waits for it or
+    has ended. Return the results of both."""
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as connection:
+            result = database.join(connection, first)
+            running = pool.submit(database.run, second)
+            while not running.done() and not database.read_now(_is_waiting()):
+                pass
+        return result, running.result()
+
+
+def _is_waiting() -> Steps[bool]:
+    return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
 
 
 class Databases:

@@ -3,17 +3,13 @@ for both stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
 import msgspec
-import pytest
 
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.connect import task_store
 from fairlead.model import State
 from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore, BulkAction
 from fairlead.operate.store.audit import AuditDraft, AuditFilter, AuditLog, AuditOutcome
@@ -21,15 +17,6 @@ from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 
 NOW = 1_700_000_000_000_000
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[SqlTaskStore]:
-    """Return a new store, for each kind of store."""
-    store = task_store(store_url)
-    migrate(store.database)
-    yield store
-    store.database.close()
 
 
 def add(store: SqlTaskStore, **given: Any) -> BulkAction:

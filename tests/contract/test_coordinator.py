@@ -26,9 +26,9 @@ from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.clock import TravelClock
-from services.zookeeper import ZooKeeperServer
+from tests.databases import beside_an_open_transaction
 from tests.proxies import Proxy
-from tests.tiers import NIGHTLY, examples
+from tests.tiers import examples
 
 TTL = 30.0
 NAMES = [f"partition/payouts/{n}" for n in range(8)]
@@ -345,19 +345,10 @@ def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
     def acquisition() -> Steps[bool]:
         return bool((yield from coordinator._acquire(["a"], "two", TTL)))
 
-    def is_waiting() -> Steps[bool]:
-        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
-
     store.database.run(coordinator._acquire(["a"], "one", TTL))
     cluster.leave_alone("one")
     steps = [renewal(), acquisition()] if first == "renewal" else [acquisition(), renewal()]
-    with ThreadPoolExecutor(1) as pool:
-        with store.database.transaction() as connection:
-            assert store.database.join(connection, steps[0])
-            second = pool.submit(store.database.run, steps[1])
-            while not store.database.read_now(is_waiting()):
-                assert not second.done()
-        assert second.result() is False
+    assert beside_an_open_transaction(store.database, *steps) == (True, False)
     cluster.close()
 
 
@@ -463,29 +454,6 @@ def test_leases_expire_by_the_clock_of_the_node_on_sqlite_and_of_the_server_on_p
         await close(coordinator)
 
     asyncio.run(test())
-
-
-@NIGHTLY("an outage")
-def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
-    with ZooKeeperServer() as server:
-        cluster = ZooKeeper(server.url)
-
-        async def test(coordinator: Coordinator) -> None:
-            assert await coordinator.acquire(["a"], "one", TTL) == {"a": 1}
-            server.crash()
-            with pytest.raises(StoreUnavailable, match="ZooKeeper at 127.0.0.1"):
-                await coordinator.renew("one", TTL)
-            server.start()
-            async with asyncio.timeout(60):
-                while True:
-                    with contextlib.suppress(StoreUnavailable):
-                        held = await coordinator.renew("one", TTL)
-                        break
-            assert held == {"a": 1}
-            assert await cluster.coordinator().acquire(["a"], "two", TTL) == {}
-
-        run(cluster, test)
-        cluster.close()
 
 
 def test_on_zookeeper_a_session_outlives_a_connection_that_gets_no_response(

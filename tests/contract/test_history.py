@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead import App, State
+from fairlead import App, Fixed, NoRetry, State
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK, to_micros
@@ -31,20 +30,13 @@ from fairlead.model.history import (
     Totals,
 )
 from fairlead.ports.statements import Row
-from fairlead.testing import drain
+from fairlead.testing import drain, running
 from fairlead.testing.contract.tasks import NOW, SECOND, make
 from tests.builders import idle
 from tests.pipeline.filling import COLUMNS, add_attempts, add_rows, attempt, connected, migrated
+from tests.waiting import until
 
 EVERYTHING = Position(2**62, 2**62)
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[SqlTaskStore]:
-    """Return a new store with tables, for each kind of store."""
-    store: SqlTaskStore = migrated(store_url)
-    yield store
-    store.database.close()
 
 
 @pytest.fixture
@@ -181,7 +173,7 @@ def test_the_sums_of_a_range_equal_those_of_its_rows(store_url: str, history: Sq
     with connected(store_url) as connection:
         add_attempts(connection, range(40))
         connection.execute(
-            f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE {_is(store_url, 11)}"
+            f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE task_id = '{id_text(11)}'"
         )
     rows = attempts(history)
     after, until = positions(rows)[4], positions(rows)[30]
@@ -197,10 +189,6 @@ def test_the_sums_of_a_range_equal_those_of_its_rows(store_url: str, history: Sq
         26, busy, prints
     )
     assert history.database.read_now(history.attempts_between(until, until)) == Totals(0, 0, 0)
-
-
-def _is(url: str, n: int) -> str:
-    return f"task_id = '{id_text(n)}'"
 
 
 def test_the_position_after_a_number_of_rows_is_found_or_is_the_end(
@@ -258,39 +246,17 @@ def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits
     assert [row[1] for row in submitted(history, found[-1][0], later)] == [more[0].id]
 
 
-def test_a_task_that_has_run_is_not_returned_as_submitted(store_url: str, tmp_path: Any) -> None:
-    app = App(store_url)
-    app.migrate()
+async def test_a_task_that_has_run_is_not_returned_as_submitted(app: App) -> None:
     history = SqlHistory(app.store.database)
 
-    @app.task(retry=_later())
+    @app.task(retry=Fixed(3600.0, max_attempts=3))
     async def fails() -> None:
         raise ValueError
 
-    fails.submit()
-    _run(app)
-    assert app.management.find(state=State.WAITING)
+    handle = fails.submit()
+    async with running(app):
+        await until(lambda: handle.state() == State.WAITING)
     assert submitted(history, "", SYSTEM_CLOCK.now() + 60 * SECOND) == []
-    app.close()
-
-
-def _later() -> Any:
-    from fairlead import Fixed
-
-    return Fixed(3600.0, max_attempts=3)
-
-
-def _run(app: App) -> None:
-    import asyncio
-
-    from fairlead.testing import running
-
-    async def until_waiting() -> None:
-        async with running(app), asyncio.timeout(20):
-            while not app.management.find(state=State.WAITING):
-                await asyncio.sleep(0.01)
-
-    asyncio.run(until_waiting())
 
 
 def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
@@ -436,8 +402,6 @@ def test_a_change_of_priority_or_key_is_an_event_with_the_values_before(app: App
 
 
 async def test_failing_and_retrying_a_task_in_error_are_events(app: App) -> None:
-    from fairlead import NoRetry
-
     @app.task(retry=NoRetry())
     async def fails() -> None:
         raise ValueError("never mind")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.connect import task_store
 from fairlead.operate.store.policies import (
     EVERY_QUEUE,
     KEPT_VERSIONS,
@@ -26,22 +22,9 @@ NOW = 1_700_000_000_000_000
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[SqlTaskStore]:
-    """Return a new store with two queues, for each kind of store."""
-    store = task_store(store_url)
-    migrate(store.database)
-    for queue in ("q", "other"):
-        store.database.run(registered(store, queue))
-    yield store
-    store.database.close()
-
-
-def registered(store: SqlTaskStore, queue: str) -> Any:
-    yield from store.registration({queue: 2})
-
-
-@pytest.fixture
 def policies(store: SqlTaskStore) -> PolicyStore:
+    """Return the policies of a store with two queues."""
+    store.database.run(store.registration({"q": 2, "other": 2}))
     return PolicyStore(store)
 
 

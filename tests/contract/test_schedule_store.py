@@ -7,7 +7,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -35,9 +34,10 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
-from fairlead.ports.statements import Statement, Steps
+from fairlead.ports.statements import Steps
 from fairlead.testing.contract.tasks import make
 from tests.adapters import schedule_of
+from tests.databases import beside_an_open_transaction
 from tests.memory_schedule import MemoryScheduleStore
 
 PARTITION, BESIDE, ELSEWHERE = (
@@ -369,16 +369,7 @@ def test_a_run_whose_commit_hangs_while_another_connection_appends_it_is_in_the_
             return schedule._finish(PARTITION, range_id, [end])
         return append_unfenced(schedule._sql, [attempt_row(end)])
 
-    def is_waiting() -> Steps[bool]:
-        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
-
-    with ThreadPoolExecutor(1) as pool:
-        with tasks.database.transaction() as connection:
-            tasks.database.join(connection, append())
-            second = pool.submit(tasks.database.run, append())
-            while not second.done() and not tasks.database.read_now(is_waiting()):
-                pass
-        second.result()
+    beside_an_open_transaction(tasks.database, append(), append())
     assert len(attempts(schedule, tasks, end.scheduled.task.id)) == 1
     tasks.database.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from django.contrib.auth.models import Group
@@ -19,7 +18,6 @@ except ModuleNotFoundError:
 app = get_app()
 seen: list[Any] = []
 """Notes of tasks, in the order of their runs."""
-go_on = threading.Event()
 
 
 @task

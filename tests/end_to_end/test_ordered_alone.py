@@ -19,43 +19,14 @@ pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
+from tests.end_to_end.test_ordered import SHOP as SQL_SHOP  # noqa: E402
 from tests.end_to_end.test_ordered import log_of, worker_killed_after  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 TASKS, KEYS = 120, 10
 
-SHOP = """
-import asyncio, os, sys
-import fairlead
-from fairlead.ordered import tenure
-
-tenure.MOVE_SECONDS = 0.2
-app = fairlead.App()
-app.queue("reminders", kind="ordered", partitions=8)
-
-
-def note(*words):
-    with open("runs.log", "a") as log:
-        log.write(" ".join(map(str, words)) + "\\n")
-
-
-@app.task(queue="reminders")
-async def remind(key: str, n: int) -> None:
-    note("start", key, n, os.getpid())
-    await asyncio.sleep(0.02)
-    note("end", key, n, os.getpid())
-
-
-if __name__ == "__main__":
-    count, keys = map(int, sys.argv[1:])
-    drafts = [
-        remind.options(ordering_key=f"k{n % keys}").draft(key=f"k{n % keys}", n=n)
-        for n in range(count)
-    ]
-    for handle in app.submit_many(drafts):
-        handle.result(60)
-        print(handle.id)
-"""
+MOVES_SOON = "from fairlead.ordered import tenure\ntenure.MOVE_SECONDS = 0.2\n"
+SHOP = MOVES_SOON + SQL_SHOP.replace('"sqlite:///shop.db"', "")
 
 
 @pytest.fixture
@@ -74,10 +45,10 @@ def shop(
     return tmp_path
 
 
-def submit(folder: Path, tasks: int, keys: int) -> list[str]:
-    """Submit tasks as another program does; return their ids."""
+def submit(folder: Path, tasks: int) -> list[str]:
+    """Submit tasks of ten keys as another program does; return their ids."""
     return subprocess.run(
-        [sys.executable, "shop.py", str(tasks), str(keys)],
+        [sys.executable, "shop.py", str(tasks)],
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -98,7 +69,7 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
     shop: Path,
 ) -> None:
     assert "up to date" in fairlead_here(shop, "migrate")
-    submitted = submit(shop, TASKS, KEYS)
+    submitted = submit(shop, TASKS)
     killed = worker_killed_after(shop, TASKS // 2)
     assert len(log_of(shop)) < 2 * TASKS
     fairlead_here(shop, "pipeline", "ingest", "--lake", "lake")
@@ -145,7 +116,7 @@ def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(
 ) -> None:
     monkeypatch.setenv("FAIRLEAD_LAKE", str(shop / "lake"))
     fairlead_here(shop, "migrate")
-    submitted = submit(shop, 40, 4)
+    submitted = submit(shop, 40)
     code = (
         "import asyncio; from shop import app; from fairlead.engine.settings import Intervals\n"
         "node = app.node(intervals=Intervals(export=0.1)); asyncio.run(node.run())"

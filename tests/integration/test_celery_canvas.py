@@ -19,13 +19,21 @@ from fairlead.errors import InvalidTask
 from tests.integration.celery_kit import run
 
 
-async def test_a_chain_passes_each_result_on_and_its_results_know_their_parents(
-    celery: Celery,
-) -> None:
+@pytest.fixture
+def add(celery: Celery) -> Any:
+    """Return a task that adds two numbers."""
+
     @celery.task
     def add(x: int, y: int) -> int:
         return x + y
 
+    return add
+
+
+async def test_a_chain_passes_each_result_on_and_its_results_know_their_parents(
+    celery: Celery,
+    add: Any,
+) -> None:
     result = chain(add.s(1, 2), add.s(10), add.si(5, 5), add.s(100))()
     assert result.parent.parent.parent.parent is None
     await run(celery)
@@ -117,11 +125,9 @@ async def test_a_chain_goes_on_once_its_failed_tasks_are_retried(celery: Celery)
     assert result.get() == 2
 
 
-async def test_groups_in_groups_are_one_group_and_know_the_task_before(celery: Celery) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
+async def test_groups_in_groups_are_one_group_and_know_the_task_before(
+    celery: Celery, add: Any
+) -> None:
     @celery.task
     def total(numbers: list[int]) -> list[int]:
         return numbers
@@ -136,11 +142,8 @@ async def test_groups_in_groups_are_one_group_and_know_the_task_before(celery: C
 
 async def test_options_of_a_chain_are_those_of_its_tasks_unless_they_have_their_own(
     celery: Celery,
+    add: Any,
 ) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
     flow = add.s(1, 1) | add.s(1).set(fairness_key="own")
     result = flow.apply_async(fairness_key="acme", queue="mail", countdown=3600)
     records = [each.handle.record() for each in (result.parent, result)]
@@ -171,25 +174,17 @@ async def test_callbacks_run_after_their_task_with_its_result(celery: Celery) ->
 
 
 async def test_a_waiting_task_looks_by_itself_if_nothing_wakes_it(
-    celery: Celery, monkeypatch: pytest.MonkeyPatch
+    celery: Celery, add: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting.Waker, "ended", lambda *given: None)
     monkeypatch.setattr(waiting, "FIRST_LOOK", timedelta(milliseconds=50))
-
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
 
     result = (add.s(1, 2) | add.s(3))()
     await run(celery)
     assert result.get() == 6
 
 
-async def test_a_chain_is_written_in_one_transaction(celery: Celery) -> None:
-    @celery.task
-    def add(x: int, y: int) -> int:
-        return x + y
-
+async def test_a_chain_is_written_in_one_transaction(celery: Celery, add: Any) -> None:
     add.s(1, 1).delay()  # make the tables known
     before = celery.fairlead.management.count().number
     with pytest.raises(InvalidTask):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fairlead import App, InvalidTask, NoRetry, SchemaMismatch, State
@@ -37,6 +37,12 @@ def shop(url: str) -> tuple[App, list[int], Any]:
 # SQLAlchemy ---------------------------------------------------------------------------------------
 
 
+def async_engine_of(url: str) -> AsyncEngine:
+    """Return an asynchronous engine of this database."""
+    driver = url.replace("postgresql:", "postgresql+psycopg:")
+    return create_async_engine(driver.replace("sqlite:", "sqlite+aiosqlite:"))
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_a_submitter_joins_the_transaction_and_its_savepoints(
     store: str, request: pytest.FixtureRequest
@@ -59,9 +65,7 @@ async def test_a_submitter_joins_the_transaction_and_its_savepoints(
     with Session(engine) as session:
         Submitter(session).submit(pay, order=4)
         session.rollback()
-    async_engine = create_async_engine(
-        url.replace("postgresql:", "postgresql+psycopg:").replace("sqlite:", "sqlite+aiosqlite:")
-    )
+    async_engine = async_engine_of(url)
     async with AsyncSession(async_engine) as found, found.begin():
         await Submitter(found).submit_async(pay, order=5)
     await async_engine.dispose()
@@ -181,11 +185,7 @@ def test_a_long_lived_session_keeps_no_listener_for_each_submit(
 async def test_asynchronous_savepoints_announce_once_after_the_commit(
     announced: Announced, kind: str
 ) -> None:
-    engine = create_async_engine(
-        announced.url.replace("postgresql:", "postgresql+psycopg:").replace(
-            "sqlite:", "sqlite+aiosqlite:"
-        )
-    )
+    engine = async_engine_of(announced.url)
     async with AsyncSession(engine) as session, engine.connect() as connection:
         found: Any = session if kind == "session" else connection
         await Submitter(found).submit_async(announced.pay, order=1)
@@ -215,11 +215,7 @@ async def test_a_two_phase_transaction_is_refused_before_anything_is_written(
         with engine.connect() as connection, connection.begin_twophase():
             with pytest.raises(ConfigurationError, match="two-phase"):
                 Submitter(connection).submit(announced.pay, order=1)
-    async_engine = create_async_engine(
-        announced.url.replace("postgresql:", "postgresql+psycopg:").replace(
-            "sqlite:", "sqlite+aiosqlite:"
-        )
-    )
+    async_engine = async_engine_of(announced.url)
     async with AsyncSession(async_engine, twophase=True) as found:
         with pytest.raises(ConfigurationError, match="two-phase"):
             await Submitter(found).submit_async(announced.pay, order=1)

@@ -270,7 +270,7 @@ async def test_a_node_whose_clock_is_ahead_submits_no_slot_early(postgres_url: s
     wrong.clock = TwoDaysAhead()
     right.migrate()
     for app in (right, wrong):
-        await periodic_part(app, "a node").round()
+        await part_of(app, "a node").round()
     wrong.management.periodic.pause("tick")
     wrong.management.periodic.resume("tick")
     (status,) = right.management.periodic.list()
@@ -288,18 +288,19 @@ def chosen(policy: str, due: list[int], now: float) -> list[int]:
     return due if policy == "all" else due[-1:]
 
 
-def periodic_part(app: App, node: str) -> PeriodicTasks:
+def part_of(app: App, node: str, submitter: Any = None, patience: float = 0.0) -> PeriodicTasks:
     """Return the part of a node that submits periodic tasks."""
     store = app.store
+    submitter = submitter or app.submitter
     return PeriodicTasks(
-        node, app.periodics, store.database, store.periodics, app.submitter, app.clock
+        node, app.periodics, store.database, store.periodics, submitter, app.clock, patience
     )
 
 
 @asynccontextmanager
 async def periodic_parts(app: App, count: int) -> AsyncIterator[None]:
     """Submit periodic tasks from `count` nodes during the block, and kill these at its end."""
-    parts = [periodic_part(app, f"node {n}") for n in range(count)]
+    parts = [part_of(app, f"node {n}") for n in range(count)]
     running_parts = [asyncio.create_task(part.run()) for part in parts]
     try:
         yield

@@ -24,6 +24,7 @@ from fairlead.ports.periodic_store import Advance
 from fairlead.ports.task_log import Submit
 from fairlead.submit.ordered import LOG_PATIENCE
 from fairlead.testing import running
+from tests.integration.test_periodic import part_of
 from tests.memory_schedule import MemoryScheduleStore
 from tests.memory_task_log import MemoryTaskLog
 from tests.tiers import seeds
@@ -148,15 +149,6 @@ def ticking(app: App, periodic: bool = True, **options: Any) -> list[tuple[datet
     if periodic:
         app.periodic("* * * * *", **options)(tick)
     return runs
-
-
-def part_of(app: App, node: str, submitter: Any = None, patience: float = 0.0) -> PeriodicTasks:
-    """Return the part of a node that submits periodic tasks."""
-    store = app.store
-    submitter = submitter or app.submitter
-    return PeriodicTasks(
-        node, app.periodics, store.database, store.periodics, submitter, app.clock, patience
-    )
 
 
 def slots_between(first: int, last: int) -> list[datetime]:

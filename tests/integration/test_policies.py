@@ -101,9 +101,5 @@ async def test_a_node_without_notifications_loads_new_weights_with_its_heartbeat
         await until_weights(node, {"b": 3.0})
 
 
-def limited(**limits: int) -> PolicyDraft:
-    return PolicyDraft(queue="q", author="ann", why="test", computed_at=1, limits=limits)
-
-
 def draft(**guarded: float) -> PolicyDraft:
     return PolicyDraft(queue="q", author="ann", why="test", computed_at=1, guarded=guarded)

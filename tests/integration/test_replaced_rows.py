@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,19 +21,18 @@ from fairlead.model import (
     LaneKey,
     LaneRecord,
     NewTask,
-    Outcome,
     PartitionKey,
     RunEnd,
     ScheduledTask,
     ScheduleRecord,
-    State,
     TaskKey,
 )
 from fairlead.model.history import Position
 from fairlead.ports.periodic_store import PeriodicDeclaration
-from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import MOST_BYTES, Submit
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, make
+from tests.contract.test_schedule_store import ended
+from tests.databases import beside_an_open_transaction
 from tests.integration.plans import Explainer, beside_a_backup, do
 
 ROUNDS = 8
@@ -131,33 +129,22 @@ def test_two_nodes_that_register_a_periodic_task_at_the_same_time_share_one_reco
 ) -> None:
     one = PeriodicDeclaration("one", "one", "mail", "* * * * *", "UTC", "last")
     register = store.periodics.register
-    with ThreadPoolExecutor(1) as pool:
-        with store.database.transaction() as connection:
-            store.database.join(connection, register([one], "first", NOW))
-            second = pool.submit(store.database.run, register([one], "second", NOW))
-            while not second.done() and not store.database.read_now(is_waiting()):
-                pass
-        second.result()
+    beside_an_open_transaction(
+        store.database, register([one], "first", NOW), register([one], "second", NOW)
+    )
     (record,) = store.database.run(store.periodics.records())
     assert (record.declared_by, record.version) == ("second", 2)
-
-
-def is_waiting() -> Steps[bool]:
-    return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
 
 
 def test_two_processes_that_add_a_reader_at_the_same_time_share_one_row(
     store: PostgresTaskStore,
 ) -> None:
     first, second = SqlHistory(store.database), SqlHistory(store.database)
-    with ThreadPoolExecutor(1) as pool:
-        with store.database.transaction() as connection:
-            store.database.join(connection, first.advance("lake", "lake", Position(1, 5), NOW))
-            steps = second.advance("lake", "lake", Position(1, 3), NOW + 1)
-            added = pool.submit(store.database.run, steps)
-            while not added.done() and not store.database.read_now(is_waiting()):
-                pass
-        added.result()
+    beside_an_open_transaction(
+        store.database,
+        first.advance("lake", "lake", Position(1, 5), NOW),
+        second.advance("lake", "lake", Position(1, 3), NOW + 1),
+    )
     (reader,) = store.database.run(first.readers())
     assert (reader.position, reader.updated_at) == (Position(1, 5), NOW + 1)
 
@@ -218,7 +205,7 @@ def test_due_tasks_of_an_ordered_queue_are_found_without_a_read_of_completed_one
         tasks = ordered(300, run_at)
         asyncio.run(schedule.persist(PARTITION, range_id, tasks, ScheduleRecord()))
         assert do(schedule._has_due("letters", run_at), explain)
-        asyncio.run(schedule.finish(PARTITION, range_id, [end(task) for task in tasks]))
+        asyncio.run(schedule.finish(PARTITION, range_id, ends_of(tasks)))
         mark = ScheduleRecord(TaskKey(run_at, "~", ""))
         asyncio.run(keep_often(schedule, range_id, mark))
         explain.findings = []
@@ -233,8 +220,7 @@ def test_completed_keys_are_cleaned_without_a_read_of_those_that_were_deleted_be
     range_id = asyncio.run(schedule.take_over(PARTITION)).range_id
     for number, explain in rounds(store):
         tasks = ordered(300, NOW + number * SECOND)
-        ends = [end(task) for task in tasks]
-        asyncio.run(schedule.finish(PARTITION, range_id, ends))
+        asyncio.run(schedule.finish(PARTITION, range_id, ends_of(tasks)))
         before = NOW + (number + 1) * SECOND
         assert asyncio.run(schedule.clean(PARTITION, range_id, before)) == 300
         assert do(schedule._clean(PARTITION, range_id, before), explain) == 0
@@ -245,8 +231,7 @@ def test_a_key_completed_long_after_its_time_is_cleaned_later(store: PostgresTas
     range_id = asyncio.run(schedule.take_over(PARTITION)).range_id
     soon, late = ordered(1, NOW), ordered(1, NOW - SECOND)
     for tasks, cleaned in ((soon, 1), (late, 0)):
-        ends = [end(task) for task in tasks]
-        asyncio.run(schedule.finish(PARTITION, range_id, ends))
+        asyncio.run(schedule.finish(PARTITION, range_id, ends_of(tasks)))
         assert asyncio.run(schedule.clean(PARTITION, range_id, NOW + SECOND)) == cleaned
     schedule._all_keys_at = 0.0  # an hour later
     assert asyncio.run(schedule.clean(PARTITION, range_id, NOW + SECOND)) == 1
@@ -261,19 +246,6 @@ def ordered(count: int, run_at: int = NOW) -> list[NewTask]:
     ]
 
 
-def end(task: NewTask) -> RunEnd:
-    """Return the end of the task's only run."""
-    return RunEnd(
-        ScheduledTask.of(task),
-        1,
-        1,
-        Outcome.DONE,
-        State.DONE,
-        task.run_at,
-        None,
-        NOW,
-        NOW,
-        None,
-        None,
-        "node",
-    )
+def ends_of(tasks: list[NewTask]) -> list[RunEnd]:
+    """Return the ends of the only runs of the tasks, each at the time of its task."""
+    return [ended(ScheduledTask.of(task), finished_at=task.run_at) for task in tasks]

@@ -20,6 +20,7 @@ from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.web import Access
 from tests.web.api_kit import HOSTILE
 from tests.web.browsing import Browser, with_access
+from tests.web.conftest import _register
 
 TENANTS = ["acme", "acme-labs", "globex", HOSTILE.split("/")[0]]
 
@@ -45,13 +46,6 @@ def app(url: str) -> Iterator[App]:
     asyncio.run(_register(app))
     yield app
     app.close()
-
-
-async def _register(app: App) -> None:
-    try:
-        await app.store.register_queues({"mail": 1, "other": 1})
-    finally:
-        await app.connections.close_async()
 
 
 def may(app: App, actions: Collection[str] = ("weight", "limit")) -> Browser:
