@@ -75,30 +75,6 @@ def too_few_replicas(server: DrivenServer, client: Any) -> Iterator[None]:
 
 
 @contextmanager
-def restarting_replica(server: DrivenServer, client: Any) -> Iterator[None]:
-    """Let the only replica of a master that needs one die, and come back at the end."""
-    replica = DrivenServer()
-    replica.shares_password_of(server)
-
-    def is_connected(is_it: bool) -> Callable[[], bool]:
-        return lambda: (client.info("replication")["min_slaves_good_slaves"] > 0) is is_it
-
-    with replica:
-        with replica.operator() as other:
-            other.replicaof(*server.address)
-        client.config_set("min-replicas-to-write", 1)
-        wait_until(is_connected(True))
-        replica.crash()
-        wait_until(is_connected(False))
-        yield
-        replica.start()
-        with replica.operator() as other:
-            other.replicaof(*server.address)
-        wait_until(is_connected(True))
-        client.config_set("min-replicas-to-write", 0)
-
-
-@contextmanager
 def new_password(server: DrivenServer, client: Any) -> Iterator[None]:
     """Demand a password of clients that have none, until the end."""
     client.config_set("requirepass", server._password)

@@ -86,12 +86,6 @@ def test_a_worker_process_runs_what_a_view_enqueued(
     assert result.return_value == 3 and result.status == TaskResultStatus.SUCCESSFUL
 
 
-def test_a_view_that_breaks_leaves_neither_order_nor_task(database: str) -> None:
-    data = {"customer": "acme", "amount": "3", "breaks": "1"}
-    assert Client(raise_request_exception=False).post("/orders/", data).status_code == 500
-    assert not Order.objects.exists() and not Task.objects.exists()
-
-
 async def test_an_asynchronous_view_enqueues(database: str) -> None:
     from django.test import AsyncClient
 

@@ -47,7 +47,7 @@ import pytest
 
 from services import iceberg
 from tests.conftest import skip_if_missing
-from tests.end_to_end.test_command_line import ROOT, environment, fairlead
+from tests.end_to_end.test_command_line import ROOT, environment
 from tests.pipeline.recorded_history import record
 from tests.tiers import NIGHTLY
 
@@ -423,17 +423,3 @@ def test_every_skipped_block_names_its_reason_and_is_counted() -> None:
     for step in skipped:
         print(f"{step.page.relative_to(ROOT)}:{step.line}: {step.directive}")
     assert all(len(step.directive.split()) > 3 for step in skipped)
-
-
-def test_the_readmes_twenty_lines_do_what_they_say(tmp_path: Path) -> None:
-    (example,) = (step for step in read(ROOT / "README.md") if step.file == "shop.py")
-    (tmp_path / "shop.py").write_text(example.text)
-    subprocess.run(
-        [sys.executable, "shop.py"], cwd=tmp_path, env=environment(), check=True, timeout=60
-    )
-    (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
-    assert queue["submitted"] == 1003
-    output = fairlead(tmp_path, "worker", "shop:app", "--until-empty")
-    assert output.count("paying") == 1002
-    (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
-    assert (queue["submitted"], queue["processing"], queue["error"]) == (0, 0, 0)

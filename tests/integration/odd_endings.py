@@ -221,10 +221,6 @@ async def _exits() -> None:
     raise SystemExit(3)
 
 
-async def _gathers_a_child_that_exits() -> None:
-    await asyncio.gather(_exits(), asyncio.sleep(0))
-
-
 async def _groups_a_child_that_exits() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_exits())
@@ -247,7 +243,6 @@ ASYNC_FAILING: dict[str, Callable[[], Awaitable[None]]] = {
     "is cancelled by its timer": _is_cancelled_by_its_child,
     "uncancels itself": _uncancels_itself,
     "raises after a wait": _raises_after_a_wait,
-    "gathers a child that exits": _gathers_a_child_that_exits,
     "groups a child that exits": _groups_a_child_that_exits,
     "waits for a child interrupted by hand": _waits_for_a_child_interrupted_by_hand,
 }
@@ -255,16 +250,6 @@ ASYNC_FAILING: dict[str, Callable[[], Awaitable[None]]] = {
 
 
 async def _cancels_and_returns() -> None:
-    _own_task().cancel()
-
-
-async def _cancels_uncancels_and_returns() -> None:
-    _own_task().cancel()
-    _own_task().uncancel()
-
-
-async def _cancels_twice_and_returns() -> None:
-    _own_task().cancel()
     _own_task().cancel()
 
 
@@ -281,16 +266,6 @@ async def _is_cancelled_after_its_end() -> None:
 
 async def _leaves_a_timeout_open() -> None:
     await asyncio.timeout(0.002).__aenter__()
-
-
-async def _leaves_a_child_that_cancels_it() -> None:
-    parent = _own_task()
-
-    async def cancel_later() -> None:
-        await asyncio.sleep(0.002)
-        parent.cancel()
-
-    asyncio.get_running_loop().create_task(cancel_later())
 
 
 _children: set[asyncio.Task[None]] = set()
@@ -315,12 +290,9 @@ async def _cancels_a_child_before_it_starts() -> None:
 
 ASYNC_RETURNING: dict[str, Callable[[], Awaitable[None]]] = {
     "cancels and returns": _cancels_and_returns,
-    "cancels, uncancels and returns": _cancels_uncancels_and_returns,
-    "cancels twice and returns": _cancels_twice_and_returns,
     "ignores its cancellation": _ignores_its_cancellation,
     "is cancelled after its end": _is_cancelled_after_its_end,
     "leaves a timeout open": _leaves_a_timeout_open,
-    "leaves a child that cancels it": _leaves_a_child_that_cancels_it,
     "leaves a child that exits": _leaves_a_child_that_exits,
     "cancels a child before it starts": _cancels_a_child_before_it_starts,
 }

@@ -16,7 +16,6 @@ from fairlead.engine.settings import Intervals
 from fairlead.operate.doctor import examine
 from fairlead.pipeline import watcher
 from fairlead.ports.observer import Silent
-from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
 from tests.builders import idle
@@ -236,39 +235,6 @@ async def test_without_a_callback_incidents_are_logged(
 
 
 # lane records that cannot be read -----------------------------------------------------------------
-
-LANE = "fairlead_backlog_lanes WHERE queue = 'shop' AND partition = 0 AND priority = 5"
-
-
-def run_sql(app: App, sql: str) -> None:
-    """Run one statement in a transaction of its own."""
-
-    def steps() -> Steps[None]:
-        yield Statement(sql)
-
-    app.sql_store.database.run(steps())
-
-
-async def test_a_lane_whose_record_cannot_be_read_loses_no_task(sqlite_url: str) -> None:
-    app = App(sqlite_url, backlog="database")
-    ran: Counter[str] = Counter()
-    app.queue("shop", partitions=1)
-
-    @app.task(queue="shop")
-    async def pay(which: str) -> None:
-        ran[which] += 1
-
-    pay.submit(which="before")
-    async with running(app) as node:
-        await settled(app, node)
-    run_sql(app, f"UPDATE {LANE}".replace(" WHERE", ' SET record = \'{"read_seq": "x\' WHERE'))
-    pay.submit(which="waits")
-    pay.options(priority=3).submit(which="other lane")
-    async with running(app) as node:
-        await settled(app, node)
-    assert ran == Counter(dict.fromkeys(["before", "waits", "other lane"], 1))
-    app.close()
-
 
 # stuck runs ---------------------------------------------------------------------------------------
 

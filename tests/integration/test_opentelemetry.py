@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -448,26 +446,3 @@ def test_without_the_extra_the_error_names_it_and_nothing_else_needs_it(
     modules = "fairlead, fairlead.cli, fairlead.engine.node, fairlead.engine.executors.child, fairlead.testing"
     check = f"import sys, {modules}; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
-def test_the_example_of_the_how_to_makes_one_trace(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    (example,) = re.findall(
-        r"```python\n(# traced\.py.*?)```", (root / "docs/how-to/tracing.md").read_text(), re.DOTALL
-    )
-    (tmp_path / "traced.py").write_text(example)
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{tmp_path}"}
-    output = ""
-    for command in (["traced.py"], ["-m", "fairlead", "worker", "traced:app", "--until-empty"]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tmp_path,
-            env=environment,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        output += done.stdout
-    names = re.findall(r'^    "name": "(.*)"', output, re.MULTILINE)
-    assert sorted(names) == ["POST /orders", "call the bank", "run payouts", "submit payouts"]
-    assert len(set(re.findall(r'^        "trace_id": "(.*)"', output, re.MULTILINE))) == 1

@@ -18,7 +18,6 @@ from tests.redis_states import (  # noqa: E402
     driven_server,
     new_password,
     no_permission,
-    restarting_replica,
 )
 from tests.sharded_queues import kinds, queue_on  # noqa: E402
 from tests.waiting import until  # noqa: E402
@@ -66,21 +65,6 @@ async def test_an_operator_who_unblocks_a_reader_does_not_end_its_wait(kind: str
             assert client.client_unblock(blocked()[0], error=True) == 1
         written = await queue.write({"n": 1})
         assert (await reading).id == written
-        await queue.close()
-
-
-@kinds
-async def test_a_queue_works_again_when_the_replica_of_its_master_has_restarted(kind: str) -> None:
-    with driven_server() as (server, client):
-        queue = queue_on(server.url, kind)
-        kept = await queue.write({"n": 1})
-        with restarting_replica(server, client):
-            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
-                await queue.write({"n": 2})
-            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
-                await queue.read("g", "c")
-        assert (await queue.read("g", "c")).id == kept
-        assert await queue.ack("g", kept) == 1
         await queue.close()
 
 

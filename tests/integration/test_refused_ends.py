@@ -1,5 +1,4 @@
-"""Ends of runs that a trigger of the user refuses, on SQLite: in a plain and in an ordered queue, all
-others go on."""
+"""Ends of runs and claims that a trigger of the user refuses, on SQLite: all others go on."""
 
 from __future__ import annotations
 
@@ -25,42 +24,6 @@ CREATE TRIGGER refusal BEFORE INSERT ON fairlead_attempts
 WHEN EXISTS (SELECT 1 FROM refused r WHERE r.ordering_key = NEW.ordering_key)
 BEGIN SELECT RAISE(ABORT, 'no changes before Monday'); END;
 """
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("queue_kind", ["tasks", "ordered"])
-async def test_a_trigger_that_refuses_the_ends_of_one_ordering_key_holds_back_no_other_key(
-    sqlite_url: str, tmp_path: Path, queue_kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, ran = App(sqlite_url), list[tuple[str, int]]()
-    app.queue("work", kind=queue_kind, partitions=1)
-    app.migrate()
-
-    @app.task(queue="work")
-    async def note(key: str, n: int) -> None:
-        ran.append((key, n))
-
-    with sqlite3.connect(tmp_path / "tasks.db", isolation_level=None, timeout=30) as admin:
-        admin.executescript(REFUSAL)
-
-        def attempts() -> int:
-            return int(admin.execute("SELECT count(*) FROM fairlead_attempts").fetchone()[0])
-
-        async with running(app):
-            for n in range(2):
-                for key in ("bad", *"abcdefgh"):
-                    note.options(ordering_key=key).submit(key=key, n=n)
-            await until(lambda: attempts() == 16)
-            assert ("bad", 1) not in ran and len(ran) == 17
-            (refused,) = [
-                record for record in caplog.records if "the store refuses" in record.message
-            ]
-            assert "no changes before Monday" in vars(refused)["error"]
-            assert "trigger or constraint" in vars(refused)["cure"]
-            admin.execute("DELETE FROM refused")
-            await until(lambda: attempts() == 18)
-    assert sorted(ran) == sorted((key, n) for key in ("bad", *"abcdefgh") for n in range(2))
-    app.close()
 
 
 @pytest.mark.asyncio

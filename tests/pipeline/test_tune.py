@@ -13,7 +13,7 @@ from fairlead import App
 from fairlead.clock import SystemClock, to_micros
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
-from fairlead.operate.store.policies import PolicyDraft, PolicyState, SwitchMode
+from fairlead.operate.store.policies import PolicyDraft, PolicyState
 from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
@@ -516,29 +516,6 @@ def test_weights_are_frozen_while_a_node_of_the_queue_sends_no_heartbeat(world: 
     assert held(world) == ["incident: node node-1 is silent"]
     asyncio.run(send_heartbeat(world, "node-1", ["q"]))
     assert held(world) == []
-
-
-@pytest.mark.parametrize("queue", ["", "q"])
-@pytest.mark.parametrize("mode", [SwitchMode.OFF, SwitchMode.FROZEN])
-def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
-    world: World, mode: SwitchMode, queue: str
-) -> None:
-    world.add_hours(3)
-    first = world.tune()["q"].version
-    world.add_hours(1)
-    world.policies.switch(mode, "ann", "odd waits", queue)
-    found = world.tune()["q"]
-    what = "switched off" if mode == SwitchMode.OFF else "frozen"
-    assert found.holds == [
-        f"{what} by ann: odd waits; undo with `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
-    ]
-    assert (world.weights() == {}) is (mode == SwitchMode.OFF)
-    assert world.policies.policy(first).state == (
-        "rolled_back" if mode == SwitchMode.OFF else "active"
-    )
-    assert world.policies.switch_on(queue)
-    assert world.tune()["q"].outcome == "published"
-    assert world.weights()["long"] == pytest.approx(0.8 if mode == SwitchMode.OFF else 0.64)
 
 
 def test_one_of_two_concurrent_tuners_is_refused(

@@ -198,10 +198,12 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(shop: Shop) -
     assert "every queue: off since" in shop.run("policies")
     assert shop.run("tune", "on") == "every queue: on\n"
     assert shop.run("tune", "on") == "every queue: was already on\n"
+    assert "payouts: published" in shop.run("tune", "apply")
     assert (
         shop.run("tune", "freeze", "--queue", "payouts") == "payouts: the published version stays\n"
     )
     assert "frozen by" in shop.run("tune", "plan")
+    assert shop.app.management.weights("payouts").keys() == {"long", "short"}
     assert [switch["mode"] for switch in shop.run_json("policies")["switches"]] == ["frozen"]
     shop.run("tune", "on", "--queue", "payouts")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -222,18 +222,6 @@ def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
     tables.publish(Build(sources={ATTEMPTS.name: read}))
     stored = bronze.state().stored
     assert stored is not None and stored.metadata.refs.keys() == {"main", PUBLISHED}
-
-
-def test_rows_of_a_wrong_clock_belong_to_the_first_partition(
-    on_warehouse: SparkSession, warehouse: Warehouse, tables: WarehouseTables
-) -> None:
-    wrong = datetime(1931, 1, 1, tzinfo=UTC)
-    export(warehouse, ATTEMPTS, [attempt(task_id="a", finished_at=wrong), attempt()], "1")
-    assert tables.parts(ATTEMPTS) == ["1970-01-01/00", "2026-03-02/10"]
-    assert ids(tables.read(ATTEMPTS, ["1970-01-01/00"]), "task_id") == ["a"]
-    rows = [{"id": "x", "at": wrong}]
-    tables.replace(HOURLY, frame(on_warehouse, HOURLY, rows), ["1970-01-01/00"])
-    assert tables.parts(HOURLY) == ["1970-01-01/00"]
 
 
 def test_reading_some_partitions_opens_no_file_of_the_others(

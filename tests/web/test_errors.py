@@ -62,9 +62,3 @@ async def test_an_unknown_page_is_a_page_too(app: App) -> None:
     assert response.status_code == 404 and "No such page" in response.text
     assert (await browser.get("/static/nothing.js")).status_code == 404
     assert (await browser.get("/static/..%2f__init__.py")).status_code == 404
-
-
-async def test_the_json_api_gets_errors_as_json(app: App) -> None:
-    response = await Browser(with_access(app, Access.none())).get("/api/v1/queues")
-    assert response.status_code == 403
-    assert response.json()["error"]["title"] == "No access"

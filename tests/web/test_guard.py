@@ -168,6 +168,7 @@ async def test_a_csrf_token_of_another_session_or_viewer_is_refused(app: App) ->
         ({"origin": "null", "sec-fetch-site": "same-origin"}, True),
         ({"origin": "null"}, False),
         ({"origin": "https://evil.example"}, False),
+        ({"origin": "http://localhost:1"}, False),
         ({"origin": "http://localhost:8350.evil.example"}, False),
         ({"origin": "http://localhost:8350@evil.example"}, False),
         ({"origin": "http://[::1"}, False),
