@@ -77,7 +77,8 @@ class ApplySchema(Operation):
             kind = "VIEW" if name == "fairlead_history" else "TABLE"
             schema_editor.execute(f"DROP {kind} IF EXISTS {quote(name)}{cascade}", params=None)
         if connection.vendor == "postgresql":
-            schema_editor.execute("DROP SEQUENCE IF EXISTS fairlead_ready_seq CASCADE", params=None)
+            for what in ("SEQUENCE IF EXISTS fairlead_ready_seq", "FUNCTION fairlead_free_key"):
+                schema_editor.execute(f"DROP {what} CASCADE", params=None)
 
     def describe(self) -> str:
         """Return a line for the output of `manage.py migrate`."""
