@@ -126,6 +126,10 @@ def test_run_time_is_shared_within_the_bound_whatever_the_limits(
         assert worst <= 1, f"seed {seed}: {worst:.3f} times the bound"
 
 
+def test_a_key_keeps_its_order_if_its_rank_moves_while_limits_hold_it() -> None:
+    assert TimedWorld(20304, is_mixed=True, is_exact=True).run() <= 1
+
+
 class BlindWorld(TimedWorld):
     """A world in which every run is expected to take a second."""
 

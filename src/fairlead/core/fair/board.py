@@ -297,14 +297,15 @@ class Board:
                     continue
             if not cell.is_shared:
                 return head
-            flow = cell.flow
-            if head[0] != flow.rank and (is_lent or column.released_by is not None):
+            order = cell.order()
+            is_current = head[:3] == order[:3]
+            if not is_current and (is_lent or column.released_by is not None):
                 # The column keeps the cell, because it may have to wait for its limit again.
-                order = cell.position = cell.order()
+                cell.position = order
                 heads.replace(order)
                 continue
-            if head[0] == flow.rank:
-                leader = None if is_lent else flow.first()
+            if is_current:
+                leader = None if is_lent else cell.flow.first()
                 if leader is None or cell.place() < leader.place():
                     return head
             heads.pop()
