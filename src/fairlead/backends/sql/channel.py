@@ -132,6 +132,8 @@ class DatabaseChannel:
         """Readers of the lanes that have had a row."""
         self._to_read: dict[LaneKey, LaneReader] = {}
         """Those that are behind, but none that waits for room."""
+        self._to_sweep: dict[LaneKey, LaneReader] = {}
+        """Those whose earlier rows are to be read again."""
         self._early: dict[LaneKey, list[tuple[float, int]]] = {}
         """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
@@ -200,6 +202,7 @@ class DatabaseChannel:
             for priority in PRIORITIES:
                 self._lanes.pop(LaneKey(*key, priority), None)
                 self._to_read.pop(LaneKey(*key, priority), None)
+                self._to_sweep.pop(LaneKey(*key, priority), None)
         self._unsearched = (self._unsearched - lost) | gained
         self._searching -= lost
         self._assigned = dict(partitions)
@@ -286,9 +289,12 @@ class DatabaseChannel:
             if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
-                for lane in [lane for lane in self._lanes.values() if lane.is_sweeping]:
-                    space = room.behind(lane.key)
-                    if space > 0 and (found := await self._sweep(lane, space)):
+                for lane in [*self._to_sweep.values()]:
+                    if not lane.is_sweeping:
+                        self._to_sweep.pop(lane.key, None)
+                    elif (space := room.behind(lane.key)) > 0 and (
+                        found := await self._sweep(lane, space)
+                    ):
                         return found
             await self._wait()
 
@@ -342,6 +348,8 @@ class DatabaseChannel:
                 lane.sweep_seq = 0
             if is_sweeping and lane.keyed is not None:
                 lane.keyed.begin_sweep()
+            if lane.is_sweeping:
+                self._to_sweep[key] = lane
             self._read_on(lane)
         self._searching = set()
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
@@ -367,6 +375,8 @@ class DatabaseChannel:
             if positions is not None:
                 lane = self._lanes[key] = self._new_reader(key, positions.get(key.priority, 0))
                 lane.is_behind = self._is_unknown(partition)
+                if lane.is_sweeping:
+                    self._to_sweep[key] = lane
                 since = self._clock.monotonic() - EARLY_SECONDS
                 lane.announced = [
                     seq
@@ -464,10 +474,9 @@ class DatabaseChannel:
         self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
-        is_sweeping = any(lane.is_sweeping for lane in self._lanes.values())
         soonest = self._clock.monotonic() + 0.01
         until = self._heal_at
-        if is_sweeping:
+        if self._to_sweep:
             until = min(until, max(self._sweep_at, soonest))
         if self._is_search_due:
             until = min(until, max(self._search_at, soonest))
