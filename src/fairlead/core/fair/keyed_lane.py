@@ -41,6 +41,8 @@ class KeyedLane:
         """`column_of`: returns the column of a trigger."""
         self._flows = flows
         self._column_of = column_of
+        self.is_fair = flows.is_fair
+        """Whether the rows of a long lane are read by fairness key; else in their order."""
         self.is_open = True
         """Whether triggers that come start at once; while the keys of a lane are found, all wait
         for the first of them."""
@@ -62,11 +64,6 @@ class KeyedLane:
         """Column of each feed of one name."""
         self._reach = 0
         """Highest tag of a row that was asked for."""
-
-    @property
-    def is_fair(self) -> bool:
-        """Whether the rows of a long lane are read by fairness key; else in their order."""
-        return self._flows.is_fair
 
     @property
     def has_unread(self) -> bool:
