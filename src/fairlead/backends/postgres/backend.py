@@ -36,7 +36,7 @@ class PostgresBackend(SqlBackend):
 
         tasks = tables(store)
         assert isinstance(tasks, PostgresTaskStore)
-        return PostgresNotifier(tasks.database, tasks.due_floor)
+        return PostgresNotifier(tasks.database)
 
     def presence(self, store: OrderedStore, notifier: Notifier) -> Presence | None:
         from fairlead.backends.postgres.notifier import PostgresNotifier
