@@ -13,10 +13,8 @@ import pytest
 from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.incidents import PostgresIncidents
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.rows import batch
 from fairlead.model import (
     IncidentKind,
     IncidentReport,
@@ -26,7 +24,6 @@ from fairlead.model import (
     PartitionKey,
     State,
 )
-from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
 
@@ -185,42 +182,6 @@ def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
         assert pages[1] <= pages[0] + 1, pages
 
 
-def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
-    store: PostgresTaskStore,
-) -> None:
-    incidents = store.incidents
-    assert isinstance(incidents, PostgresIncidents)
-    asyncio.run(incidents.report([_report("open")], NOW))
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for number in range(1, 9):
-            now = NOW + number * SECOND
-            asyncio.run(incidents.report([_report(f"{number}/{n}") for n in range(ROUND)], now))
-            found = asyncio.run(incidents.claim(now, now + SECOND, 2 * ROUND))
-            asyncio.run(incidents.retry([(each.id, now) for each in found]))
-            found = asyncio.run(incidents.claim(now, now + SECOND, 2 * ROUND))
-            ended = [each.id for each in found if each.subject != "open"]
-            assert len(ended) == ROUND
-            asyncio.run(incidents.delivered(ended, now))
-            connection.execute("UPDATE fairlead_incidents SET seen_at = 0 WHERE delivered_at > 0")
-            for _ in range(3):  # until the positions are settled
-                incidents._marks.late_at = 0.0
-                asyncio.run(incidents.sweep(0, now, 2 * ROUND))
-            asyncio.run(incidents.claim(now, now + SECOND, 1))
-            assert asyncio.run(incidents.counts()) == {("task_unreadable", "mail", ""): 1}
-            explain.findings = []
-            incidents._marks.late_at = 0.0
-            do(incidents._claim(now, now + SECOND, 20), explain)
-            do(incidents._sweep(0, now, 20), explain)
-            do(incidents._count_rows(), explain)
-            marks = incidents._sql["mark"]  # the number of reads depends on the speed
-            found = [finding for finding in explain.findings if finding.sql != marks]
-            pages.append([finding.buffers for finding in found])
-        # The least of several rounds: now and then the server cleans a page within a statement.
-        later = map(min, zip(*pages[4:], strict=True))
-        assert all(n <= first + 30 for first, n in zip(pages[0], later, strict=True)), pages
-
-
 def _report(subject: str) -> IncidentReport:
     kind = IncidentKind.TASK_UNREADABLE
     return IncidentReport(kind=kind, subject=subject, details="", since=NOW, queue="mail")
@@ -236,39 +197,6 @@ def test_a_report_that_is_repeated_each_minute_for_hours_replaces_few_rows(
             (version,) = connection.execute("SELECT ctid::text FROM fairlead_incidents").fetchall()
             versions.add(version)
     assert len(versions) == 6
-
-
-def test_an_incident_that_commits_late_or_is_put_back_is_found(store: PostgresTaskStore) -> None:
-    incidents = store.incidents
-    assert isinstance(incidents, PostgresIncidents)
-
-    def note(subject: str) -> Steps[None]:
-        yield Statement(
-            incidents._sql["report"],
-            (batch([("task_unreadable", subject, 0, "mail", "", NOW, "")]), NOW),
-        )
-
-    with psycopg.connect(store.database.url) as slow:
-        store.database.join(slow, note("late"))
-        for number in range(1, 6):
-            now = NOW + number * SECOND
-            asyncio.run(incidents.report([_report(f"{number}")], now))
-            incidents._marks.late_at = 0.0
-            (found,) = asyncio.run(incidents.claim(now, now + 60 * SECOND, 10))
-            asyncio.run(incidents.delivered([found.id], now))
-            asyncio.run(incidents.sweep(0, now, 10))
-        slow.commit()
-    (late,) = asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10))
-    assert late.subject == "late"
-    for _ in range(4):
-        incidents._marks.late_at = 0.0
-        assert asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10)) == []
-    asyncio.run(incidents.retry([(late.id, NOW + 8 * SECOND)]))
-    (again,) = asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10))
-    assert again.subject == "late"
-    asyncio.run(incidents.delivered([late.id], NOW))
-    asyncio.run(incidents.sweep(0, NOW + 7200 * SECOND, 10))
-    assert asyncio.run(incidents.counts()) == {}
 
 
 @pytest.mark.parametrize("name", FILL)

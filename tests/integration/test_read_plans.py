@@ -193,7 +193,8 @@ def _of_incidents(store: PostgresTaskStore) -> Iterator[Read]:
     ids, subjects = list(range(MIDDLE, MIDDLE + FEW)), [_id(n) for n in range(FEW)]
     yield Read("latest", incidents.latest(MIDDLE, FEW))
     yield Read("undelivered", incidents.undelivered(FEW))
-    yield Read("open", incidents.open(["error", "stuck", "task_unreadable"], FEW), 2 * FEW)
+    # By statistics of a short table, a page of a kind is sorted from all of its rows.
+    yield Read("open", incidents.open(["error", "stuck", "task_unreadable"], FEW), 15 * FEW)
     reports = [("stuck", subject, 1, "mail", "send", 0, "") for subject in subjects]
     for name, *params in (
         ("note_errors", batch(subjects), 1),

@@ -22,12 +22,10 @@ from fairlead.backends.postgres.copy_format import (
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.postgres.due_floor import DueFloor
-from fairlead.backends.postgres.incidents import PostgresIncidents
 from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
-from fairlead.backends.postgres.periodic import PostgresPeriodics
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch, ended_attempt
 from fairlead.backends.sql.sql_file import load
@@ -45,7 +43,6 @@ from fairlead.model import (
 from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster_state import ClusterState, NodeRecord
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
-from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
 
@@ -98,8 +95,6 @@ class PostgresTaskStore(SqlTaskStore):
         for name in ("first_heartbeat", "heartbeat"):
             sql[name] = f"{sql['seen_lock']}\n{sql[name]}"
         super().__init__(database, sql)
-        self.incidents = PostgresIncidents(database)
-        self._periodics = PostgresPeriodics(self)
         self._history = SqlHistory(database)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
@@ -120,10 +115,6 @@ class PostgresTaskStore(SqlTaskStore):
         self._sent: dict[str, int] = {}
         """Last heartbeat that this process has sent for a node."""
         self._marks = Marks(self._floors, self.statement("lane_mark"), _MARK_SECONDS)
-
-    @property
-    def periodics(self) -> PeriodicStore:
-        return self._periodics
 
     # the user's side ------------------------------------------------------------------------------
 

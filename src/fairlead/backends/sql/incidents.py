@@ -52,7 +52,7 @@ class SqlIncidents:
         return await self._database.run_async(self._claim(now, until, limit))
 
     def _claim(self, now: int, until: int, limit: int) -> Steps[list[Incident]]:
-        rows = yield from self._claim_rows(now, until, limit)
+        rows = yield self._statement("claim", now, until, limit)
         found = sorted((_incident(row) for row in rows), key=lambda incident: incident.id)
         task_ids = {canonical(i.subject) for i in found if i.kind in ABOUT_TASKS}
         tasks = {}
@@ -64,9 +64,6 @@ class SqlIncidents:
         if over:
             yield self._statement("delete", batch([incident.id for incident in over]))
         return [incident for incident in found if not _is_settled(incident)]
-
-    def _claim_rows(self, now: int, until: int, limit: int) -> Steps[Sequence[Row]]:
-        return (yield self._statement("claim", now, until, limit))
 
     async def delivered(self, ids: Sequence[int], now: int) -> None:
         # Need not be durable: after a power cut the incident is delivered a second time.
@@ -81,23 +78,14 @@ class SqlIncidents:
 
     def _sweep(self, after: int, now: int, limit: int) -> Steps[int]:
         over_before = now - round(INCIDENT_LINGERS * MICROS)
-        page = yield from self._sweep_rows(after, over_before, limit)
-        return page[-1] if len(page) == limit else 0
-
-    def _sweep_rows(self, after: int, over_before: int, limit: int) -> Steps[Sequence[int]]:
-        """Drop the incidents of a page that are over, those without a task if their last report was
-        before `over_before`. Return all ids of the page."""
         page = [row[0] for row in (yield self._statement("page", after, limit))]
         if page:
-            yield self._statement("sweep", after, page[-1], over_before)
-        return page
+            yield self._statement("sweep", batch(page), over_before)
+        return page[-1] if len(page) == limit else 0
 
     async def counts(self) -> IncidentCounts:
-        rows = await self._database.read(self._count_rows())
+        rows = await self._database.read(self._one("counts"))
         return {(kind, queue, name): count for kind, queue, name, count in rows}
-
-    def _count_rows(self) -> Steps[Sequence[Row]]:
-        return (yield self._statement("counts"))
 
     def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
         bound = _ABOVE_ALL if below is None else below

@@ -32,49 +32,10 @@ class SqlPeriodics:
 
     def declare(self, names: Sequence[str], node: str, now: int, every: int) -> Steps[None]:
         at = yield from self._tasks.shared_clock(now)
-        yield self._statement("declare", self._known(names), at, node, at - every)
-
-    def _known(self, names: Sequence[str]) -> str:
-        """Return the names as a parameter of `declare`."""
-        return batch(names)
+        yield self._statement("declare", batch(names), at, node, at - every)
 
     def records(self) -> Steps[list[PeriodicRecord]]:
-        rows = yield from self._record_rows()
-        return [
-            PeriodicRecord(
-                name=name,
-                task=task,
-                queue=queue,
-                cron=cron,
-                timezone=timezone,
-                catch_up=catch_up,
-                paused=bool(paused),
-                version=version,
-                registered_at=registered_at,
-                passed_at=passed_at,
-                last_slot_at=last_slot_at,
-                declared_at=declared_at,
-                declared_by=declared_by,
-            )
-            for (
-                name,
-                task,
-                queue,
-                cron,
-                timezone,
-                catch_up,
-                paused,
-                version,
-                registered_at,
-                passed_at,
-                last_slot_at,
-                declared_at,
-                declared_by,
-            ) in rows
-        ]
-
-    def _record_rows(self) -> Steps[Sequence[Row]]:
-        return (yield self._statement("records"))
+        return [_record(row) for row in (yield self._statement("records"))]
 
     def clock(self, now: int) -> Steps[int]:
         return (yield from self._tasks.shared_clock(now))
@@ -82,16 +43,12 @@ class SqlPeriodics:
     def submission(
         self, advance: Advance, tasks: Sequence[NewTask]
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
-        if not (yield from self._pass(advance)):
-            return None
+        if not (yield self._statement("pass", *advance)):
+            return None  # the record is paused or has another version
         for task in tasks:
             if task.unique_key is not None and task.unique_until is None:
                 yield self._statement("free_key", task.queue, task.unique_key)
         return (yield from self._tasks.submission(tasks))
-
-    def _pass(self, advance: Advance) -> Steps[Sequence[Row]]:
-        """Advance the record. Return no row if it is paused or has another version."""
-        return (yield self._statement("pass", *advance))
 
     def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
         return bool((yield self._statement("pause", name, paused, now)))
@@ -101,3 +58,8 @@ class SqlPeriodics:
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
+
+
+def _record(row: Row) -> PeriodicRecord:
+    fields = dict(zip(PeriodicRecord.__struct_fields__, row, strict=True))
+    return PeriodicRecord(**fields | {"paused": bool(fields["paused"])})

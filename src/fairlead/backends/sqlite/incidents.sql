@@ -51,14 +51,14 @@ UPDATE fairlead_incidents SET deliver_at = r.deliver_at
 SELECT id FROM fairlead_incidents WHERE id > ?1 ORDER BY id LIMIT ?2
 
 -- name: sweep
--- ?1 to ?2: the ids of a page, the first excluded; ?3: instant before which an incident without a task is over
+-- ?1: [id, ...]; ?2: instant before which an incident without a task is over
 DELETE FROM fairlead_incidents
- WHERE id > ?1 AND id <= ?2
+ WHERE id IN (SELECT value FROM json_each(?1))
    AND CASE kind
        WHEN 'error' THEN NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = subject AND t.version = fairlead_incidents.version)
        WHEN 'stuck' THEN delivered_at IS NOT NULL
                          AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = subject AND t.version = fairlead_incidents.version)
-       ELSE delivered_at IS NOT NULL AND seen_at < ?3
+       ELSE delivered_at IS NOT NULL AND seen_at < ?2
        END
 
 -- name: counts

@@ -133,15 +133,12 @@ CREATE TABLE fairlead_incidents (
     details      text    NOT NULL,
     deliveries   integer NOT NULL DEFAULT 0,      -- number of calls of `on_incident` so far
     deliver_at   bigint  NOT NULL,                -- earliest time of the next call
-    deliver_seq  bigint  NOT NULL DEFAULT nextval('fairlead_ready_seq'),  -- position of the last change of deliver_at
     delivered_at bigint,                          -- time at which a call returned; NULL: none has returned
     UNIQUE (kind, subject, version)
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, id) WHERE delivered_at IS NULL;
--- The incidents as they came (see backends/postgres/incidents.py).
-CREATE INDEX fairlead_incidents_arrival ON fairlead_incidents (deliver_seq);
 
 -- Queues and nodes ----------------------------------------------------------------------------------------------------
 
@@ -178,8 +175,7 @@ CREATE TABLE fairlead_heartbeats (
 -- Periodic tasks that nodes have declared, one row each. Each time at which one is to run is a slot. A row is deleted only by
 -- an operator's command.
 CREATE TABLE fairlead_periodics (
-    name          text    NOT NULL,               -- name of the task; its second declaration is named with the suffix #2
-    number        bigint  NOT NULL,               -- incremented by each write, which begins at the last number known
+    name          text    PRIMARY KEY,            -- name of the task; its second declaration is named with the suffix #2
     task          text    NOT NULL,
     queue         text    NOT NULL,
     cron          text    NOT NULL,
@@ -191,8 +187,7 @@ CREATE TABLE fairlead_periodics (
     passed_at     bigint  NOT NULL,               -- every slot up to this time is submitted or skipped
     last_slot_at  bigint,                         -- time of the last slot that was submitted
     declared_at   bigint  NOT NULL,               -- time of the last declaration by a running node
-    declared_by   text    NOT NULL,               -- node of the last declaration
-    PRIMARY KEY (name, number)
+    declared_by   text    NOT NULL                -- node of the last declaration
 ) WITH (vacuum_truncate = off);
 
 -- Leases of partitions and pollers. A lease ends when its holder expires.
@@ -577,10 +572,6 @@ DELETE FROM fairlead_incidents WHERE queue = 'room';
 
 INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
-
-INSERT INTO fairlead_periodics (name, number, task, queue, cron, timezone, catch_up, registered_at, passed_at, declared_at, declared_by)
-SELECT 'room', n, repeat('-', 1700), 'room', '', '', '', 0, 0, 0, '' FROM generate_series(1, 400) AS n;
-DELETE FROM fairlead_periodics WHERE queue = 'room';
 
 INSERT INTO fairlead_readers (name, number, kind, xid, seq, updated_at)
 SELECT repeat('-', 1700), n, 'room', 0, 0, 0 FROM generate_series(1, 400) AS n;
