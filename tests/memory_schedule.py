@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
-from fairlead.ports.schedule_store import Fenced, Moved, Owned, Page, ScheduleStatus
+from fairlead.ports.schedule_store import ANY_BYTES, Fenced, Moved, Owned, Page, ScheduleStatus
 
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
@@ -78,25 +78,15 @@ class MemoryScheduleStore:
         through: TaskKey,
         limit: int,
         ordering_key: str | None = None,
-    ) -> list[ScheduledTask]:
+        most_bytes: int = ANY_BYTES,
+    ) -> Page:
         rows = self.partitions.get(partition, Rows()).tasks
         keys = sorted(
             key
             for key in rows
             if after < key <= through and ordering_key in (None, key.ordering_key)
         )
-        return [rows[key] for key in keys[:limit]]
-
-    async def read_page(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        most_bytes: int,
-        ordering_key: str | None = None,
-    ) -> Page:
-        tasks = await self.read(partition, after, through, limit, ordering_key)
+        tasks = [rows[key] for key in keys[:limit]]
         size = 0
         for n, scheduled in enumerate(tasks):
             size += len(scheduled.task.payload)

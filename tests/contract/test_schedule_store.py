@@ -175,7 +175,11 @@ RECORD = ScheduleRecord(
 
 
 async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> list[ScheduledTask]:
-    return list(await store.read(partition, BEFORE_ALL, END, 100_000))
+    return await read(store, partition, BEFORE_ALL, END, 100_000)
+
+
+async def read(store: Adapter, *where: Any) -> list[ScheduledTask]:
+    return list((await store.read(*where)).tasks)
 
 
 async def holding(
@@ -238,16 +242,16 @@ async def test_tasks_are_read_in_the_order_of_their_keys_from_any_key_across_hou
     assert await everything(store) == expected
     keys = [scheduled.key for scheduled in expected]
     for first, last, limit in [(0, 3, 100), (5, 60, 7), (20, 21, 1), (10, 10, 5), (30, 20, 5)]:
-        found = await store.read(PARTITION, keys[first], keys[last], limit)
+        found = await read(store, PARTITION, keys[first], keys[last], limit)
         assert found == expected[first + 1 : last + 1][:limit]
-    assert await store.read(PARTITION, TaskKey(NOW, "", ""), TaskKey(NOW + 2, "", ""), 100) == [
+    assert await read(store, PARTITION, TaskKey(NOW, "", ""), TaskKey(NOW + 2, "", ""), 100) == [
         s for s in expected if NOW <= s.key.run_at <= NOW + 1
     ]
     of_one = [s for s in expected if s.key.ordering_key == AWKWARD]
-    assert await store.read(PARTITION, BEFORE_ALL, END, 1000, AWKWARD) == of_one
-    assert await store.read(PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
+    assert await read(store, PARTITION, BEFORE_ALL, END, 1000, AWKWARD) == of_one
+    assert await read(store, PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
     assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
-    assert await store.read(PARTITION, END, BEFORE_ALL, 100) == [], (
+    assert await read(store, PARTITION, END, BEFORE_ALL, 100) == [], (
         "a range whose end is before its start is empty"
     )
 
@@ -262,7 +266,7 @@ async def test_a_page_ends_before_it_has_too_many_bytes_and_says_so(store: Adapt
     keys = [ScheduledTask.of(each).key for each in large]
 
     async def page(most_bytes: int, limit: int = 9, *more: str) -> tuple[list[TaskKey], bool]:
-        found = await store.read_page(PARTITION, BEFORE_ALL, END, limit, most_bytes, *more)
+        found = await store.read(PARTITION, BEFORE_ALL, END, limit, *(more or (None,)), most_bytes)
         return [each.key for each in found.tasks], found.is_cut
 
     assert await page(10_000_000) == (keys, False)
@@ -423,7 +427,7 @@ async def test_a_task_that_has_ended_is_found_by_its_id_also_after_a_crash_befor
     new = [done, killed, waiting, replaced]
     await store.persist(PARTITION, fence, new, ScheduleRecord())
     await store.persist(PARTITION, fence, [task(HOUR, "d")], ScheduleRecord())
-    (other,) = await store.read(PARTITION, BEFORE_ALL, END, 9, "d")
+    (other,) = await read(store, PARTITION, BEFORE_ALL, END, 9, "d")
     assert [find(each.id) for each in new] == [None] * 4
     counted = Counter[str]()
     batch = store.session.batch
@@ -503,7 +507,7 @@ async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_ma
     assert completed == {row.key for row in rows[-6:]} | {early.key}
     expected = {ScheduledTask.of(t).key for t in tasks} - completed
     assert {row.key for row in await everything(store)} == expected
-    of_one = await store.read(PARTITION, BEFORE_ALL, END, 100, "k0")
+    of_one = await read(store, PARTITION, BEFORE_ALL, END, 100, "k0")
     assert [row.key.run_at - NOW for row in of_one] == [0, HOUR, 2 * HOUR]
 
 
@@ -540,7 +544,7 @@ async def test_a_row_that_cannot_be_read_is_returned_as_unreadable_and_hides_no_
         assert row.unreadable, name
         assert (row.task.id, row.attempt) == (before.task.id, 0), name
         assert await store.find(PARTITION, row.key) == row
-        (of_one,) = await store.read(PARTITION, BEFORE_ALL, END, 10, row.key.ordering_key)
+        (of_one,) = await read(store, PARTITION, BEFORE_ALL, END, 10, row.key.ordering_key)
         assert of_one == row
     assert await store.unfinished("reminders", 1000) == len(rows)
     assert (await store.statuses("reminders", 0))[3].unfinished == len(rows)
@@ -767,7 +771,8 @@ async def test_moved_tasks_keep_their_runs_and_completed_keys_stay_completed(
             assert completed == {ScheduledTask.of(each).key for each in mine}
         for number in range(8):
             key = keys[number]
-            rows = await store.read(
+            rows = await read(
+                store,
                 PartitionKey("reminders", partition_of(key, 0, partitions)),
                 BEFORE_ALL,
                 END,

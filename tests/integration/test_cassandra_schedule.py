@@ -80,7 +80,8 @@ async def traced_read(
     store: CassandraScheduleStore, *where: Any
 ) -> tuple[list[ScheduledTask], Scan]:
     """Return a page of the schedule, and what its requests scanned."""
-    return await traced(store.session, lambda: store.read(PARTITION, *where))
+    page, scan = await traced(store.session, lambda: store.read(PARTITION, *where))
+    return list(page.tasks), scan
 
 
 async def insist(call: Callable[[], Awaitable[Any]]) -> Any:

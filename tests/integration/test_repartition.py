@@ -154,7 +154,7 @@ async def test_tasks_in_every_state_move_up_and_down_and_run_once_in_order(url: 
         found = await new.app.connections.schedule.read(  # type: ignore[union-attr]
             PartitionKey(QUEUE, number), BEFORE_ALL, dropped, 10
         )
-        assert list(found) == []
+        assert list(found.tasks) == []
     runs.started.clear()
     last = Shop(url, 3, clock, runs)
     clock.ahead += WEEK.total_seconds()

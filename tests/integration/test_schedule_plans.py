@@ -49,10 +49,8 @@ def _work(store: PostgresScheduleStore, explain: Explainer) -> None:
     marks = batch([(0, *middle)])
     retried = batch([(*key, "00000000-0000-7000-8000-000000000000", 1, 1, None) for key in keys])
     statements: list[Statement] = [
-        store._statement("read", *partition, *middle, *end, 20),
-        store._statement("read_of", *partition, *middle, *end, 20, "key-7"),
-        store._statement("read_page", *partition, *middle, *end, 20, 10_000),
-        store._statement("read_page_of", *partition, *middle, *end, 20, 10_000, "key-7"),
+        store._statement("read", *partition, *middle, *end, 20, 10_000),
+        store._statement("read_of", *partition, *middle, *end, 20, 10_000, "key-7"),
         store._statement("find", *partition, *keys[0]),
         store._statement("find_id", "00000000-0000-7000-8000-000000000000"),
         store._statement("completed", *partition, batch(keys)),

@@ -79,8 +79,8 @@ SORTS = {
     "schedule.append": BATCH,
     "schedule.append_attempts": BATCH,
     "schedule.receive": PAGE,
-    "schedule.read_page": PAGE,
-    "schedule.read_page_of": PAGE,
+    "schedule.read": PAGE,
+    "schedule.read_of": PAGE,
 }
 """Statements that may sort rows, each with the reason why these are few."""
 

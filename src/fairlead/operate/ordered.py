@@ -109,11 +109,11 @@ class OrderedManagement:
             partitions = [its_own]
         elif partition is not None:
             partitions = [partition]
-        found = []
+        found: list[ScheduledTask] = []
         for number in partitions:
-            found += await self._store.read(
-                PartitionKey(queue, number), BEFORE_ALL, _ALL, limit, ordering_key
-            )
+            key = PartitionKey(queue, number)
+            page = await self._store.read(key, BEFORE_ALL, _ALL, limit, ordering_key)
+            found += page.tasks
         return sorted(found, key=lambda scheduled: scheduled.key)[:limit]
 
     async def unread(self) -> dict[str, int]:
@@ -196,7 +196,8 @@ class OrderedManagement:
         tasks = 0
         for number in statuses:
             after = BEFORE_ALL
-            while rows := await self._store.read(PartitionKey(queue, number), after, _ALL, _PAGE):
+            key = PartitionKey(queue, number)
+            while rows := (await self._store.read(key, after, _ALL, _PAGE)).tasks:
                 tasks += sum(
                     partition_of(row.key.ordering_key, 0, partitions) != number for row in rows
                 )

@@ -31,13 +31,13 @@ class FencedSchedule:
 
     async def read(self, read: ScheduleRead) -> Page:
         """Return the unfinished tasks of a page that a schedule needs."""
-        return await self._store.read_page(
+        return await self._store.read(
             self.partition,
             read.after,
             read.through,
             read.limit,
-            read.most_bytes,
             read.ordering_key,
+            read.most_bytes,
         )
 
     async def find(self, key: TaskKey) -> ScheduledTask | None:

@@ -19,6 +19,9 @@ __all__ = ["Fenced", "HOUR", "Owned", "Moved", "Page", "ScheduleStatus", "Schedu
 HOUR = 3600 * MICROS
 """Length of one bucket in microseconds."""
 
+ANY_BYTES = 1 << 62
+"""Limit of a read that returns its tasks whatever their size."""
+
 KEEP_COMPLETIONS = 14 * 86_400
 """Seconds for which the store keeps a completed key, so that a second entry with this key does not
 run. Later, a submit of this key is refused, because its `run_at` is too old (the queue's grace);
@@ -110,22 +113,12 @@ class ScheduleStore(Protocol):
         through: TaskKey,
         limit: int,
         ordering_key: str | None = None,
-    ) -> list[ScheduledTask]:
-        """Return unfinished tasks with after < key <= through, ascending, at most `limit`; only of
+        most_bytes: int = ANY_BYTES,
+    ) -> Page:
+        """Return unfinished tasks with after < key <= through, ascending, at most `limit`, and as
+        many as have at most `most_bytes` bytes of stored text together, but at least one; only of
         one ordering key if given. Scans no completed keys at or below `after`. A task whose row
         cannot be read is returned as an unreadable one."""
-
-    async def read_page(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        most_bytes: int,
-        ordering_key: str | None = None,
-    ) -> Page:
-        """Return tasks as `read` does: as many as have at most `most_bytes` bytes of stored text
-        together, but at least one."""
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         """Return the unfinished task with this key, also an unreadable one; None if there is

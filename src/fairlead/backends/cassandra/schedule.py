@@ -124,7 +124,16 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.ports.ordered_store import OrderedStore
-from fairlead.ports.schedule_store import HOUR, Fenced, Moved, Owned, Page, ScheduleStatus, hour_of
+from fairlead.ports.schedule_store import (
+    ANY_BYTES,
+    HOUR,
+    Fenced,
+    Moved,
+    Owned,
+    Page,
+    ScheduleStatus,
+    hour_of,
+)
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
@@ -692,32 +701,10 @@ class CassandraScheduleStore(ScheduleScans):
         through: TaskKey,
         limit: int,
         ordering_key: str | None = None,
-    ) -> list[ScheduledTask]:
+        most_bytes: int = ANY_BYTES,
+    ) -> Page:
         """Read a page. With an `ordering_key`, the server reads the keys of this ordering key, and
         then their rows."""
-        page = await self._read(partition, after, through, limit, None, ordering_key)
-        return list(page.tasks)
-
-    async def read_page(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        most_bytes: int,
-        ordering_key: str | None = None,
-    ) -> Page:
-        return await self._read(partition, after, through, limit, most_bytes, ordering_key)
-
-    async def _read(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        most_bytes: int | None,
-        ordering_key: str | None,
-    ) -> Page:
         reading = self._datacentres.reading()
         # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
@@ -742,7 +729,7 @@ class CassandraScheduleStore(ScheduleScans):
                         continue
                     if scheduled.key not in found:
                         size += len(row[4] or "")
-                        if found and most_bytes is not None and size > most_bytes:
+                        if found and size > most_bytes:
                             is_cut = True
                             break
                     found[scheduled.key] = scheduled

@@ -116,23 +116,6 @@ ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
  WHERE fairlead_schedule.id <> excluded.id
 
 -- name: read
-SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
-  FROM fairlead_schedule
- WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
-   AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
- ORDER BY run_at, ordering_key, unique_key
- LIMIT $9
-
--- name: read_of
--- The condition on octet_length is that of the index.
-SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
-  FROM fairlead_schedule
- WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND octet_length(ordering_key) >= 0 AND run_at >= $3
-   AND (run_at, ordering_key, unique_key) > ($3, $4, $5) AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
- ORDER BY run_at, unique_key
- LIMIT $9
-
--- name: read_page
 -- $10: bytes; the tasks after those with as many bytes come without text. A long text stays in its own table until it is sent.
 SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $10::bigint THEN task END, attempt, tries, retry_at
   FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total
@@ -145,7 +128,7 @@ SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $
         WINDOW w AS (ORDER BY run_at, ordering_key, unique_key ROWS UNBOUNDED PRECEDING)) AS p
  ORDER BY run_at, ordering_key, unique_key
 
--- name: read_page_of
+-- name: read_of
 -- $10: bytes; the tasks after those with as many bytes come without text. A long text stays in its own table until it is sent.
 SELECT run_at, ordering_key, unique_key, id::text, CASE WHEN n = 1 OR total <= $10::bigint THEN task END, attempt, tries, retry_at
   FROM (SELECT r.*, row_number() OVER w AS n, sum(octet_length(task)) OVER w AS total

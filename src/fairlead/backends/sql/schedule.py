@@ -40,7 +40,7 @@ from fairlead.model.fields import (
     Version,
     Weight,
 )
-from fairlead.ports.schedule_store import Fenced, Moved, Owned, Page, ScheduleStatus
+from fairlead.ports.schedule_store import ANY_BYTES, Fenced, Moved, Owned, Page, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
@@ -213,7 +213,7 @@ class SqlScheduleStore:
     def _move_page(
         self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: TaskKey
     ) -> Steps[tuple[int, TaskKey | None]]:
-        rows = yield self._statement("read", *source, *after, *_THROUGH, MOVED_AT_ONCE)
+        rows = yield self._statement("read", *source, *after, *_THROUGH, MOVED_AT_ONCE, ANY_BYTES)
         moved = [
             (target, *row[:3], moved_text(row[4], target))
             for row in rows
@@ -260,28 +260,13 @@ class SqlScheduleStore:
         through: TaskKey,
         limit: int,
         ordering_key: str | None = None,
-    ) -> list[ScheduledTask]:
-        params = (*partition, *after, *through, limit)
+        most_bytes: int = ANY_BYTES,
+    ) -> Page:
+        params = (*partition, *after, *through, limit, most_bytes)
         if ordering_key is None:
             rows = await self._database.read(self._rows("read", *params))
         else:
             rows = await self._database.read(self._rows("read_of", *params, ordering_key))
-        return [_scheduled(partition, row) for row in rows]
-
-    async def read_page(
-        self,
-        partition: PartitionKey,
-        after: TaskKey,
-        through: TaskKey,
-        limit: int,
-        most_bytes: int,
-        ordering_key: str | None = None,
-    ) -> Page:
-        params = (*partition, *after, *through, limit, most_bytes)
-        if ordering_key is None:
-            rows = await self._database.read(self._rows("read_page", *params))
-        else:
-            rows = await self._database.read(self._rows("read_page_of", *params, ordering_key))
         whole = [row for row in rows if row[4] is not None]
         tasks = [_scheduled(partition, row) for row in whole]
         return Page(tasks, len(whole) < len(rows))

@@ -65,22 +65,6 @@ ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
  WHERE id <> excluded.id
 
 -- name: read
-SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
-  FROM fairlead_schedule
- WHERE queue = ?1 AND partition = ?2 AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5)
-   AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
- ORDER BY run_at, ordering_key, unique_key
- LIMIT ?9
-
--- name: read_of
-SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
-  FROM fairlead_schedule INDEXED BY fairlead_schedule_order
- WHERE queue = ?1 AND partition = ?2 AND ordering_key = ?10 AND run_at >= ?3
-   AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5) AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
- ORDER BY run_at, unique_key
- LIMIT ?9
-
--- name: read_page
 -- ?10: bytes; the tasks after those with as many bytes come without text.
 SELECT s.run_at, s.ordering_key, s.unique_key, s.id, CASE WHEN n = 1 OR total <= ?10 THEN s.task END, s.attempt, s.tries, s.retry_at
   FROM (SELECT run_at, ordering_key, unique_key, row_number() OVER w AS n, sum(bytes) OVER w AS total
@@ -95,7 +79,7 @@ SELECT s.run_at, s.ordering_key, s.unique_key, s.id, CASE WHEN n = 1 OR total <=
                                   AND s.ordering_key = p.ordering_key AND s.unique_key = p.unique_key
  ORDER BY n
 
--- name: read_page_of
+-- name: read_of
 -- ?10: bytes; the tasks after those with as many bytes come without text.
 SELECT s.run_at, s.ordering_key, s.unique_key, s.id, CASE WHEN n = 1 OR total <= ?10 THEN s.task END, s.attempt, s.tries, s.retry_at
   FROM (SELECT run_at, ordering_key, unique_key, row_number() OVER w AS n, sum(bytes) OVER w AS total
