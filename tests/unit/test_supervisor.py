@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +29,7 @@ from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, NodeHealth, he
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
 from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Family, Sample, Total
-from fairlead.supervisor.processes import Process, usable_cores
+from fairlead.supervisor.processes import usable_cores
 from fairlead.supervisor.supervisor import Supervisor
 
 
@@ -64,7 +63,7 @@ def test_a_worker_that_lived_long_is_started_again_at_once() -> None:
     fleet = running(2)
     assert orders(fleet.on_exit(1, 137, 100.0)) == []
     assert fleet.next_due == 100.0
-    assert fleet.on_time(100.0) == [Start(3, 1, 0)]
+    assert fleet.on_time(100.0) == [Start(3, 1)]
 
 
 def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
@@ -116,9 +115,7 @@ class FailingLaunch:
         self.failures = failures
         self.launched: list[int] = []
 
-    def __call__(
-        self, slot: int, generation: int, close_inherited: Callable[[], None]
-    ) -> tuple[Process, SupervisorEnd]:
+    def __call__(self, slot: int) -> tuple[subprocess.Popen[bytes], SupervisorEnd]:
         if slot == 2 and self.failures:
             self.failures -= 1
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -215,7 +212,7 @@ def test_until_empty_ends_after_the_last_worker_and_restarts_only_failed_ones() 
     assert orders(fleet.on_exit(1, 0, 5.0)) == []
     assert fleet.next_due is None
     assert orders(fleet.on_exit(2, 137, 20.0)) == []
-    assert fleet.on_time(20.0) == [Start(3, 2, 0)]
+    assert fleet.on_time(20.0) == [Start(3, 2)]
     assert orders(fleet.on_exit(3, 0, 21.0)) == [End(0)]
 
 
@@ -230,7 +227,7 @@ def test_new_code_that_cannot_run_replaces_no_worker() -> None:
     assert {*fleet.children} == {1, 2}
     # The old code is started again after a crash, not the new one.
     fleet.on_exit(1, 137, 100.0)
-    assert fleet.on_time(100.0) == [Start(4, 1, 0)]
+    assert fleet.on_time(100.0) == [Start(4, 1)]
 
 
 def test_a_worker_that_dies_during_its_replacement_is_not_started_again() -> None:
@@ -244,17 +241,17 @@ def test_a_worker_that_dies_during_its_replacement_is_not_started_again() -> Non
 
 def test_a_second_reload_begins_after_the_replacement_under_way() -> None:
     fleet = running(1)
-    assert orders(fleet.reload(50.0)) == [Start(2, 1, 1)]
+    assert orders(fleet.reload(50.0)) == [Start(2, 1)]
     assert orders(fleet.reload(50.1)) == []
     assert orders(fleet.on_ready(2, 51.0)) == [Drain(1)]
-    assert orders(fleet.on_exit(1, 0, 52.0)) == [Start(3, 1, 2)]
+    assert orders(fleet.on_exit(1, 0, 52.0)) == [Start(3, 1)]
 
 
 def test_a_reload_waits_for_a_worker_that_starts() -> None:
     fleet = Fleet(1)
     fleet.start(0.0)
     assert orders(fleet.reload(0.1)) == []
-    assert orders(fleet.on_ready(1, 1.0)) == [Start(2, 1, 1)]
+    assert orders(fleet.on_ready(1, 1.0)) == [Start(2, 1)]
 
 
 # health and its server ----------------------------------------------------------------------------

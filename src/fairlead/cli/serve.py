@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,19 +22,12 @@ from fairlead.cli.output import bug_in, expected, say_error
 from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.executors.handler_tasks import apart_from_handlers, guard_loop
 from fairlead.engine.node import Node
-from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import LIVE, READY, NodeHealth, health_routes
 from fairlead.supervisor.http import Routes, StatusServer, is_loopback, serve_in_thread
-from fairlead.supervisor.link import SupervisorEnd, WorkerEnd, WorkerReport
-from fairlead.supervisor.processes import (
-    Process,
-    can_fork,
-    fork,
-    ignore_signals_of_terminal,
-    spawn,
-)
+from fairlead.supervisor.link import WorkerEnd, WorkerReport
+from fairlead.supervisor.processes import ignore_signals_of_terminal, spawn
 from fairlead.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -60,7 +53,7 @@ def serve(options: WorkerOptions) -> int:
     link = WorkerEnd.inherited()
     if link is not None:
         ignore_signals_of_terminal()
-        return _serve_child(None, options, link)
+        return _serve_child(options, link)
     workers = options.number_of_workers()
     return _serve_alone(options) if workers is None else _supervise(workers, options)
 
@@ -271,28 +264,15 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     """Run the workers under a supervisor; return the exit code."""
     app = load(options.application)
     _count_metrics(app, options)
-    _ = app.connections  # Raises for bad URLs, and imports the backends before the fork.
-    load_pollers()
-    app.close()  # A connection that the application opened must not be shared.
+    _ = app.connections  # raises for bad URLs before any process starts
+    app.close()
     fleet = Fleet(
         workers,
         drain=options.drain,
         start_timeout=options.start_timeout,
         until_empty=options.until_empty,
     )
-    is_shared = can_fork()
-    if not is_shared:
-        log.info("workers share no memory: this process cannot fork safely")
-
-    def launch(
-        slot: int, generation: int, close_inherited: Callable[[], None]
-    ) -> tuple[Process, SupervisorEnd]:
-        # After a reload, the worker must load the code that is on disk now.
-        if is_shared and generation == 0:
-            return fork(slot, close_inherited, lambda link: _serve_child(app, options, link))
-        return spawn(slot, sys.argv[1:])
-
-    supervisor = Supervisor(workers, fleet, launch)
+    supervisor = Supervisor(workers, fleet, lambda slot: spawn(slot, sys.argv[1:]))
     if options.metrics_port is not None:
         from fairlead.supervisor.exposition import metrics_routes, registry_of
 
@@ -305,10 +285,10 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     return code
 
 
-def _serve_child(app: App | None, options: WorkerOptions, link: WorkerEnd) -> int:
-    """Run one worker of a supervisor; return the exit code. `app` is None in a spawned process."""
+def _serve_child(options: WorkerOptions, link: WorkerEnd) -> int:
+    """Run one worker of a supervisor; return the exit code."""
     try:
-        app = app or load(options.application)
+        app = load(options.application)
         name = None if options.name is None else f"{options.name}-{link.slot}"
         registry = _count_metrics(app, options)
         node = _node(app, options, name)

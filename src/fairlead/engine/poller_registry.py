@@ -72,12 +72,6 @@ def registered(context: PollerContext, lake: str | None, catalog: str | None) ->
     return pollers
 
 
-def load_pollers() -> None:
-    """Import the registered pollers before a fork, so that the children share the memory."""
-    for entry in _entries("fairlead.pollers"):
-        entry.load()
-
-
 def _lazy(entry: EntryPoint, context: PollerContext) -> Poller:
     made: list[Callable[[], Awaitable[float | None]]] = []
 

@@ -36,8 +36,6 @@ class Start:
 
     child: int
     slot: int
-    generation: int
-    """Number of the reload whose code the process runs; 0 is the code of the first start."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,7 @@ class Child:
     number: int
     slot: int
     generation: int
+    """Number of the reload whose code the process runs; 0 is the code of the first start."""
     started_at: float
     phase: Phase = Phase.STARTING
     kill_at: float | None = None
@@ -229,7 +228,7 @@ class Fleet:
         child = Child(next(self._numbers), slot.number, self._generation, now)
         child.kill_at = now + self._start_seconds
         self.children[child.number] = child
-        return Start(child.number, slot.number, child.generation)
+        return Start(child.number, slot.number)
 
     def _living(self, slot: int) -> Iterator[Child]:
         return (child for child in self.children.values() if child.slot == slot)

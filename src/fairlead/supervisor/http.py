@@ -1,7 +1,5 @@
-"""A small HTTP server for probes and metrics, driven by a selector: it needs no thread.
-
-A supervisor must have no thread when it forks, so it serves HTTP from its own loop. Each connection
-carries one GET request.
+"""A small HTTP server for probes and metrics, driven by a selector, so that a supervisor serves it
+from its own loop. Each connection carries one GET request.
 """
 
 from __future__ import annotations
@@ -94,12 +92,6 @@ class StatusServer:
         if self._selector is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(self._listener)
-        self._listener.close()
-
-    def close_inherited(self) -> None:
-        """Close the copies of the sockets in a forked process; leave the selector alone."""
-        for connection in self._connections.values():
-            connection.socket.close()
         self._listener.close()
 
     def drop_expired(self) -> None:

@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,20 +17,18 @@ from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, Health, health
 from fairlead.supervisor.http import Response, Routes, StatusServer
 from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Total
-from fairlead.supervisor.processes import Process
 
 log = logging.getLogger("fairlead.supervisor")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
-Launch = Callable[[int, int, Callable[[], None]], tuple[Process, SupervisorEnd]]
-"""Start a process for a slot and a generation, or raise OSError. In a forked process, the callable
-closes the sockets of the supervisor."""
+Launch = Callable[[int], tuple[subprocess.Popen[bytes], SupervisorEnd]]
+"""Start a process for a slot, or raise OSError."""
 
 
 @dataclass
 class _Worker:
-    process: Process
+    process: subprocess.Popen[bytes]
     link: SupervisorEnd
     slot: int
     health: Health | None = None
@@ -91,8 +90,8 @@ class Supervisor:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Start(child, slot, generation):
-                    self._start(child, slot, generation)
+                case Start(child, slot):
+                    self._start(child, slot)
                 case Drain(child):
                     self._workers[child].link.drain()
                 case Kill(child):
@@ -102,9 +101,9 @@ class Supervisor:
                 case End(code):
                     self._code = code
 
-    def _start(self, child: int, slot: int, generation: int) -> None:
+    def _start(self, child: int, slot: int) -> None:
         try:
-            process, link = self._launch(slot, generation, self._close_inherited)
+            process, link = self._launch(slot)
         except OSError as error:  # the machine has no process or descriptor left
             self.last_error = f"worker {slot} cannot be started: {error}"
             log.warning("worker cannot be started", extra={"worker": slot, "error": str(error)})
@@ -169,17 +168,6 @@ class Supervisor:
             worker.process.kill()
         if self._server is not None:
             self._server.close()
-        self._selector.close()
-        self._waker.close()
-        self._signals.close()
-
-    def _close_inherited(self) -> None:
-        """Close the supervisor's sockets in a forked process: while a copy of them is open, other
-        workers would not see the end of the supervisor."""
-        for worker in self._workers.values():
-            worker.link.close()
-        if self._server is not None:
-            self._server.close_inherited()
         self._selector.close()
         self._waker.close()
         self._signals.close()
