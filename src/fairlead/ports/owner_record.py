@@ -7,7 +7,9 @@ task store are refused, because they would take each other's tasks.
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +27,10 @@ class OwnerRecord(msgspec.Struct, frozen=True):
     """Name of the store for messages, without secrets."""
     id: str = ""
     """Random id of the record; empty in that of a keyspace, which needs none."""
+
+
+ReadOwner = Callable[[], OwnerRecord | None]
+"""Reads the owner of a name; returns None if there is none."""
 
 
 class OtherOwner(ConfigurationError):
@@ -75,6 +81,49 @@ class OwnedName(NamedTuple):
         Raise `away` if the name has no owner, or one in another place."""
         if owner is None or owner.location != store.database.location:
             raise away
+
+
+class NameOwner:
+    """The owner of a name, for any thread. Its methods raise ConfigurationError if the name belongs
+    to another task store, and StoreUnavailable while the server of the name is unavailable. While
+    the task store is unavailable, an owner at its location will do; without one, they raise
+    StoreUnavailable."""
+
+    def __init__(self, name: OwnedName, store: OrderedStore | None) -> None:
+        """`store`: the task store of this application; None checks nothing."""
+        self._name = name
+        self._store = store
+        self._lock = threading.Lock()
+        self._is_ours = False
+
+    def require(self, read: ReadOwner, take: Callable[[OwnerRecord], OwnerRecord | None]) -> None:
+        """Check that the name belongs to this application, and take a name without an owner. Calls
+        after the first success return at once. `read`: reads the owner. `take`: writes our record
+        and returns the owner, which may be an application that was faster."""
+        with self._lock:
+            self._is_ours = self._is_ours or self._verify(read, take)
+
+    def check(self, read: ReadOwner) -> None:
+        """Check as `require` does, but take no name, and read the owner anew."""
+        self._verify(read, lambda mine: None)
+
+    def _verify(self, read: ReadOwner, take: Callable[[OwnerRecord], OwnerRecord | None]) -> bool:
+        """Return whether the name is ours for sure."""
+        if (store := self._store) is None:
+            return True
+        try:
+            mine = record_of(store)
+        except StoreUnavailable as away:
+            self._name.require_location(read(), store, away)
+            return False
+        if mine is None:
+            return True
+        owner = read() or take(mine)
+        if owner is not None:
+            self._name.require(owner, mine)
+            if self._name.kind:
+                self._name.require_part(owner, store)
+        return owner is not None
 
 
 encode = msgspec.json.Encoder().encode

@@ -7,7 +7,6 @@ The order of the messages decides between two applications that start at the sam
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -15,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.ordered_store import OrderedStore
-from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
+from fairlead.ports.owner_record import NameOwner, OwnedName, OwnerRecord, decode, encode
 
 log = logging.getLogger("fairlead.kafka")
 
@@ -31,44 +30,22 @@ class PrefixOwner:
     def __init__(self, endpoint: KafkaEndpoint, store: OrderedStore | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._endpoint = endpoint
-        self._store = store
-        self._lock = threading.Lock()
-        self._is_ours = False
-        self._name = OwnedName(
+        name = OwnedName(
             f"prefix {endpoint.prefix!r} of {endpoint.location}",
             f"the topic {endpoint.owner}",
             "prefix= in the URL",
             "prefix",
         )
+        self._owner = NameOwner(name, store)
 
     def require(self) -> None:
-        """Check that the prefix belongs to this application, and take a prefix without an owner.
-        Later calls return at once. While the task store is unavailable, an owner at its location
-        will do. Raise ConfigurationError if the prefix belongs to another task store,
-        StoreUnavailable while Kafka is unavailable, or the task store and there is no such
-        owner."""
-        with self._lock:
-            if self._is_ours or self._store is None:
-                return
-            try:
-                mine = record_of(self._store)
-            except StoreUnavailable as away:
-                self._name.require_location(self._read(), self._store, away)
-                return
-            if mine is not None:
-                owner = self._read() or self._write(mine)
-                self._name.require(owner, mine)
-                self._name.require_part(owner, self._store)
-            self._is_ours = True
+        """Check that the prefix belongs to this application, and take a prefix without an owner;
+        see `NameOwner`."""
+        self._owner.require(self._read, self._write)
 
     def check(self) -> None:
         """Check as `require` does, but take no prefix, and read the owner anew."""
-        if self._store is None:
-            return
-        mine = record_of(self._store)
-        if mine is not None and (owner := self._read()) is not None:
-            self._name.require(owner, mine)
-            self._name.require_part(owner, self._store)
+        self._owner.check(self._read)
 
     def _read(self) -> OwnerRecord | None:
         """Return the owner; None if there is none yet."""
