@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 from lcg_app import FOLDER, application, judge  # noqa: E402
 from lcg_trace import read_trace  # noqa: E402
 
-from fairlead.lab.history import has_unfinished  # noqa: E402
+from fairlead.lab.demo import has_unfinished  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.definitions.tasks import TASKS  # noqa: E402
@@ -144,7 +144,7 @@ def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
     environment = {"FAIRLEAD_URL": url, FOLDER: str(folder), "PYTHONPATH": str(HERE)}
     with WorkerProcesses("lcg_app:app", 2, folder, environment) as workers:
         workers.wait_until_up(app)
-        while has_unfinished(app.store):
+        while has_unfinished(app):
             workers.check()
             pause.wait(0.2)
 

@@ -12,23 +12,26 @@ import random
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fairlead.app import App
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.core.policies.retry import Exponential
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.history import PickupDelays, counts, has_unfinished, runs
 from fairlead.lab.workers import WorkerProcesses
 from fairlead.model import Outcome, State
+from fairlead.model.history import ATTEMPT_FIELDS, START, Position
+from fairlead.ports.statements import Row, Statement, Steps
 
 MODULE = "fairlead.lab.demo:app"
 
@@ -40,6 +43,11 @@ _ALWAYS_FAILS = 99
 _TICK_SECONDS = 0.1
 _MOST_EXTRA_SECONDS = 60.0
 """Seconds after the last submit after which an unfinished demo stops with an error."""
+
+
+_BATCH = 10_000
+_COUNTS = "SELECT outcome, next_state, count(*) FROM fairlead_attempts GROUP BY outcome, next_state"
+_END = Position(0, 1 << 62)
 
 
 class DemoUnfinished(FairleadError):
@@ -233,7 +241,7 @@ class _DemoSubmitter:
     def run(self, workers: WorkerProcesses) -> None:
         clock = self._app.clock
         begin = clock.monotonic()
-        while not self.has_submitted or has_unfinished(self._app.sql_store):
+        while not self.has_submitted or has_unfinished(self._app):
             now = clock.monotonic() - begin
             self.submit_due(now)
             workers.check()
@@ -267,7 +275,7 @@ class _DemoSubmitter:
         return task.draft(fails=planned.fails, size=planned.size)
 
     def _progress(self, seconds: float) -> DemoProgress:
-        ended = counts(self._app.sql_store)
+        ended = _counts(self._app)
         done = sum(count for (outcome, _), count in ended.items() if outcome == Outcome.DONE)
         errors = sum(count for (_, state), count in ended.items() if state == State.ERROR)
         return DemoProgress(
@@ -276,25 +284,25 @@ class _DemoSubmitter:
 
 
 def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
-    delays: dict[str | None, PickupDelays] = defaultdict(PickupDelays)
+    delays: dict[str | None, list[int]] = defaultdict(list)
     attempts: Counter[str | None] = Counter()
     failures: Counter[str | None] = Counter()
     errors: Counter[str | None] = Counter()
     tasks = Counter[str | None](planned.tenant for planned in workload(settings))
     tasks[None] = settings.tasks
     end = begin
-    for run in runs(app.sql_store):
-        end = max(end, run.finished_at)
-        for tenant in (run.fairness_key, None):
+    for run in _runs(app):
+        end = max(end, run["finished_at"])
+        for tenant in (run["fairness_key"], None):
             attempts[tenant] += 1
-            failures[tenant] += run.outcome != Outcome.DONE
-            errors[tenant] += run.next_state == State.ERROR
-            if run.pickup_delay is not None:
-                delays[tenant].add(run.pickup_delay)
+            failures[tenant] += run["outcome"] != Outcome.DONE
+            errors[tenant] += run["next_state"] == State.ERROR
+            if run["ready_at"] is not None and run["started_at"] is not None:
+                delays[tenant].append(max(0, run["started_at"] - run["ready_at"]))
     seconds = max(end - begin, 1) / MICROS
 
     def of(tenant: str | None) -> TenantResult:
-        p50, p99 = delays[tenant].percentiles_ms(0.5, 0.99)
+        p50, p99 = (_percentile_ms(delays[tenant], share) for share in (0.5, 0.99))
         rate = round(tasks[tenant] / seconds, 1)
         return TenantResult(
             tenant,
@@ -316,6 +324,36 @@ def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
         [of(tenant) for tenant in TENANTS if tasks[tenant]],
         kept,
     )
+
+
+def has_unfinished(app: App) -> bool:
+    """Return whether a task is left to run or to retry. A task in ERROR waits for a person."""
+    store = app.sql_store
+    return store.database.read_now(store.has_unfinished(sorted(app.queues)))
+
+
+def _counts(app: App) -> dict[tuple[str, str], int]:
+    """Return the number of ended attempts, by (outcome, next state)."""
+    rows = app.sql_store.database.read_now(_rows(_COUNTS))
+    return {(outcome, next_state): count for outcome, next_state, count in rows}
+
+
+def _rows(sql: str) -> Steps[Sequence[Row]]:
+    return (yield Statement(sql))
+
+
+def _runs(app: App) -> Iterator[dict[str, Any]]:
+    """Yield every run of the history, in batches of the store."""
+    history, after = SqlHistory(app.sql_store.database), START
+    while rows := history.database.read_now(history.attempts(after, _END, _BATCH)):
+        yield from (dict(zip(ATTEMPT_FIELDS, row, strict=True)) for row in rows)
+        after = Position(*rows[-1][:2])
+
+
+def _percentile_ms(micros: list[int], share: float) -> float | None:
+    """Return a nearest-rank percentile in milliseconds; None without values."""
+    ordered = sorted(micros)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] / 1000 if ordered else None
 
 
 app = demo_app()
