@@ -84,50 +84,18 @@ SELECT xid::text::bigint, seq
  LIMIT 1 OFFSET $5
 
 -- name: readers
--- $1: [[name, number], ...], as this process has read them last. Another server, or a reader that was dropped and added again,
--- may have a lower number. Names that are not known are between these.
-WITH known AS MATERIALIZED (
-    SELECT name, number, lead(name) OVER (ORDER BY name) AS next
-      FROM (SELECT '' AS name, 0::bigint AS number
-            UNION ALL
-            SELECT j ->> 0, (j ->> 1)::bigint FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS given
-)
-SELECT r.name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at, r.number
-  FROM known k
- CROSS JOIN LATERAL ((SELECT * FROM ((SELECT * FROM fairlead_readers WHERE name = k.name AND number >= k.number LIMIT 1)
-                                     UNION ALL
-                                     (SELECT * FROM fairlead_readers WHERE name = k.name AND number < k.number LIMIT 1)
-                                     LIMIT 1) AS one)
-                     UNION ALL
-                     (SELECT * FROM fairlead_readers WHERE name > k.name AND name < k.next OFFSET 0)
-                     UNION ALL
-                     (SELECT * FROM fairlead_readers WHERE k.next IS NULL AND name > k.name OFFSET 0)) AS r
- ORDER BY r.name
+SELECT name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at FROM fairlead_readers ORDER BY name
 
 -- name: advance
--- $1 name, $2 kind, not used here, $3 xid, $4 seq, $5 now; $6: the number that this process has read or given last
-UPDATE fairlead_readers
-   SET number = number + 1, updated_at = $5,
-       xid = CASE WHEN (xid, seq) < ($3::bigint, $4::bigint) THEN $3::bigint ELSE xid END,
-       seq = CASE WHEN (xid, seq) < ($3::bigint, $4::bigint) THEN $4::bigint ELSE seq END
- WHERE name = $1 AND number >= $6 AND $2::text IS NOT NULL
-RETURNING number
-
--- name: lock_readers
--- Allows one transaction at a time to add readers, so that each name has one row.
-SELECT pg_advisory_xact_lock(hashtextextended('fairlead readers ' || 'fairlead_readers'::regclass::oid, 0))
-
--- name: new_reader
--- Follows lock_readers.
-INSERT INTO fairlead_readers (name, number, kind, xid, seq, updated_at)
-SELECT $1, 1, $2, $3, $4, $5 WHERE NOT EXISTS (SELECT 1 FROM fairlead_readers WHERE name = $1)
-RETURNING number
+-- $1 name, $2 kind, $3 xid, $4 seq, $5 now
+INSERT INTO fairlead_readers AS r (name, kind, xid, seq, updated_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE
+   SET updated_at = excluded.updated_at,
+       xid = CASE WHEN (r.xid, r.seq) < (excluded.xid, excluded.seq) THEN excluded.xid ELSE r.xid END,
+       seq = CASE WHEN (r.xid, r.seq) < (excluded.xid, excluded.seq) THEN excluded.seq ELSE r.seq END
 
 -- name: checked
--- $5: as $6 of advance
-UPDATE fairlead_readers SET number = number + 1, checked_xid = $2, checked_seq = $3, checked_at = $4
- WHERE name = $1 AND number >= $5
-RETURNING number
+UPDATE fairlead_readers SET checked_xid = $2, checked_seq = $3, checked_at = $4 WHERE name = $1
 
 -- name: drop_reader
 DELETE FROM fairlead_readers WHERE name = $1 RETURNING name

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.model.history import Ended, Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
@@ -21,13 +19,8 @@ class SqlHistory:
     """Attempts and events of one store, in the order in which they were committed. Times are
     microseconds since the epoch."""
 
-    def __init__(self, database: SqlDatabase, numbers: dict[str, int] | None = None) -> None:
-        """`numbers`: see the attribute; given to share them with other objects of the process."""
+    def __init__(self, database: SqlDatabase) -> None:
         self.database = database
-        self._numbers = {} if numbers is None else numbers
-        """Number of the row of each reader that was read or written last, by the reader's name. On
-        PostgreSQL each write raises it, and a statement begins at the last one known, so that it
-        passes no replaced rows beside a transaction that stays open."""
         self._sql = load("history.sql", package_of(database))
         self._settled_until = 0
         """Instant before which every transaction that had written has ended."""
@@ -111,9 +104,7 @@ class SqlHistory:
 
     def readers(self) -> Steps[list[Reader]]:
         """Return all registered readers."""
-        rows = yield Statement(self._sql["readers"], (batch(list(self._numbers.items())),))
-        self._numbers.clear()
-        self._numbers.update((row[0], row[-1]) for row in rows)
+        rows = yield Statement(self._sql["readers"])
         return [
             Reader(
                 name,
@@ -123,7 +114,7 @@ class SqlHistory:
                 updated_at,
                 checked_at,
             )
-            for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at, _ in rows
+            for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at in rows
         ]
 
     def reader(self, name: str) -> Steps[Reader | None]:
@@ -135,26 +126,12 @@ class SqlHistory:
         """Register a reader, or record that it has read everything up to `position`; its position
         never goes back. Once this has committed, rows that the reader has not read are not
         cleaned."""
-        if (yield from self._write("advance", name, kind, *position, now)):
-            return
-        yield Statement(self._sql["lock_readers"])
-        new = yield Statement(self._sql["new_reader"], (name, kind, *position, now))
-        if not new:  # another process was faster
-            yield from self._write("advance", name, kind, *position, now)
+        yield Statement(self._sql["advance"], (name, kind, *position, now))
 
     def checked(self, name: str, position: Position, now: int) -> Steps[None]:
         """Record that a lake agrees with this store up to `position`: the store may clean up to
         there."""
-        yield from self._write("checked", name, *position, now)
-
-    def _write(self, statement: str, name: str, *params: Any) -> Steps[bool]:
-        """Change the row of a reader. Return False if there is none."""
-        known = self._numbers.get(name, 0)
-        rows = yield Statement(self._sql[statement], (name, *params, known))
-        if not rows and known:  # the known one was not committed, or another server has another
-            rows = yield Statement(self._sql[statement], (name, *params, 0))
-        self._numbers.update((name, number) for (number,) in rows)
-        return bool(rows)
+        yield Statement(self._sql["checked"], (name, *position, now))
 
     def drop_reader(self, name: str) -> Steps[bool]:
         """Drop a reader, so that rows it has not read may be cleaned; return False if there is no

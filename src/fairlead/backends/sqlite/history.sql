@@ -69,20 +69,15 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0),
 SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT 1 OFFSET ?5
 
 -- name: readers
--- ?1: not used here. A reader has one row, and its number is not used.
-SELECT name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at, 0
-  FROM fairlead_readers WHERE ?1 IS NOT NULL ORDER BY name
+SELECT name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at FROM fairlead_readers ORDER BY name
 
 -- name: advance
--- ?6: not used here
-INSERT INTO fairlead_readers (name, kind, xid, seq, updated_at) SELECT ?1, ?2, ?3, ?4, ?5 WHERE ?6 >= 0
+INSERT INTO fairlead_readers (name, kind, xid, seq, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (name) DO UPDATE
    SET updated_at = excluded.updated_at, seq = max(fairlead_readers.seq, excluded.seq)
-RETURNING 0
 
 -- name: checked
--- ?5: not used here
-UPDATE fairlead_readers SET checked_xid = ?2, checked_seq = ?3, checked_at = ?4 WHERE name = ?1 AND ?5 >= 0 RETURNING 0
+UPDATE fairlead_readers SET checked_xid = ?2, checked_seq = ?3, checked_at = ?4 WHERE name = ?1
 
 -- name: drop_reader
 DELETE FROM fairlead_readers WHERE name = ?1 RETURNING name

@@ -50,8 +50,6 @@ class FairleadStreamReader(DataSourceStreamReader):
         self._scan = sql_scan_of(options)
         self._began: Position | None = None
         self._planned: Position | None = None
-        self._numbers: dict[str, int] = {}
-        """Shared by the histories that this stream opens one after another."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the start of a new checkpoint, the same again after a crash in the first batch."""
@@ -101,7 +99,7 @@ class FairleadStreamReader(DataSourceStreamReader):
 
     def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
         with closing(task_store(self._options.url).database) as database:
-            return database.run(steps(SqlHistory(database, self._numbers)))
+            return database.run(steps(SqlHistory(database)))
 
     def _position(self, offset: dict[str, int]) -> Position:
         """Return the position of an offset in a checkpoint."""

@@ -297,16 +297,14 @@ CREATE TABLE fairlead_events (
 -- Readers of the history, one row each. A reader has read every row of the history up to (xid, seq). A row of the history is
 -- deleted only after every reader has read it.
 CREATE TABLE fairlead_readers (
-    name        text   NOT NULL,
-    number      bigint NOT NULL,                  -- incremented by each write, which begins at the last number known
+    name        text   PRIMARY KEY,
     kind        text   NOT NULL,                  -- lake, stream or events; see below
     xid         bigint NOT NULL,
     seq         bigint NOT NULL,
     checked_xid bigint,                           -- position up to which a lake was last found equal to this store
     checked_seq bigint,
     updated_at  bigint NOT NULL,                  -- time at which the reader last saved its position
-    checked_at  bigint,                           -- time of the last comparison of the lake with this store
-    PRIMARY KEY (name, number)
+    checked_at  bigint                            -- time of the last comparison of the lake with this store
 ) WITH (vacuum_truncate = off);
 
 -- The store keeps attempts until each `lake` has checked them and each `stream` has read them, and events until each reader
@@ -572,10 +570,6 @@ DELETE FROM fairlead_incidents WHERE queue = 'room';
 
 INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
-
-INSERT INTO fairlead_readers (name, number, kind, xid, seq, updated_at)
-SELECT repeat('-', 1700), n, 'room', 0, 0, 0 FROM generate_series(1, 400) AS n;
-DELETE FROM fairlead_readers WHERE kind = 'room';
 
 INSERT INTO fairlead_holders (owner, expires_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_holders WHERE owner LIKE '-%';
