@@ -15,6 +15,8 @@ TRAILER = struct.pack(">h", -1)
 NULL = struct.pack(">i", -1)
 
 _SMALLINT = struct.Struct(">ih")
+_DOUBLE = struct.Struct(">id")
+_BOOLEAN = struct.Struct(">i?")
 _BIGINT = struct.Struct(">iq")
 _LENGTH = struct.Struct(">i")
 
@@ -38,6 +40,16 @@ def text(value: str | None) -> bytes:
 def smallint(value: int) -> bytes:
     """Return a smallint field."""
     return _SMALLINT.pack(2, value)
+
+
+def double(value: float) -> bytes:
+    """Return a double precision field."""
+    return _DOUBLE.pack(8, value)
+
+
+def boolean(value: bool) -> bytes:
+    """Return a boolean field."""
+    return _BOOLEAN.pack(1, value)
 
 
 def bigint(value: int | None) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
@@ -16,6 +16,8 @@ from fairlead.backends.postgres.copy_format import (
     TRAILER,
     Texts,
     bigint,
+    boolean,
+    double,
     smallint,
     text,
     uuid,
@@ -26,6 +28,7 @@ from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
+from fairlead.backends.sql.columns import COLUMNS, fields_of, with_columns
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch, ended_attempt
 from fairlead.backends.sql.sql_file import load
@@ -94,6 +97,8 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
         for name in ("first_heartbeat", "heartbeat"):
             sql[name] = f"{sql['seen_lock']}\n{sql[name]}"
+        sql["insert_tasks"] = with_columns(sql["insert_tasks"], 2)
+        sql["insert_due_task"] = with_columns(sql["insert_due_task"], 3)
         super().__init__(database, sql)
         self._history = SqlHistory(database)
         self._floors = LaneFloors()
@@ -465,35 +470,16 @@ def _read_through(name: str, readers: Iterable[Reader]) -> Position:
 
 # one INSERT ---------------------------------------------------------------------------------------
 
-_insert_fields = attrgetter(
-    "id",
-    "queue",
-    "partition",
-    "name",
-    "priority",
-    "fairness_key",
-    "weight",
-    "ordering_key",
-    "unique_key",
-    "keep_result",
-    "submitted_at",
-    "run_at",
-    "context",
-    "payload_format",
-    "payload",
-)
-
-_NULLABLE = (7, 8, 12)
-"""Numbers of the fields that may be None: ordering_key, unique_key and context."""
+_NULLABLE = [number for number, column in enumerate(COLUMNS) if column.may_be_null]
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
     """Return the parameters of `insert_tasks`, and the earliest run_at of waiting tasks."""
     due = min((task.run_at for task in tasks if not task.is_due), default=None)
-    columns: list[list[Any]] = [*map(list, zip(*map(_insert_fields, tasks), strict=True))]
+    columns: list[list[Any]] = [*map(list, zip(*map(fields_of, tasks), strict=True))]
     for number in _NULLABLE:
         columns[number] = [value or "" for value in columns[number]]
-    return (*columns, due), due
+    return (due, *columns), due
 
 
 def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[str, int]]:
@@ -510,7 +496,7 @@ def _is_plain(task: NewTask) -> bool:
 def _values(task: NewTask) -> tuple[Any, ...]:
     """Return the parameters of `insert_due_task`."""
     message = encode(Notification(ready=[Lane(*_lane_fields(task), 0)])).decode()
-    return (*_insert_fields(task), message.removesuffix("0]]}"))
+    return (message.removesuffix("0]]}"), task.submitted_at, *fields_of(task))
 
 
 def _placed(task: NewTask, rows: Sequence[Row]) -> tuple[Notification, dict[str, int]]:
@@ -521,45 +507,31 @@ def _placed(task: NewTask, rows: Sequence[Row]) -> tuple[Notification, dict[str,
 
 # bulk submit --------------------------------------------------------------------------------------
 
-_SHARED_COLUMNS = (
-    "queue",
-    "partition",
-    "name",
-    "priority",
-    "fairness_key",
-    "weight",
-    "keep_result",
-    "submitted_at",
-    "run_at",
-    "context",
-    "payload_format",
-)
-_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "due_at")
-# ready_seq is the column's default, the next position, for ready tasks, and NULL for waiting tasks.
-_READY_COLUMNS = (
-    "id",
-    *_SHARED_COLUMNS,
-    *_STATE_COLUMNS,
-    "ordering_key",
-    "order_at",
-    "order_seq",
-    "unique_key",
-    "payload",
-)
-_WAITING_COLUMNS = (
-    "id",
-    *_SHARED_COLUMNS,
-    *_STATE_COLUMNS,
-    "ready_seq",
-    "due_seq",
-    "ordering_key",
-    "order_at",
-    "order_seq",
-    "unique_key",
-    "payload",
-)
+_SHARED = [
+    column
+    for column in COLUMNS
+    if column.name not in ("id", "ordering_key", "unique_key", "payload")
+]
+"""Columns that have few values in a batch."""
 
-_shared_fields = attrgetter(*_SHARED_COLUMNS)
+_SHARED_NAMES = [column.name for column in _SHARED]
+_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "due_at")
+_LAST_COLUMNS = ("ordering_key", "order_at", "order_seq", "unique_key", "payload")
+# ready_seq is the column's default, the next position, for ready tasks, and NULL for waiting tasks.
+_READY_COLUMNS = ("id", *_SHARED_NAMES, *_STATE_COLUMNS, *_LAST_COLUMNS)
+_WAITING_COLUMNS = (
+    *("id", *_SHARED_NAMES, *_STATE_COLUMNS),
+    *("ready_seq", "due_seq", *_LAST_COLUMNS),
+)
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "bigint": bigint,
+    "boolean": boolean,
+    "double precision": double,
+    "smallint": smallint,
+    "text": text,
+}
+
+_shared_fields = attrgetter(*_SHARED_NAMES)
 
 
 def _once(values: list[Any]) -> list[Any]:
@@ -604,33 +576,12 @@ class _Shared(dict[tuple[Any, ...], bytes]):
         self._waits = waits
 
     def __missing__(self, fields: tuple[Any, ...]) -> bytes:
-        (
-            queue,
-            partition,
-            name,
-            priority,
-            fairness_key,
-            weight,
-            keep_result,
-            submitted_at,
-            run_at,
-            context,
-            payload_format,
-        ) = fields
+        values = dict(zip(_SHARED_NAMES, fields, strict=True))
+        submitted_at, run_at = values["submitted_at"], values["run_at"]
         waiting = bool(self._waits)
         encoded = self[fields] = b"".join(
             (
-                text(queue),
-                smallint(partition),
-                text(name),
-                smallint(priority),
-                text(fairness_key),
-                struct.pack(">id", 8, weight),
-                struct.pack(">i?", 1, keep_result),
-                bigint(submitted_at),
-                bigint(run_at),
-                text(context),
-                text(payload_format),
+                *(_ENCODERS[column.type](values[column.name]) for column in _SHARED),
                 text(State.WAITING if waiting else State.SUBMITTED),
                 bigint(None if waiting else submitted_at),
                 bigint(None if waiting else submitted_at),

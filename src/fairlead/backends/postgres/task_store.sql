@@ -51,31 +51,21 @@ DELETE FROM fairlead_unique_keys
                                                  AND is_ended AND kept_until <= $2::bigint OFFSET 0) AS k))
 
 -- name: insert_tasks
--- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
--- $10 keep_result, $11 submitted_at, $12 run_at, $13 context, $14 payload_format, $15 payload; $16: the earliest run_at of
--- waiting tasks, or NULL. $8, $9 and $13 have '' for NULL, which no array can have where array_nulls is off. The notification
--- goes out with the commit; one that is too long for NOTIFY means "look everywhere".
+-- $1: the earliest run_at of waiting tasks, or NULL. The columns in {columns} are those of backends/sql/columns.py, with an
+-- array each, from $2 up. Columns that may be NULL have '' for it, which no array can have where array_nulls is off. The
+-- notification goes out with the commit; one that is too long for NOTIFY means "look everywhere".
 -- Nothing is read from the table, so that a role needs no right but INSERT.
 WITH given AS (
-    SELECT id, queue, partition, name, priority, fairness_key, weight, nullif(ordering_key, '') AS ordering_key,
-           nullif(unique_key, '') AS unique_key, keep_result, submitted_at, run_at, nullif(context, '') AS context,
-           payload_format, payload, run_at <= submitted_at AS is_due
-      FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::smallint[], $6::text[], $7::double precision[],
-                  $8::text[], $9::text[], $10::boolean[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::bytea[])
-           WITH ORDINALITY
-           AS g (id, queue, partition, name, priority, fairness_key, weight, ordering_key, unique_key, keep_result,
-                 submitted_at, run_at, context, payload_format, payload, n)
+    SELECT {given}, run_at <= submitted_at AS is_due
+      FROM unnest({arrays}) WITH ORDINALITY AS g ({columns}, n)
      ORDER BY n
 ), placed AS (
     SELECT *, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END AS ready_seq FROM given
 ), inserted AS (
-    INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, due_seq, context, payload_format,
-           payload, order_at, order_seq)
-    SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
-           weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
+    INSERT INTO fairlead_tasks ({columns}, state, ready_at, triggered_at, ready_seq, due_at, due_seq, order_at, order_seq)
+    SELECT {columns}, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, CASE WHEN is_due THEN submitted_at END,
            CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END,
-           CASE WHEN NOT is_due THEN nextval('fairlead_ready_seq') END, context, payload_format, payload,
+           CASE WHEN NOT is_due THEN nextval('fairlead_ready_seq') END,
            CASE WHEN ordering_key IS NOT NULL THEN run_at END,
            CASE WHEN ordering_key IS NOT NULL THEN nextval('fairlead_ready_seq') END
       FROM placed
@@ -85,7 +75,7 @@ WITH given AS (
 ), notification AS (
     SELECT json_strip_nulls(json_build_object(
                'ready', (SELECT json_agg(json_build_array(queue, partition, priority, first_seq)) FROM lanes),
-               'due', $16::bigint))::text AS message
+               'due', $1::bigint))::text AS message
 )
 SELECT lanes.*,
        CASE WHEN coalesce(current_setting('fairlead.notify', true), '') <> 'off'
@@ -94,18 +84,16 @@ SELECT lanes.*,
   FROM notification LEFT JOIN lanes ON true
 
 -- name: insert_due_task
--- One task that is due and has no ordering key, which costs the server a third of insert_tasks. $1 to $15: as there, but
--- values that may be NULL; $16: the beginning of the notification, which the position ends. The default of ready_seq draws
+-- One task that is due and has no ordering key, which costs the server a third of insert_tasks. $1: the beginning of the
+-- notification, which the position ends; $2: submitted_at; the values of the columns follow. The default of ready_seq draws
 -- the position, and that of order_seq must draw no later one. RETURNING names no column, because that would need the right
 -- to SELECT.
-INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-       keep_result, submitted_at, run_at, ready_at, triggered_at, order_seq, context, payload_format, payload)
-VALUES ($1::uuid, $2::text, $3::smallint, $4::text, 'SUBMITTED', $5::smallint, $6::text, $7::double precision, $8::text,
-        $9::text, $10::boolean, $11::bigint, $12::bigint, $11, $11, NULL, $13::text, $14::text, $15::bytea)
+INSERT INTO fairlead_tasks (state, ready_at, triggered_at, order_seq, {columns})
+VALUES ('SUBMITTED', $2::bigint, $2::bigint, NULL, {values})
 RETURNING currval('fairlead_ready_seq'),
           CASE WHEN coalesce(current_setting('fairlead.notify', true), '') <> 'off'
                THEN pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid,
-                              $16::text || currval('fairlead_ready_seq') || ']]}') END
+                              $1::text || currval('fairlead_ready_seq') || ']]}') END
 
 -- name: ready
 SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fairlead.backends.sql.columns import fields_of, with_columns
 from fairlead.backends.sql.migrate import is_new
 from fairlead.backends.sql.rows import batch, ended_attempt, lanes_of
 from fairlead.backends.sql.sql_file import load
@@ -28,6 +29,7 @@ class SqliteTaskStore(SqlTaskStore):
         sql = load("task_store.sql", __package__)
         for name in ("lanes", "oldest_ready"):
             sql[name] = f"{sql['walk']}\n{sql[name]}"
+        sql["insert_task"] = with_columns(sql["insert_task"], 6, "?")
         super().__init__(database, sql)
 
     def prepare(self) -> None:
@@ -52,29 +54,8 @@ class SqliteTaskStore(SqlTaskStore):
                 positions[t.id] = seq
             else:
                 state, ready_at, ready_seq = State.WAITING.value, None, None
-            rows.append(
-                (
-                    seq,
-                    t.id,
-                    t.queue,
-                    t.partition,
-                    t.name,
-                    state,
-                    t.priority,
-                    t.fairness_key,
-                    t.weight,
-                    t.ordering_key,
-                    t.unique_key,
-                    t.keep_result,
-                    t.submitted_at,
-                    t.run_at,
-                    ready_at,
-                    ready_seq,
-                    t.context,
-                    t.payload_format,
-                    t.payload,
-                )
-            )
+            order_at = None if t.ordering_key is None else t.run_at
+            rows.append((seq, state, ready_at, ready_seq, order_at, *fields_of(t)))
         yield Many(self.sql["insert_task"], rows)
         return Notification(
             ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)

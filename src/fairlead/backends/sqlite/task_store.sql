@@ -23,11 +23,9 @@ DELETE FROM fairlead_unique_keys
  WHERE (queue, unique_key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND is_ended AND kept_until <= ?2
 
 -- name: insert_task
-INSERT INTO fairlead_tasks (seq, id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-       keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, trigger_path, context, payload_format, payload,
-       order_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, 'hook', ?17, ?18, ?19,
-        CASE WHEN ?10 IS NOT NULL THEN ?14 END)
+-- The columns in {columns} are those of backends/sql/columns.py, and their parameters follow the others.
+INSERT INTO fairlead_tasks (seq, state, ready_at, triggered_at, ready_seq, trigger_path, order_at, {columns})
+VALUES (?1, ?2, ?3, ?3, ?4, 'hook', ?5, {parameters})
 
 -- name: ready
 -- Merges the tasks without a fairness key, from the index by key, and the others, from the index by lane.
