@@ -89,14 +89,6 @@ class PostgresTaskStore(SqlTaskStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         sql = load("task_store.sql", __package__)
-        for name in ("lanes", "oldest_ready", "stuck", "has_ready"):
-            sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
-        for name in ("due", "next_due", "has_retry"):
-            sql[name] = f"{sql['due_floor']}\n{sql[name]}"
-        for name in ("nodes", "silent_nodes"):
-            sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
-        for name in ("first_heartbeat", "heartbeat"):
-            sql[name] = f"{sql['seen_lock']}\n{sql[name]}"
         sql["insert_tasks"] = with_columns(sql["insert_tasks"], 2)
         sql["insert_due_task"] = with_columns(sql["insert_due_task"], 3)
         super().__init__(database, sql)

@@ -150,7 +150,7 @@ SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
  WHERE k.number > 0 AND k.fairness_key IS NOT NULL
 
 -- name: lanes
--- Appended to live_lanes.
+{live_lanes}
 SELECT queue, partition, priority, ready_seq FROM lanes WHERE ready_seq IS NOT NULL
 
 -- name: live_lanes
@@ -294,15 +294,19 @@ WITH gone AS (
 )
 SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(task_id::text) END FROM kept
 
--- name: record_attempts
--- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
--- statements of the transaction find them unchanged.
+-- name: versions
+-- $1: [[id, version, ...], ...]: ids ascending, and the rows in their order
 WITH given AS MATERIALIZED (
     SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
       FROM jsonb_array_elements($1::jsonb) AS j,
            LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
 )
+
+-- name: record_attempts
+-- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
+-- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
+-- statements of the transaction find them unchanged.
+{versions}
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
@@ -317,11 +321,7 @@ SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fai
 RETURNING task_id::text
 
 -- name: held
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 SELECT t.id::text
   FROM fairlead_tasks t
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
@@ -329,11 +329,7 @@ SELECT t.id::text
    AND t.state = 'PROCESSING' AND t.node = $2
 
 -- name: delete_held
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 DELETE FROM fairlead_tasks t
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
    AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
@@ -342,11 +338,7 @@ DELETE FROM fairlead_tasks t
 -- name: continue_held
 -- $1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text,
 --       leaves_order], ...]
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 UPDATE fairlead_tasks t
    SET version = t.version + 1, node = NULL, stuck_at = NULL, trigger_path = 'hook',
        (state, run_at, ready_at, triggered_at, ready_seq, due_at, due_seq, tries, order_at, error_type, error_text) = (
@@ -367,11 +359,7 @@ INSERT INTO fairlead_results (task_id, finished_at, result) VALUES ($1::text::uu
 -- name: write_progress
 -- $1: [[id, version, done, total, note, reported_at], ...] of tasks that this node ($2) holds, by id, so that two nodes cannot
 -- deadlock.
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 INSERT INTO fairlead_run_notes AS n (task_id, attempt, began_at, done, total, note, reported_at)
 SELECT t.id, t.attempt, (j ->> 5)::bigint, (j ->> 2)::double precision, (j ->> 3)::double precision, j ->> 4, (j ->> 5)::bigint
   FROM fairlead_tasks t
@@ -408,11 +396,7 @@ SELECT attempt, done, total, note, reported_at, lines, dropped
 
 -- name: hand_back
 -- $1: [[id, version], ...]
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 UPDATE fairlead_tasks t
    SET state = 'SUBMITTED', version = t.version + 1, attempt = t.attempt - 1, tries = t.tries - 1, node = NULL,
        stuck_at = NULL, claimed_at = NULL
@@ -438,7 +422,8 @@ WITH floor AS MATERIALIZED (
 )
 
 -- name: due
--- Appended to due_floor. $4: now; $5: maximum number of tasks
+-- $4: now; $5: maximum number of tasks
+{due_floor}
 SELECT *
   FROM (SELECT id::text, version, run_at FROM fairlead_tasks
          WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
@@ -453,11 +438,7 @@ SELECT *
 
 -- name: make_ready
 -- $1: [[id, version, ready_seq], ...]; $2: now; $3: trigger path
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 UPDATE fairlead_tasks t
    SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, due_at = NULL,
        due_seq = NULL, node = NULL, stuck_at = NULL, trigger_path = $3,
@@ -467,7 +448,7 @@ UPDATE fairlead_tasks t
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: next_due
--- Appended to due_floor.
+{due_floor}
 SELECT least((SELECT due_at FROM fairlead_tasks WHERE due_at >= (SELECT due_at FROM floor) ORDER BY due_at LIMIT 1),
              (SELECT min(coalesce(due_at, 0)) FROM fairlead_tasks
                WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
@@ -482,9 +463,10 @@ SELECT id::text, version, node,
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
 -- name: stuck
--- Appended to live_lanes. $2: now; $3: [[queue, partition, priority, position], ...]: lanes that are read from a later position
+-- $2: now; $3: [[queue, partition, priority, position], ...]: lanes that are read from a later position
 -- on; $4: maximum number of rows to read of all lanes, shared evenly; $5: true to read only the lanes of $3. Returns for each
 -- lane the number of rows read, the last position read if there may be more rows, and its stuck tasks.
+{live_lanes}
 , begun AS MATERIALIZED (
     SELECT j ->> 0 AS queue, (j ->> 1)::integer AS partition, (j ->> 2)::integer AS priority, (j ->> 3)::bigint AS position
       FROM unnest(ARRAY(SELECT json_array_elements($3::json))) AS j
@@ -512,11 +494,7 @@ SELECT l.queue, l.partition, l.priority, found.*
 -- name: note_events
 -- $1: [[id, version], ...]; $2: kind, $3: at, $4: the new run_at or NULL, $5: actor. The tasks are locked here, so that
 -- later statements of the transaction find them unchanged.
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
 SELECT t.id, t.version, $2::text, $3::bigint, t.queue, t.name, t.fairness_key, t.weight, t.priority,
        coalesce($4::bigint, t.run_at), $5::text
@@ -527,11 +505,7 @@ SELECT t.id, t.version, $2::text, $3::bigint, t.queue, t.name, t.fairness_key, t
 
 -- name: end_tasks
 -- $1: [[id, version], ...]
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 DELETE FROM fairlead_tasks t
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
    AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
@@ -539,11 +513,7 @@ RETURNING t.id::text
 
 -- name: move_tasks
 -- $1: [[id, version, ready_seq], ...]; $2: state, $3: run_at, $4: now when SUBMITTED else NULL, $5: true to reset tries
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 UPDATE fairlead_tasks t
    SET state = $2::text, version = t.version + 1, run_at = $3::bigint, ready_at = $4::bigint, triggered_at = $4::bigint,
        ready_seq = CASE WHEN $2::text = 'SUBMITTED'
@@ -561,11 +531,7 @@ RETURNING t.id::text, t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: change_tasks
 -- $1: [[id, version, ready_seq if SUBMITTED], ...]; $2: priority or NULL, $3: fairness_key or NULL, $4: now
-WITH given AS MATERIALIZED (
-    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
-      FROM jsonb_array_elements($1::jsonb) AS j,
-           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
-)
+{versions}
 UPDATE fairlead_tasks t
    SET version = t.version + 1, priority = coalesce($2::smallint, priority), fairness_key = coalesce($3::text, fairness_key),
        triggered_at = CASE WHEN state = 'SUBMITTED' THEN $4::bigint END,
@@ -686,7 +652,7 @@ DELETE FROM fairlead_unique_keys
 RETURNING kept_until
 
 -- name: oldest_ready
--- Appended to live_lanes.
+{live_lanes}
 SELECT l.queue, min(t.ready_at)
   FROM lanes l
  CROSS JOIN LATERAL (SELECT ready_at
@@ -743,14 +709,16 @@ WITH seen_lock AS (
 )
 
 -- name: first_heartbeat
--- Appended to seen_lock. Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
+-- Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
+{seen_lock}
 , earlier AS (
     DELETE FROM fairlead_heartbeats WHERE node = $1 AND heartbeat_at <> $2
 )
 INSERT INTO fairlead_heartbeats (node, heartbeat_at, locked_on) SELECT $1, $2::bigint, server FROM seen_lock ON CONFLICT DO NOTHING
 
 -- name: heartbeat
--- Appended to seen_lock. $3: the heartbeat that this node has sent last, so that no replaced one is read
+-- $3: the heartbeat that this node has sent last, so that no replaced one is read
+{seen_lock}
 UPDATE fairlead_heartbeats SET heartbeat_at = $2, locked_on = (SELECT server FROM seen_lock)
  WHERE node = $1 AND heartbeat_at >= $3 RETURNING node
 
@@ -772,7 +740,7 @@ WITH read AS MATERIALIZED (
 )
 
 -- name: silent_nodes
--- Appended to last_heartbeats.
+{last_heartbeats}
 SELECT node FROM last WHERE heartbeat_at < $2
 
 -- name: drop_node
@@ -783,7 +751,8 @@ DELETE FROM fairlead_nodes WHERE node = $1
 DELETE FROM fairlead_heartbeats WHERE node = $1
 
 -- name: nodes
--- Appended to last_heartbeats. $2: [digest, ...] of queues and names that the caller knows; these are returned as NULL
+-- $2: [digest, ...] of queues and names that the caller knows; these are returned as NULL
+{last_heartbeats}
 SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN queues END,
        CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN names END, slots, version, python
   FROM last
@@ -868,13 +837,15 @@ SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = '
   FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
 
 -- name: has_ready
--- Appended to live_lanes. $2: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
+-- $2: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
+{live_lanes}
 SELECT EXISTS (SELECT 1 FROM lanes WHERE ready_seq IS NOT NULL AND queue IN (SELECT json_array_elements_text($2::json)))
 
 -- name: has_retry
--- Appended to due_floor. $4: JSON array of queues; $5, $6: due_at and id of the waiting task to begin after, NULL for the
+-- $4: JSON array of queues; $5, $6: due_at and id of the waiting task to begin after, NULL for the
 -- floor. Reads 100 tasks, few enough for the index. Returns whether one of them is a retry, and where to go on if there may
 -- be more.
+{due_floor}
 SELECT coalesce(bool_or(attempt > 0 AND queue IN (SELECT json_array_elements_text($4::json))), false)
        OR EXISTS (SELECT 1 FROM fairlead_tasks
                    WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807

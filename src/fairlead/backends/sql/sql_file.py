@@ -8,6 +8,7 @@ from importlib import resources
 
 from fairlead.ports.statements import Database
 
+_PART = re.compile(r"^\{(\w+)\}$", re.MULTILINE)
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
@@ -19,7 +20,7 @@ def package_of(database: Database) -> str:
 def load(file_name: str, package: str) -> dict[str, str]:
     """Return the statements of a file in `package`, by name.
 
-    Each block starts with a line `-- name: NAME`.
+    Each block starts with a line `-- name: NAME`. A line `{NAME}` stands for another block.
     """
     return {**_blocks(file_name, package)}
 
@@ -28,9 +29,10 @@ def load(file_name: str, package: str) -> dict[str, str]:
 def _blocks(file_name: str, package: str) -> dict[str, str]:
     text = resources.files(package).joinpath(file_name).read_text()
     parts = _NAME.split(text)
-    return {
+    blocks = {
         name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
+    return {name: _PART.sub(lambda found: blocks[found[1]], body) for name, body in blocks.items()}
 
 
 def _without_comments(body: str) -> str:

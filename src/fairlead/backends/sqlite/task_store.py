@@ -27,8 +27,6 @@ class SqliteTaskStore(SqlTaskStore):
 
     def __init__(self, database: SqliteDatabase) -> None:
         sql = load("task_store.sql", __package__)
-        for name in ("lanes", "oldest_ready"):
-            sql[name] = f"{sql['walk']}\n{sql[name]}"
         sql["insert_task"] = with_columns(sql["insert_task"], 6, "?")
         super().__init__(database, sql)
 

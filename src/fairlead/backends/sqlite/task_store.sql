@@ -103,6 +103,7 @@ WITH RECURSIVE lanes (queue, partition, priority) AS (
 )
 
 -- name: lanes
+{walk}
 SELECT queue, partition, priority FROM lanes
 
 -- name: claim
@@ -417,6 +418,7 @@ DELETE FROM fairlead_unique_keys
 RETURNING task_id
 
 -- name: oldest_ready
+{walk}
 SELECT l.queue, min((SELECT ready_at
                        FROM (SELECT ready_seq, ready_at
                                FROM fairlead_tasks
