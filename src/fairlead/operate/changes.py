@@ -13,8 +13,9 @@ from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, State, TaskRecord
 from fairlead.operate.store.actions import BulkAction
 from fairlead.ports.notification import Notification
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_records import TaskRecords, TaskVersion
+from fairlead.ports.task_records import TaskVersion
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
 
@@ -51,7 +52,7 @@ class Change(Protocol):
     def concerns(self, task: TaskRecord) -> bool:
         """Return whether the task would differ afterwards."""
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """Change the tasks that are still at their versions; return their ids and what to
         announce."""
 
@@ -85,7 +86,7 @@ class Retry(_Change, frozen=True, kw_only=True, tag="retry"):
     done: ClassVar[str] = "retried"
     states: ClassVar[frozenset[State]] = frozenset({State.WAITING, State.ERROR})
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """Move them."""
         return store.move(versions(tasks), State.SUBMITTED, now, now, reset_tries=True)
 
@@ -103,7 +104,7 @@ class Resume(_Change, frozen=True, kw_only=True, tag="resume"):
         found = frozenset({State.WAITING, State.SUBMITTED, State.ERROR})
         return found | {State.PROCESSING} if self.force else found
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """Move them, those in ERROR apart from the others."""
         changed: set[str] = set()
         ready = []
@@ -126,7 +127,7 @@ class Reschedule(_Change, frozen=True, kw_only=True, tag="reschedule"):
     run_at: int
     """Microseconds since the epoch."""
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """Move them."""
         to = State.WAITING if self.run_at > now else State.SUBMITTED
         return store.move(versions(tasks), to, self.run_at, now, reset_tries=False)
@@ -148,7 +149,7 @@ class NewValues(_Change, frozen=True, kw_only=True, tag="change"):
             task.fairness_key,
         )
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """Change them."""
         return store.change(versions(tasks), self.priority, self.fairness_key, now, self.actor)
 
@@ -159,7 +160,7 @@ class Cancel(_Change, frozen=True, kw_only=True, tag="cancel"):
     done: ClassVar[str] = "cancelled"
     states: ClassVar[frozenset[State]] = frozenset(State) - FINAL_STATES
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """End them."""
         return store.end(versions(tasks), State.CANCELLED, now, self.actor)
 
@@ -170,7 +171,7 @@ class Fail(_Change, frozen=True, kw_only=True, tag="fail"):
     done: ClassVar[str] = "failed"
     states: ClassVar[frozenset[State]] = frozenset({State.ERROR})
 
-    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
         """End them."""
         return store.end(versions(tasks), State.FAILED, now, self.actor)
 

@@ -72,8 +72,9 @@ from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
 MOST_SEARCHED = 100_000
 """Number of attempts in which `find` looks for finished tasks."""
@@ -103,7 +104,7 @@ class Management:
         self._recorder = Recorder(context)
 
     @property
-    def _store(self) -> TaskRecords:
+    def _store(self) -> SqlStore:
         return self._context.sql_store
 
     # looking --------------------------------------------------------------------------------------

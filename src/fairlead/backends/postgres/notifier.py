@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import psycopg
 
@@ -24,11 +23,11 @@ from fairlead.backends.memory.notifier import (
     OnNotification,
     ThreadListener,
 )
-from fairlead.backends.postgres.sessions import STAY, LoopConnection, ThreadConnection, setting
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.sessions import STAY, ThreadConnection, setting
 from fairlead.errors import ConfigurationError
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
-from fairlead.ports.statements import Database
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -65,17 +64,6 @@ SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (
 """
 
 
-class Connects(Database, Protocol):
-    """The part of a PostgresDatabase that the notifier uses."""
-
-    def connect_listening_now(self) -> ThreadConnection | None:
-        """Return a new connection for threads that stays one session; None if there can be none."""
-
-    async def connect_listening(self) -> LoopConnection:
-        """Return such a connection for the event loop. Raise ConfigurationError if there can be
-        none."""
-
-
 class PostgresNotifier:
     """A `fairlead.ports.notifier.Notifier` on PostgreSQL.
 
@@ -83,7 +71,7 @@ class PostgresNotifier:
     between nodes go through the connection that listens, many in one statement.
     """
 
-    def __init__(self, database: Connects) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._listening: asyncio.Task[None] | None = None
         self._channel: str | None = None
@@ -237,7 +225,7 @@ def _own(channel: str, node: str) -> str:
     return f"{channel}_{hashlib.sha256(node.encode()).hexdigest()[:32]}"
 
 
-def _listener(database: Connects) -> ThreadListener:
+def _listener(database: PostgresDatabase) -> ThreadListener:
     connection = database.connect_listening_now()
     return _LookingListener() if connection is None else _PostgresListener(connection)
 

@@ -5,41 +5,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.notification import Notification
-from fairlead.ports.statements import Database, Row, Statement, Steps
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Row, Steps
 
 T = TypeVar("T")
 
 MOST_TTL = 300.0
 """Most seconds until a lease expires. One that expires later was acquired before the clock was set
 back, and counts as expired."""
-
-
-class LeaseStore(Protocol):
-    """The part of a task store that the coordinator uses."""
-
-    @property
-    def database(self) -> Database:
-        """The database with the leases."""
-
-    @property
-    def sql(self) -> Mapping[str, str]:
-        """Statements by name: change_leases, end_holders, free_leases, acquire_leases, hold_leases,
-        renew_leases, release_leases, lease_changes, read_ledger, new_ledger, change_ledger;
-        lease_clock (returns microseconds since 1970, and which server they are from), if nodes may
-        run on several machines."""
-
-    def statement(self, name: str, *params: Any) -> Statement:
-        """Return the named statement with its parameters."""
-
-    def announce(self, notification: Notification) -> Steps[None]:
-        """Send the notification when the transaction commits, if the database can."""
 
 
 class _Leases:
@@ -100,7 +80,7 @@ class DatabaseCoordinator:
     returns only the leases that changed after the last number read.
     """
 
-    def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, store: SqlStore, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
         self._database = store.database
         self._clock = clock

@@ -25,7 +25,7 @@ from fairlead.ports.task_records import (
 
 
 class SqlTaskRecords:
-    """A `fairlead.ports.task_records.TaskRecords` for both dialects."""
+    """The records of tasks of a `fairlead.ports.sql_store.SqlStore` for both dialects."""
 
     def __init__(self, database: SqlDatabase, sql: dict[str, str]) -> None:
         self.database = database

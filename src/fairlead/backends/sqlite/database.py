@@ -59,6 +59,9 @@ _OURS = {
 """Statements that find and delete the statistics of our tables, by the table that has them."""
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+BUSY_TIMEOUT = 30.0
+"""Seconds that a connection waits for the lock of another one."""
+
 OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
 
 
@@ -69,16 +72,14 @@ class SqliteDatabase:
     (group commit), so many batches cost one fsync. `synchronous` has SQLite's values. With FULL,
     the default, and EXTRA, an acknowledged transaction survives a power cut: connections commit
     with NORMAL, and the write-ahead log is flushed after the writer lock was released (`WalFile`).
-    `busy_timeout`: seconds. Raises ConfigurationError for another value of `synchronous`, and for a
+    Raises ConfigurationError for another value of `synchronous`, and for a
     SQLite older than 3.38.
     """
 
     dialect = "sqlite"
     has_one_writer = True
 
-    def __init__(
-        self, path: str | Path, synchronous: str = "FULL", busy_timeout: float = 30.0
-    ) -> None:
+    def __init__(self, path: str | Path, synchronous: str = "FULL") -> None:
         if synchronous.upper() not in SYNCHRONOUS:
             raise ConfigurationError(
                 f"synchronous={synchronous!r}: use one of {', '.join(SYNCHRONOUS)}"
@@ -92,7 +93,7 @@ class SqliteDatabase:
         self.is_durable = synchronous.upper() in ("FULL", "EXTRA")
         self._synchronous = "NORMAL" if self.is_durable else synchronous.upper()
         self._wal = WalFile()
-        self.busy_timeout = busy_timeout
+        self.busy_timeout = BUSY_TIMEOUT
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
         self._quick: sqlite3.Connection | None = None

@@ -16,8 +16,8 @@ from fairlead.contrib.django.runs import local
 from fairlead.contrib.django.task import FairleadTask
 from fairlead.core.payload import unpack
 from fairlead.model import AttemptRecord, State, TaskRecord
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_records import TaskRecords
 
 STATUS = {
     State.WAITING: TaskResultStatus.READY,
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     """Arguments, priority and return value; empty if the task left without a success."""
 
 
-def read(records: TaskRecords, task_id: str) -> Steps[Found | None]:
+def read(records: SqlStore, task_id: str) -> Steps[Found | None]:
     """Return the task with this id; None if there is none."""
     record = yield from records.task(task_id)
     if record is None:
