@@ -88,6 +88,9 @@ FILES = ("backlog", "history", "incidents", "periodic", "schedule")
 OPERATE_FILES = ("actions", "audit", "ended_sessions", "policies")
 PARTS = {
     "task_store.walk",
+    "task_store.run",
+    "task_store.run_of_t",
+    "task_reads.matching",
     *(f"task_reads.{columns}" for columns in ("tasks", "sizes", "ids", "finished", "ends")),
     *(f"task_reads.{rows}" for rows in ("in_range", "of", "in_history")),
     *(f"task_reads.matching_{rows}" for rows in ("tasks", "attempts")),

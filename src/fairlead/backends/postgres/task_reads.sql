@@ -2,9 +2,7 @@
 -- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
--- name: matching_tasks
--- Appended to `in_range` and `of`.
-   AND ($1::text IS NULL OR state = $1::text)
+-- name: matching
    AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
    AND ($4::text IS NULL OR fairness_key = $4::text)
    AND ($5::bigint IS NULL OR submitted_at < $5::bigint) AND ($6::bigint IS NULL OR submitted_at >= $6::bigint)
@@ -12,15 +10,15 @@
    AND ($8::text IS NULL OR ordering_key = $8::text) AND ($9::text IS NULL OR unique_key = $9::text)
    AND ($10::text IS NULL OR left(fairness_key, strpos(substr(fairness_key || '/', 2), '/')) IN (SELECT json_array_elements_text($10::json)))
 
+-- name: matching_tasks
+-- Appended to `in_range` and `of`.
+   AND ($1::text IS NULL OR state = $1::text)
+{matching}
+
 -- name: matching_attempts
 -- Appended to `in_history`.
    AND ($1::text IS NULL OR next_state = $1::text)
-   AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
-   AND ($4::text IS NULL OR fairness_key = $4::text)
-   AND ($5::bigint IS NULL OR submitted_at < $5::bigint) AND ($6::bigint IS NULL OR submitted_at >= $6::bigint)
-   AND ($7::text IS NULL OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($7::text COLLATE "C")) > 0)
-   AND ($8::text IS NULL OR ordering_key = $8::text) AND ($9::text IS NULL OR unique_key = $9::text)
-   AND ($10::text IS NULL OR left(fairness_key, strpos(substr(fairness_key || '/', 2), '/')) IN (SELECT json_array_elements_text($10::json)))
+{matching}
 
 -- name: tasks
 -- Columns of a task; `sizes` and `ids` have fewer.

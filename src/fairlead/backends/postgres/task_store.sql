@@ -268,6 +268,15 @@ UPDATE fairlead_tasks t
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context,
           t.checkpoint, t.order_at
 
+-- name: run
+-- What an attempt keeps of its task, and the same of `t`.
+       attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version, submitted_at,
+       run_at, ready_at, triggered_at, claimed_at, node, trigger_path
+
+-- name: run_of_t
+       t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key, t.unique_key,
+       t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, t.node, t.trigger_path
+
 -- name: complete_done
 -- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions, or one
 -- that all tasks share, $3 started_at, $4 finished_at; $5 node. Returns the number of tasks that ended, and their ids if
@@ -277,18 +286,16 @@ WITH gone AS (
      WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[])
        AND t.version = ($2::integer[])[least(width_bucket(t.id, $1::uuid[]), cardinality($2::integer[]))]
        AND t.state = 'PROCESSING' AND t.node = $5
-    RETURNING t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at,
+    RETURNING t.id, length(t.payload) AS payload_bytes,
               ($3::bigint[])[width_bucket(t.id, $1::uuid[])] AS started_at,
               ($4::bigint[])[width_bucket(t.id, $1::uuid[])] AS finished_at,
-              t.node, t.trigger_path, length(t.payload) AS payload_bytes
+{run_of_t}
 ), kept AS (
-    INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight,
-           ordering_key, unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at,
-           finished_at, outcome, next_state, node, trigger_path, payload_bytes)
-    SELECT id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version,
-           submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, 'done', 'DONE', node,
-           trigger_path, payload_bytes
+    INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state,
+{run}
+    )
+    SELECT id, payload_bytes, started_at, finished_at, 'done', 'DONE',
+{run}
       FROM gone
     RETURNING task_id
 )
@@ -307,12 +314,11 @@ WITH given AS MATERIALIZED (
 -- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
 -- statements of the transaction find them unchanged.
 {versions}
-INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, error_type, error_text, node, trigger_path, payload_bytes)
-SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, (j ->> 4)::bigint,
-       (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7, t.node, t.trigger_path, length(t.payload)
+INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, error_type, error_text,
+{run}
+)
+SELECT t.id, length(t.payload), (j ->> 4)::bigint, (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7,
+{run_of_t}
   FROM fairlead_tasks t
  CROSS JOIN LATERAL (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[]) AND t.version = (j ->> 1)::integer

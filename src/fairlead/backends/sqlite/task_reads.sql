@@ -2,9 +2,7 @@
 -- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
--- name: matching_tasks
--- Appended to `in_range` and `of`.
-   AND (?1 IS NULL OR state = ?1)
+-- name: matching
    AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4)
    AND (?5 IS NULL OR submitted_at < ?5) AND (?6 IS NULL OR submitted_at >= ?6)
@@ -12,15 +10,15 @@
    AND (?8 IS NULL OR ordering_key = ?8) AND (?9 IS NULL OR unique_key = ?9)
    AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
 
+-- name: matching_tasks
+-- Appended to `in_range` and `of`.
+   AND (?1 IS NULL OR state = ?1)
+{matching}
+
 -- name: matching_attempts
 -- Appended to `in_history`.
    AND (?1 IS NULL OR next_state = ?1)
-   AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
-   AND (?4 IS NULL OR fairness_key = ?4)
-   AND (?5 IS NULL OR submitted_at < ?5) AND (?6 IS NULL OR submitted_at >= ?6)
-   AND (?7 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?7)) > 0)
-   AND (?8 IS NULL OR ordering_key = ?8) AND (?9 IS NULL OR unique_key = ?9)
-   AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
+{matching}
 
 -- name: tasks
 -- Columns of a task; `sizes` and `ids` have fewer.

@@ -147,14 +147,22 @@ DELETE FROM fairlead_claims
    AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
                     WHERE t.state = 'PROCESSING' AND t.node = ?1)
 
+-- name: run
+-- What an attempt keeps of its task, and the same of `t`.
+       attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version, submitted_at,
+       run_at, ready_at, triggered_at, claimed_at, node, trigger_path
+
+-- name: run_of_t
+       t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key, t.unique_key,
+       t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, t.node, t.trigger_path
+
 -- name: record_done
 -- ?1: [[seq, version, started_at, finished_at], ...] of tasks that this node (?2) holds
-INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, node, trigger_path, payload_bytes)
-SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, j.value ->> 2,
-       j.value ->> 3, 'done', 'DONE', t.node, t.trigger_path, length(t.payload)
+INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state,
+{run}
+)
+SELECT t.id, length(t.payload), j.value ->> 2, j.value ->> 3, 'done', 'DONE',
+{run_of_t}
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value ->> 0
  WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
@@ -166,12 +174,11 @@ DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
 -- ?2: the node that must hold the tasks; NULL: any node
-INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, error_type, error_text, node, trigger_path, payload_bytes)
-SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, j.value ->> 4,
-       j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 6, j.value ->> 7, t.node, t.trigger_path, length(t.payload)
+INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, error_type, error_text,
+{run}
+)
+SELECT t.id, length(t.payload), j.value ->> 4, j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 6, j.value ->> 7,
+{run_of_t}
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
  WHERE t.version = j.value ->> 1 AND (?2 IS NULL OR (t.state = 'PROCESSING' AND t.node = ?2))
