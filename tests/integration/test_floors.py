@@ -14,6 +14,7 @@ import pytest
 from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import Mark
+from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.model import State
 from fairlead.ports.task_store import Claim
@@ -134,10 +135,13 @@ def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
             waiting.mark,
         ]
         floors = set()
+        polling = Polling(store.database, store.due_floor)
         for _ in range(STEPS):
             waiting.random.choice(changes)()
             floors.add(store.due_floor.now)
         assert len(floors) > STEPS // 20
+        asyncio.run(polling.poll())
+        assert polling._due == min(waiting.due.values(), default=None)
         waiting.search()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,24 +35,6 @@ def pooled(pooled_url: str) -> Iterator[App]:
     app.close()
 
 
-@pytest.fixture
-def worker(worker_url: str) -> Iterator[App]:
-    """Application behind the pooler that listens beside it."""
-    app = App(worker_url)
-    yield app
-    app.close()
-
-
-@pytest.fixture
-def worker_url(pooled_url: str, migrated_postgres_url: str) -> str:
-    """URL through the pooler, with a direct way."""
-    return f"{pooled_url}?{_direct(migrated_postgres_url)}"
-
-
-def _direct(url: str) -> str:
-    return f"direct=127.0.0.1:{urlsplit(url).port}"
-
-
 async def test_submits_of_threads_through_a_pooler_all_succeed(pooled: App) -> None:
     work = idle(pooled, "work")
     begin = threading.Barrier(THREADS)
@@ -70,12 +53,12 @@ async def test_submits_of_threads_through_a_pooler_all_succeed(pooled: App) -> N
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "transactional", "transactional thread"])
-async def test_workers_behind_a_pooler_run_every_kind_of_task(worker: App, kind: str) -> None:
+async def test_workers_behind_a_pooler_run_every_kind_of_task(pooled: App, kind: str) -> None:
     runs: list[int] = []
 
     if "thread" in kind:
 
-        @worker.task(transactional="transactional" in kind, keep_result=True)
+        @pooled.task(transactional="transactional" in kind, keep_result=True)
         def work(n: int, connection: Any = None) -> int:
             if connection is not None:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -83,7 +66,7 @@ async def test_workers_behind_a_pooler_run_every_kind_of_task(worker: App, kind:
             return n
     else:
 
-        @worker.task(transactional=kind == "transactional", keep_result=True)
+        @pooled.task(transactional=kind == "transactional", keep_result=True)
         async def work(n: int, connection: Any = None) -> int:
             if connection is not None:
                 assert await connection.fetchval("SELECT $1::int", n) == n
@@ -91,25 +74,54 @@ async def test_workers_behind_a_pooler_run_every_kind_of_task(worker: App, kind:
             return n
 
     handles = work.submit_many([{"n": n} for n in range(50)])
-    await drain(worker)
+    await drain(pooled)
     assert sorted(runs) == [*range(50)]
     results = [await asyncio.to_thread(handle.result, 5) for handle in handles]
     assert results == [*range(50)]
 
 
-async def test_a_worker_without_a_session_is_refused_with_the_cure(pooled: App) -> None:
-    idle(pooled, "work")
-    with pytest.raises(ConfigurationError, match="add .direct=host:port .* or .pooler=session"):
-        await drain(pooled)
+async def test_a_worker_behind_a_pooler_finds_what_others_submit(
+    pooled: App, migrated_postgres_url: str
+) -> None:
+    finished = asyncio.Queue[str]()
+    direct = App(migrated_postgres_url)
+
+    async def work(name: str) -> None:
+        finished.put_nowait(name)
+
+    pooled.task(work)
+    task = direct.task(work)
+
+    async with running(pooled) as node:
+        await settled(pooled, node)
+        for name in ("first", "second"):
+            await asyncio.to_thread(task.submit, name=name)
+            async with asyncio.timeout(5):  # before the sweep, which comes after 15 s
+                assert await finished.get() == name
+        with psycopg.connect(migrated_postgres_url) as connection:
+            task.options(connection=connection).submit(name="late")
+            await asyncio.to_thread(task.submit, name="early")
+            async with asyncio.timeout(5):
+                assert await finished.get() == "early"
+            connection.commit()
+        async with asyncio.timeout(5):
+            assert await finished.get() == "late"
+        soon = datetime.now(UTC) + timedelta(seconds=0.2)
+        await asyncio.to_thread(task.options(run_at=soon).submit, name="delayed")
+        async with asyncio.timeout(5):
+            assert await finished.get() == "delayed"
+    direct.close()
 
 
 async def test_a_worker_with_a_direct_way_listens_and_holds_its_lock(
-    worker: App, migrated_postgres_url: str
+    pooled_url: str, migrated_postgres_url: str
 ) -> None:
-    work = idle(worker, "work")
-    async with running(worker) as node:
+    port = urlsplit(migrated_postgres_url).port
+    app = App(f"{pooled_url}?direct=127.0.0.1:{port}")
+    work = idle(app, "work")
+    async with running(app) as node:
         handle = work.submit()
-        await settled(worker, node)
+        await settled(app, node)
         with psycopg.connect(migrated_postgres_url) as connection:
             found = connection.execute(
                 "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
@@ -117,6 +129,7 @@ async def test_a_worker_with_a_direct_way_listens_and_holds_its_lock(
             ).fetchone()
         assert found == (1,)
     assert handle.state() == "DONE"
+    app.close()
 
 
 async def test_a_pooler_that_keeps_sessions_is_named_in_the_url(
@@ -148,7 +161,7 @@ async def test_nothing_is_prepared_in_a_pooler_whatever_it_allows(
     elif most:
         pytest.skip("PgBouncer 1.21 or later is missing: it can prepare statements")
     with server:
-        app = App(f"{server.url_of(migrated_postgres_url)}?{_direct(migrated_postgres_url)}")
+        app = App(server.url_of(migrated_postgres_url))
 
         @app.task(transactional=True)
         async def work(n: int, connection: asyncpg.Connection) -> None:

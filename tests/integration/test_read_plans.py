@@ -10,6 +10,9 @@ import pytest
 
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.lane_floors import LaneFloors
+from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
 from fairlead.backends.sql.history import SqlHistory
@@ -141,11 +144,20 @@ def _reads(database: PostgresDatabase) -> Iterator[Read]:
     keys = batch([("mail", f"u{n}") for n in range(FEW)])
     for name in ("unique_key_owners", "free_unique_keys"):
         yield Read(name, _one(store.statement(name, keys, 0)))
+    yield from _of_polling(database)
     yield from _of_history(store)
     yield from _of_console(store)
     yield from _of_incidents(store)
     yield from _of_backlog(store)
     yield from _of_log(store)
+
+
+def _of_polling(database: PostgresDatabase) -> Iterator[Read]:
+    polling = Polling(database, DueFloor(LaneFloors()))
+    yield Read("changes", _one(Statement(polling._changed, polling._due_floor.now)))
+    for above in (ROWS, ROWS - 1, 0):
+        lanes = Statement(polling._lanes_above, ("[]", above))
+        yield Read(f"lanes_above {above}", _one(lanes))
 
 
 def _of_history(store: PostgresTaskStore) -> Iterator[Read]:

@@ -108,6 +108,8 @@ class ServerConnections(NamedTuple):
     """Connections of this role; `most_of_role` is how many it may have, None without a limit."""
     most_of_role: int | None
     pool_size: int  # connections at most, per pool of a process
+    has_sessions: bool
+    """Whether a connection keeps its session. Without, workers poll and hold no locks."""
 
 
 class ServerMemory(NamedTuple):

@@ -36,7 +36,7 @@ class PostgresBackend(SqlBackend):
 
         tasks = tables(store)
         assert isinstance(tasks, PostgresTaskStore)
-        return PostgresNotifier(tasks.database)
+        return PostgresNotifier(tasks.database, tasks.due_floor)
 
     def presence(self, store: OrderedStore, notifier: Notifier) -> Presence | None:
         from fairlead.backends.postgres.notifier import PostgresNotifier

@@ -38,7 +38,7 @@ from fairlead.backends.sql.drivers import (
     join,
     join_async,
 )
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import StoreUnavailable
 from fairlead.forks import free_when_forked
 from fairlead.ports.statements import Row, ServerConnections, ServerMemory, Statement, Step, Steps
 
@@ -49,11 +49,6 @@ _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 _MOST_TRIES = 10
 """Tries of a statement alone. Where the default isolation is SERIALIZABLE, a read may fail too."""
-
-_NO_SESSION = (
-    "a pooler in transaction mode is in between, so a worker can neither listen nor hold a lock:"
-    " add ?direct=host:port of the server to the URL, or ?pooler=session if it keeps sessions"
-)
 
 _BEGIN_HANDLER = "BEGIN; " + setting(Kind.HANDLER.value, "SET LOCAL")
 
@@ -271,20 +266,20 @@ class PostgresDatabase:
             with self.failures(connection):
                 await connection.execute(f"SET synchronous_commit TO {value}")
 
-    async def connect_listening(self) -> LoopConnection:
-        """Return a new connection that stays one session of the server, which the caller closes.
+    async def connect_listening(self) -> LoopConnection | None:
+        """Return a new connection that stays one session of the server, which the caller closes;
+        None if the pooler allows none.
 
-        Raise ConfigurationError if the pooler allows none, StoreUnavailable if the server cannot be
-        reached.
+        Raise StoreUnavailable if the server cannot be reached.
         """
         if self._given.direct is not None:
             return await self._connect_async(self._given.direct, Pooler.NONE, Kind.NODE)
         if await self._pooler_async() is Pooler.TRANSACTION:
-            raise ConfigurationError(f"{self.location}: {_NO_SESSION}")
+            return None
         return await self.connect_async()
 
     def connect_listening_now(self) -> ThreadConnection | None:
-        """Return such a connection for threads; None if the pooler allows none."""
+        """Return such a connection for threads."""
         if self._given.direct is not None:
             return self._connect(self._given.direct)
         return None if self.pooler is Pooler.TRANSACTION else self.connect()
@@ -427,6 +422,7 @@ class PostgresDatabase:
             used_by_role,
             None if most_of_role < 0 else most_of_role,
             self.pool_size,
+            self.pooler is not Pooler.TRANSACTION or self._given.direct is not None,
         )
 
     def memory(self) -> ServerMemory:

@@ -1,8 +1,8 @@
 """The notifier of a PostgreSQL database: transactions contain NOTIFY, and listeners use LISTEN.
 
-To listen needs a connection that stays one session of the server; a pooler in transaction mode
-allows none, so nodes need `direct` in the URL there. Each schema with tables has channels and locks
-of its own, named by the number of its table of tasks.
+To listen needs a connection that stays one session of the server. Behind a pooler in transaction
+mode, a node polls instead, and nodes send no messages to each other. Each schema with tables has
+channels and locks of its own, named by the number of its table of tasks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from fairlead.backends.memory.notifier import (
     ThreadListener,
 )
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.lane_floors import LaneFloors
+from fairlead.backends.postgres.polling import Polling, PollingListener
 from fairlead.backends.postgres.sessions import STAY, ThreadConnection, setting
-from fairlead.errors import ConfigurationError
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
@@ -47,9 +49,6 @@ KEEPALIVE_TIMEOUT = 5.0
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 """Seconds between two tries to connect: the first pause, and the longest one after doubling."""
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks of waiting threads at their tasks where they cannot listen."""
-
 LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
 
@@ -67,12 +66,16 @@ SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (
 class PostgresNotifier:
     """A `fairlead.ports.notifier.Notifier` on PostgreSQL.
 
-    `notify` does nothing, because the transaction's own NOTIFY has sent the notification. Messages
-    between nodes go through the connection that listens, many in one statement.
+    `notify` does nothing while this notifier listens, because the transaction's own NOTIFY has sent
+    the notification. Messages between nodes go through the connection that listens, many in one
+    statement. Without such a connection, `notify` reaches this process only, and polls find the
+    rest.
     """
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, due_floor: DueFloor | None = None) -> None:
+        """`due_floor`: the one of the database's task store."""
         self._database = database
+        self._due_floor = due_floor or DueFloor(LaneFloors())
         self._listening: asyncio.Task[None] | None = None
         self._channel: str | None = None
         """The channel of the schema while connected, else None."""
@@ -82,10 +85,16 @@ class PostgresNotifier:
         """Set when there is something to send or to lock, or the connection is lost."""
         self._locks: dict[str, Callable[[], None]] = {}
         """Nodes whose locks the listening connection holds, with a callback for changes."""
+        self._poller: tuple[asyncio.AbstractEventLoop, OnNotification] | None = None
+        """Loop and callback while this notifier polls."""
         self._finishes = FinishWatchers(lambda: _listener(database))
 
     def notify(self, notification: Notification) -> None:
-        """Do nothing: the server notifies with the commit."""
+        if (poller := self._poller) is not None:
+            loop, on_notification = poller
+            with suppress(RuntimeError):  # the loop was closed before the notifier
+                loop.call_soon_threadsafe(on_notification, notification)
+            self._finishes.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
         if self._channel is not None and len(self._outbox) < MOST_UNSENT:
@@ -99,15 +108,15 @@ class PostgresNotifier:
         """Listen; return after the first try to connect.
 
         A failed try is repeated in the background until the server responds. Raises RuntimeError if
-        this notifier listens already, ConfigurationError behind a pooler that allows no session.
+        this notifier listens already.
         """
         if self._listening is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")
-        tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tried = asyncio.Event()
         self._listening = asyncio.create_task(
             self._keep_listening(on_notification, node, tried), name="fairlead-notifier"
         )
-        await tried
+        await tried.wait()
 
     async def close(self) -> None:
         self._finishes.close()
@@ -130,7 +139,7 @@ class PostgresNotifier:
         return self._finishes.watch(on_finished)
 
     async def _keep_listening(
-        self, on_notification: OnNotification, node: str | None, tried: asyncio.Future[None]
+        self, on_notification: OnNotification, node: str | None, tried: asyncio.Event
     ) -> None:
         last_reason = ""
         delay = FIRST_RETRY
@@ -143,17 +152,13 @@ class PostgresNotifier:
             if last_reason or was_connected:
                 on_notification(LOOK_EVERYWHERE)
             last_reason, delay, was_connected = "", FIRST_RETRY, True
-            if not tried.done():
-                tried.set_result(None)
+            tried.set()
 
         while True:
             try:
                 await self._listen_once(node, on_notification, connected)
                 reason = "the connection was lost"
             except Exception as error:
-                if isinstance(error, ConfigurationError) and not tried.done():
-                    tried.set_exception(error)
-                    return
                 # Try again after any error, so that the node gets notifications again.
                 reason = str(error) or type(error).__name__
             if reason != last_reason:
@@ -162,8 +167,7 @@ class PostgresNotifier:
                     extra={"database": self._database.location, "error": reason},
                 )
                 last_reason = reason
-            if not tried.done():
-                tried.set_result(None)
+            tried.set()
             # A random pause, so that not all nodes connect at once to a server that has restarted.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY)
@@ -176,6 +180,9 @@ class PostgresNotifier:
     ) -> None:
         """Listen on one connection until it is lost."""
         connection = await self._database.connect_listening()
+        if connection is None:
+            await self._poll(on_notification, connected)
+            return
         try:
             is_lost = False
 
@@ -219,6 +226,20 @@ class PostgresNotifier:
             if not connection.is_closed():
                 connection.terminate()
 
+    async def _poll(self, on_notification: OnNotification, connected: Callable[[], None]) -> None:
+        """Poll until the store is unavailable. Raise StoreUnavailable."""
+        polling = Polling(self._database, self._due_floor)
+        await polling.poll()
+        self._poller = asyncio.get_running_loop(), on_notification
+        connected()
+        try:
+            while True:
+                await asyncio.sleep(polling.pause)
+                if (notification := await polling.poll()) is not None:
+                    on_notification(notification)
+        finally:
+            self._poller = None
+
 
 def _own(channel: str, node: str) -> str:
     """Return the channel of messages to one node, whose name may be longer than a channel's."""
@@ -227,7 +248,7 @@ def _own(channel: str, node: str) -> str:
 
 def _listener(database: PostgresDatabase) -> ThreadListener:
     connection = database.connect_listening_now()
-    return _LookingListener() if connection is None else _PostgresListener(connection)
+    return PollingListener() if connection is None else _PostgresListener(connection)
 
 
 class _PostgresListener:
@@ -259,15 +280,3 @@ class _PostgresListener:
     def close(self) -> None:
         with suppress(psycopg.Error):
             self._connection.close()
-
-
-class _LookingListener:
-    """A `ThreadListener` behind a pooler that allows no session: the waiting threads look at their
-    tasks again and again."""
-
-    def receive(self, timeout: float) -> Sequence[Notification]:
-        time.sleep(min(LOOK_EVERY, timeout))
-        return (LOOK_EVERYWHERE,)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""

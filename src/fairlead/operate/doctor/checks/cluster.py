@@ -42,6 +42,12 @@ async def check_connections(survey: Survey) -> AsyncIterator[Finding]:
         f"{found.used} of {found.most} connections are in use, {found.ours} by Fairlead; each pool"
         f" of a process has at most {found.pool_size}"
     )
+    if not found.has_sessions:
+        yield note(
+            "a pooler in transaction mode is in between: workers poll instead of listening, share"
+            " no work of one partition, and a killed worker is noticed after 10 s",
+            "add ?direct=host:port to the URL of workers for the one connection that listens",
+        )
 
 
 async def check_memory(survey: Survey) -> AsyncIterator[Finding]:
