@@ -81,10 +81,8 @@ class Polling:
         self._due_floor = due_floor
         self._sql = load("polling.sql", __package__)
         tasks = load("task_store.sql", __package__)
-        lanes = f"{tasks['live_lanes']}\n{tasks['lanes']}"
-        next_due = f"{tasks['due_floor']}\n{tasks['next_due']}"
-        self._changed = self._sql["changes"].replace("NEXT_DUE", next_due)
-        self._lanes_above = self._sql["lanes_above"].replace("LANES", lanes)
+        self._changed = self._sql["changes"].replace("NEXT_DUE", tasks["next_due"])
+        self._lanes_above = self._sql["lanes_above"].replace("LANES", tasks["lanes"])
         self._positions = Positions()
         self._changes: int | None = None
         self._due: int | None = None
